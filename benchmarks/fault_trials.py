@@ -153,7 +153,7 @@ class Trials:
 
     def differing(self, since: float) -> dict[int, set[Digest]]:
         """Versions that peers hold with several digests since then, apart from learners that then took the
-        release's."""
+        release's, or whose line of versions does not count."""
         told: dict[int, set[Digest]] = {}
         for name in self.peers:
             snapped = {
@@ -161,9 +161,12 @@ class Trials:
                 for event in self._since(name, since)
                 if isinstance(event, events.Snapped)
             }
+            apart = [event for event in self._since(name, since) if isinstance(event, events.Forked)]
             for event in self._since(name, since):
                 if isinstance(event, events.Heard) and event.subject == event.peer:
                     beat = event.beat
+                    if any(fork.since < beat.version <= fork.version for fork in apart):
+                        continue
                     if beat.weights and (beat.version, beat.weights) not in snapped:
                         told.setdefault(beat.version, set()).add(beat.weights)
         return {version: digests for version, digests in told.items() if len(digests) > 1}

@@ -160,7 +160,10 @@ def _recovered(event: happened.Recovered, name: Namer) -> News:
 
 
 def _rejected(event: happened.Rejected, name: Namer) -> News:
-    text = f"{event.kind} from {name(event.sender)} was not believed: {named(event.reason, name)}."
+    who, why = name(event.sender), named(event.reason, name)
+    text = f"{event.kind} from {who} was not believed: {why}."
+    if event.sender == event.peer:  # nobody disbelieved it
+        text = f"{event.kind} of {who} itself is left out: {why}."
     return News(f"rejected {event.sender} {event.kind}", "warning", text, (event.sender,))
 
 

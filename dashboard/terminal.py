@@ -67,9 +67,10 @@ def render(state: State, now: float, width: int) -> RenderableType:
 
 
 def summary(
-    state: State, now: float, model: Path | None = None, journal: Path | None = None
+    state: State, now: float, model: Path | None = None, journal: Path | None = None, ended: str = "is done"
 ) -> RenderableType:
-    """Summary of a finished run; `model` and `journal` are where the exported model and the journal lie."""
+    """Summary of a run that `ended`; `model` and `journal` are where the exported model and the journal
+    lie."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -84,7 +85,7 @@ def summary(
     for label, path in (("model", model), ("journal", journal)):
         if path is not None:
             table.add_row(label, Text(str(path), overflow="fold"))
-    return Group(Text(f"{clean(state.run.name)} is done", style="bold"), Text(), table)
+    return Group(Text(f"{clean(state.run.name)} {ended}", style="bold"), Text(), table)
 
 
 def sparkline(curve: Series, width: int, low: float | None = None, high: float | None = None) -> str:

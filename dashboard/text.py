@@ -88,6 +88,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.0):.1f} s"
 
 
+def volume(size: float) -> str:
+    """Bytes: `640 B`, `2.6 kB`, `140 MB`, `1.2 GB`."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.0f} B"
+
+
 def _visible(text: str) -> str:
     kept: list[str] = []
     marks = 0

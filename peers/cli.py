@@ -174,6 +174,8 @@ def _add_reading(commands: Any) -> None:
         "invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine"
     )
     it.add_argument("--watch", action="store_true", help="go on showing it")
+    about = "say what the peers of this folder do, why they are idle, and what to do"
+    add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder",))
     _add_windows(commands)
     about = "print a word that invites to the run of this folder, in any peer's folder"
     it = add_command(

@@ -21,12 +21,13 @@ program.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -149,9 +150,31 @@ def guarded(program: Callable[[], int]) -> int:
         return code
 
 
+_hearers: list[Callable[[str], None]] = []
+"""What else hears each sentence that goes to stderr: a peer's log."""
+
+
+@contextlib.contextmanager
+def hearing(hear: Callable[[str], None]) -> Iterator[None]:
+    """Let `hear` have every sentence too, while the body runs."""
+    _hearers.append(hear)
+    try:
+        yield
+    finally:
+        _hearers.remove(hear)
+
+
+def heard(sentence: str) -> None:
+    """Let who is `hearing` have a sentence, without printing it."""
+    for hear in _hearers:
+        hear(sentence)
+
+
 def say(sentence: str, stream: TextIO | None = None) -> None:
     """Print a sentence on stderr or `stream`. A closed terminal is no error, and neither is a log on a full
     disk: it lacks this line."""
+    if stream is None:
+        heard(sentence)
     stream = stream or sys.stderr
     try:
         print(sentence, file=stream, flush=True)

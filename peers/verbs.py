@@ -14,7 +14,7 @@ import json
 
 from peers.commands import arguments, run_check, shipped
 from peers.commands.parser import did_you_mean
-from peers.errors import CannotHere, WrongUsage
+from peers.errors import CannotHere, WrongUsage, say
 from swarm import extras
 from swarm.protocol import Role
 
@@ -50,8 +50,9 @@ def join(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
     arguments.refuse_run_settings(loaded)
     word = " ".join(args.invite)
-    arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
+    invite = arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
     extras.need(extras.PEER)  # before this peer has a folder
+    say(f"run {invite.run[:12]}: loading the program (some seconds; longer the first time)")
     from peers.build import assembly
 
     role = None if args.role == "auto" else Role(args.role)
@@ -89,6 +90,13 @@ def status(args: argparse.Namespace) -> int:
     from peers.commands import status as program
 
     return program.status(folder, word, loaded.config, args.watch, args.json)
+
+
+def why(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.commands import why as program
+
+    return program.why(folder)
 
 
 def leave(args: argparse.Namespace) -> int:

@@ -375,13 +375,11 @@ class Beat(Struct, tag="beat"):
     hardware: Word
     at: Finite
     closed: BatchRewards | None = None
-    """Of a learner that has closed its batch for `version`, where the objective needs the rewards of the
-    whole round."""
+    """Of a learner that closed its batch for `version`, where the objective needs all rewards of a round."""
     phase: Phase = Phase.UNKNOWN
     """What the peer is doing, for other programs."""
     early: bool = False
-    """Of a learner that can learn on its own version before that is released: the last one was the release
-    as it was."""
+    """Of a learner that can learn on its own version before its release: the last one was as released."""
     mirror: Annotated[int, Meta(ge=-1)] = -1
     """The newest version whose bytes a mirror holds; -1: the peer is none. Mirrors are asked first."""
     upload: Finite = 0.0
@@ -390,6 +388,8 @@ class Beat(Struct, tag="beat"):
     """Mbit/s that it lets them take."""
     fetching: Fetching | None = None
     """None: no release."""
+    accuracy: Finite = -1.0
+    """Of an evaluator: the held-out accuracy of `version`, 0 to 1; -1: it has none."""
 
 
 class Record(Struct):

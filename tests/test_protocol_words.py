@@ -45,6 +45,7 @@ OTHER_THINGS = {
             ("dashboard/diagnosis/learners.py", "stopped"),
             ("dashboard/diagnosis/samplers.py", "no credit"),
             ("dashboard/diagnosis/samplers.py", "no policy"),
+            ("peers/commands/why.py", "no policy"),
         ),
         "the key of a problem",
     ),

@@ -154,12 +154,12 @@ def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
 def _restart(role: Role) -> str:
     if role is Role.SEED:
         return (
-            "On its machine, read the end of its log in the run folder; then start the run again there with"
-            " the same folder."
+            "On its machine, read the end of `peers/seed/log` in the run folder; then start the run again"
+            " there with the same folder."
         )
     return (
-        "On its machine, read the end of its log in the run folder; then `swarm join` again: it goes on where"
-        " the swarm is."
+        "On its machine, read the end of its `log` in the run folder, below `peers/`; then `swarm join`"
+        " again: it goes on where the swarm is."
     )
 
 
@@ -185,7 +185,7 @@ def _awaited(s: Situation) -> list[Role]:
     if s.state.begun or not any(s.alive[role] for role in Role if role is not Role.OBSERVER):
         return []
     known = {peer.role for peer in s.state.peers.values()}
-    return [role for role in (Role.LEARNER, Role.SAMPLER) if role not in known]
+    return [role for role in (Role.LEARNER, Role.SAMPLER) if role not in known and s.hears(role)]
 
 
 def absent(s: Situation) -> Iterator[Problem]:
@@ -199,7 +199,8 @@ def absent(s: Situation) -> Iterator[Problem]:
     }
     first = _awaited(s)
     for role, cost in costs.items():
-        if s.alive[role] or any(peer.role is role for peer, _ in s.silent) or role in first:
+        silent = any(peer.role is role for peer, _ in s.silent)
+        if s.alive[role] or silent or role in first or not s.hears(role):
             continue
         level: Level = "error" if role is not Role.SEED else "warning"
         if (last := s.left.get(role)) is not None and s.now - last.heard > max(GOODBYE, 2 * s.beat):

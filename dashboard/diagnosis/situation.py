@@ -18,7 +18,7 @@ from dashboard.peer import PeerRow
 from dashboard.recent import Trace
 from dashboard.text import clean
 from dashboard.views import Level, Problem
-from swarm.protocol import RESTING, Phase, Role
+from swarm.protocol import RESTING, ROLES, Phase, Role, Topic
 from swarm.types import PeerId, Release
 
 if TYPE_CHECKING:
@@ -138,6 +138,11 @@ class Situation:
             or 0 < stop.versions <= self.version
             or any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
         )
+
+    def hears(self, role: Role) -> bool:
+        """Whether this window hears peers of a role: only who observes hears samplers and observers."""
+        me = self.state.peers.get(self.recent.me) if self.recent.me is not None else None
+        return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
 
     def learners(self) -> list[PeerRow]:
         return self.alive[Role.LEARNER]

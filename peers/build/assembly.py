@@ -39,6 +39,7 @@ from peers.roles.seed import Seed
 from peers.runtime import contacts, peer_folder
 from peers.runtime.host import Host
 from peers.runtime.mirror import mirrors
+from peers.runtime.narration import narrated
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from peers.runtime.status_line import live_line
@@ -125,7 +126,10 @@ async def _seed(
     on_signal: SignalHandler,
     member: Callable[[LocalPeer], Membership],
 ) -> None:
-    with open_local_peer(run.peer_folder(Role.SEED)) as local:
+    with (
+        open_local_peer(run.peer_folder(Role.SEED)) as local,
+        narrated(local.folder, local.bus, local.keyring.me),
+    ):
         membership = member(local)
         entering = Entering(run.path, once=False, has_run=True)
         async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), entering) as node:
@@ -242,9 +246,11 @@ async def _join(
     mine = (
         PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
     )
-    with open_local_peer(mine) as local:
+    with open_local_peer(mine) as local, narrated(local.folder, local.bus, local.keyring.me):
         line = config.peer.listen, config.peer.limits
         entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
+        if invite.addresses:
+            say(f"dialling the invite's addresses, {len(invite.addresses)} at once (10 s at most)")
         async with open_node(local, invite.run, *line, invite.addresses, entering) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await entering.until_had(
@@ -260,6 +266,10 @@ async def _join(
             who = f"{role.value} {human_name(local.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"
             say(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)")
+            say(
+                f"`swarm status --folder {path}` shows the run, `swarm why --folder {path}` says why a peer"
+                " is idle"
+            )
             await _act(local, run, role, config, node, membership, on_signal)
 
 
@@ -304,6 +314,7 @@ async def _act(
         async with open_averager(local, run, node) if butterfly else nullcontext(NoAverager()) as averager:
             host = real_host(local, run, role, config, node, averager, membership)
             on_signal.leave = host.leave
+            say("loading the model")
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
                 async with live_line(host), kept_up(host, local, node, run):
@@ -325,8 +336,10 @@ async def _engine(run: RunFolder, host: Host, node: Node) -> AsyncIterator[Engin
     from peers.build import factory
 
     lines: list[str] = []
+    say("loading the engine")
+    began = host.now()
     engine = await node.work.run(Kind.LOAD, factory.engine, run.model, host.config, lines.append)
-    say("\n".join(lines))
+    say(f"{'; '.join(lines)} (loaded in {host.now() - began:.1f} s)")
     try:
         yield engine
     finally:

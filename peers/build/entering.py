@@ -10,6 +10,7 @@ Not handled here: which addresses are dialled, and that they are dialled again l
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,9 @@ from peers.errors import Unreached, say
 from swarm.net.ports import Unreachable
 
 T = TypeVar("T")
+
+TOLD = 6
+"""Addresses of which it is told how dialling them went: an invite has up to three peers', two each."""
 
 FIRST, LONGEST = 1.0, 60.0
 """Seconds of the first pause and of the longest: each is twice the one before."""
@@ -31,10 +35,20 @@ NEXT = (
 class Entering:
     """One peer's way into the network of its run."""
 
-    def __init__(self, path: Path, once: bool, has_run: bool) -> None:
-        """`path` is the run folder; `has_run`: all that this peer needs of the run lies there."""
+    def __init__(self, path: Path, once: bool, has_run: bool, quiet: bool = False) -> None:
+        """`path` is the run folder; `has_run`: all that this peer needs of the run lies there; `quiet`: of
+        addresses only those are told of which none was reached."""
         self._path, self._once, self._has_run = path, once, has_run
         self._pause, self._said = FIRST, ""
+        self._quiet, self._dialled, self._began = quiet, 0, time.monotonic()
+
+    def dialled(self, address: str, why: str) -> None:
+        """An address was dialled: `why` nobody is there, or nothing. Those of all whom this folder knows may
+        be dozens: the first are told."""
+        self._dialled += 1
+        if not self._quiet and self._dialled <= TOLD:
+            seconds = time.monotonic() - self._began
+            say(f"dialled {address}: {why or 'connected'} ({seconds:.1f} s)")
 
     async def unreached(self, error: Unreachable) -> bool:
         """Nobody answered: try again, or go on alone (False). Raises `error` when one try is all."""

@@ -145,7 +145,7 @@ async def open_node(
             bootstrap=bootstrap,
             report=local.report,
             limits=limits,
-            way_in=WayIn(local.contacts.addresses, entering.unreached),
+            way_in=WayIn(local.contacts.addresses, entering.unreached, entering.dialled),
         )
     except Unreachable:
         raise

@@ -125,6 +125,10 @@ def real_host(
     shelf = local.folder / "blobs" if role is not Role.OBSERVER or mirrors(config) else None
 
     def met(peer: PeerId, beat: Beat) -> None:
+        if not who.observes:  # its journal tells whom it hears all the same: `swarm status`, `swarm why`
+            host.emit(events.Heard, subject=peer, beat=beat)
+        if peer == local.keyring.me:
+            return
         node.network.remember(peer, beat.addresses)
         local.contacts.met(peer, beat, node.clock.now())
 

@@ -10,7 +10,7 @@
     genesis         version 0 as a release's bytes; only where the run was started
     invites/<role>  the last start's invites, or those by which this folder was invited
     invites/made    those that `swarm invite` made here
-    peers/<name>/   one folder a peer: key, journal.jsonl, blobs/, releases/, checkpoint/, membership, pid
+    peers/<name>/   one folder a peer: key, journal.jsonl, log, blobs/, releases/, checkpoint/, pid, ...
     page            address of the page while one is served here
 
 A folder belongs to one run: opening it with another `[run]` is refused.

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dashboard.text import duration, volume
 from peers.build import run_folder
 from peers.build.run_folder import BASE, MODEL_FILES, TASK, DamagedSpec, RunFolder
 from peers.errors import CannotHere, Refusal, Unreached, say
@@ -105,7 +106,9 @@ async def fetch(
     for name in missing:
         if files[name].exists():
             say(f"{files[name]} is damaged: it is fetched again")
-    _check_room(path, sum(run.spec.sizes[name] for name in missing))
+    _check_room(path, needed := sum(run.spec.sizes[name] for name in missing))
+    if missing:
+        say(f"fetching {len(missing)} files of the run, {volume(needed)}")
     for name in missing:
         await _Transfer(mail, run, name, files[name]).run(sources)
     return run
@@ -235,7 +238,7 @@ class _Transfer:
     def __init__(self, mail: Mail, run: RunFolder, name: str, file: Path) -> None:
         self._mail, self._run, self._name, self._file = mail, run, name, file
         self._expected, self._size = _expected(run.spec, name), run.spec.sizes[name]
-        self._reported = time.monotonic()
+        self._since = self._reported = time.monotonic()
 
     async def run(self, sources: Sequence[PeerId]) -> None:
         """Fetch the file. Raises Unreached when no source could give it; the part that was fetched is kept
@@ -271,7 +274,11 @@ class _Transfer:
             part.add(piece)
             if time.monotonic() - self._reported >= PROGRESS_EVERY:
                 self._reported = time.monotonic()
-                say(f"{self._name}: {part.size >> 20} of {self._size >> 20} MiB")
+                rate = (part.size - part.begun) / (self._reported - self._since)
+                say(
+                    f"{self._name}: {volume(part.size)} of {volume(self._size)}, {volume(rate)}/s,"
+                    f" {duration((self._size - part.size) / rate)} left"
+                )
 
 
 def _files(run: RunFolder) -> Iterator[tuple[str, Path]]:

@@ -55,7 +55,7 @@ def observe(
     path = real_host.folder_of(invite, folder)
 
     async def program(on_signal: SignalHandler) -> None:
-        entering = Entering(path, once, has_run=False)
+        entering = Entering(path, once, has_run=False, quiet=True)
         with open_local_peer(peer_folder.free_peer_folder(path, Role.OBSERVER)) as local:
             async with open_node(
                 local,

@@ -16,6 +16,7 @@ from peers.errors import WrongUsage
 
 if TYPE_CHECKING:
     from swarm.config_loading import LoadedConfig
+    from swarm.invite import Invite
 
 COMPLETION = 512
 """Longest completion in tokens for `swarm fit MODEL`: a worked answer to a grade-school question. The default
@@ -67,13 +68,13 @@ def load_fit(args: argparse.Namespace) -> LoadedConfig:
     return load(args, None)
 
 
-def read_invite(word: str, folder: Path | None) -> None:
-    """Check an invite. Raises InviteError."""
+def read_invite(word: str, folder: Path | None) -> Invite:
+    """The invite, checked. Raises InviteError."""
     import time
 
     from peers.build import invitations
 
-    invitations.usable_invite(word, folder, time.time())
+    return invitations.usable_invite(word, folder, time.time())
 
 
 def folder_of(args: argparse.Namespace, loaded: LoadedConfig) -> Path:

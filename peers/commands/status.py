@@ -55,12 +55,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     state = State(from_run_dict(run.spec.run), config.peer.history)
-    seed = folder / "peers" / Role.SEED / "journal.jsonl"
-    tails = (
-        [Tail(seed, tell_first)]
-        if seed.exists()
-        else [Tail(path, tell_first) for path in sorted(folder.glob("peers/*/journal.jsonl"))]
-    )
+    tails = _tails(folder)
 
     def read() -> None:
         for tail in tails:
@@ -76,6 +71,13 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
             live.update(render(state, time.time(), live.console.width))
             time.sleep(LOOK)
             read()
+
+
+def _tails(folder: Path) -> list[Tail]:
+    """The seed's journal, which has all that others told, or those of all peers."""
+    seed = folder / "peers" / Role.SEED / "journal.jsonl"
+    paths = [seed] if seed.exists() else sorted(folder.glob("peers/*/journal.jsonl"))
+    return [Tail(path, tell_first) for path in paths]
 
 
 def _show(state: State, as_json: bool) -> None:
@@ -148,6 +150,12 @@ def export(folder: Path, target: Path) -> int:
         raise CannotHere(sentence)
     version, weights = newest_weights(folder, run)
     settings = from_run_dict(run.spec.run)
+    if (newest := _newest_told(folder, settings)) > version:
+        print(
+            f"version {newest} was made, and its bytes had not come to this folder: {version} is the newest"
+            " that is whole here",
+            file=sys.stderr,
+        )
     if settings.model.training == "full":
         _write_policy(run.model, run.model, weights, target)
     else:
@@ -159,6 +167,15 @@ def export(folder: Path, target: Path) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def _newest_told(folder: Path, settings: Run) -> int:
+    """The newest version that the journals of this folder tell of."""
+    state = State(settings)
+    for tail in _tails(folder):
+        for event in tail.news():
+            fold(state, event)
+    return state.version
 
 
 def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None:

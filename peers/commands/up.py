@@ -35,7 +35,7 @@ from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, leave_signals
 from swarm import config_loading
-from swarm.config import Config
+from swarm.config import Config, Swarm
 from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.durable import write_durably
 from swarm.journal import Tail
@@ -215,7 +215,8 @@ class Children:
     def summarize(self) -> int:
         """Export the model and print the summary. Returns the exit code."""
         if self.signalled is not None:
-            self.console.print(summary(self.state, time.time(), None, self.journal.path))
+            ended = f"was stopped by {signal.Signals(self.signalled).name}, and goes on with the same command"
+            self.console.print(summary(self.state, time.time(), None, self.journal.path, ended))
             raise Interrupted(self.signalled)
         model = self.folder / "exported"
         exported = subprocess.run(
@@ -248,7 +249,7 @@ class Children:
             time.time() - 1,
             time.monotonic() + SEED_PATIENCE,
         )
-        self.console.print("starting the seed", style="dim")
+        self.console.print("starting the seed: it makes or loads the model (seconds to minutes)", style="dim")
         told = time.monotonic()
         while not (invite.exists() and invite.stat().st_mtime > since):
             time.sleep(LOOK)
@@ -309,7 +310,12 @@ class Children:
         if time.monotonic() < self._line_due:
             return
         self._line_due = time.monotonic() + LINE_EVERY
-        self.console.print(headline(self.state, time.time()), markup=False, highlight=False, soft_wrap=True)
+        said = "; ".join(
+            filter(
+                None, (headline(self.state, time.time()), missing_peers(self.state, self.config.peer.swarm))
+            )
+        )
+        self.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Screen:
@@ -340,6 +346,14 @@ def headline(state: State, now: float) -> str:
     reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
     peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
     return f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained; {peers}"
+
+
+def missing_peers(state: State, wanted: Swarm) -> str:
+    """Who of the wanted peers has not come yet; nothing once all were heard."""
+    counts = ((Role.LEARNER, wanted.learners), (Role.SAMPLER, wanted.samplers))
+    came = [peer.role for peer in state.peers.values() if peer.beating]
+    missing = [f"{most - came.count(role)} {role}s" for role, most in counts if came.count(role) < most]
+    return f"waiting for {' and '.join(missing)} (they load the program and the model)" if missing else ""
 
 
 def _cause_of_death(code: int) -> str:

@@ -82,10 +82,9 @@ class Evaluator:
         host.status.version, host.status.weights = newest.version, newest.weights
         host.status.finished(1, 0, host.now())
         if rewards:
-            right = sum(reward >= evaluation.right for reward in rewards)
-            host.emit(
-                events.Evaluated, version=newest.version, accuracy=right / len(rewards), tasks=len(rewards)
-            )
+            accuracy = sum(reward >= evaluation.right for reward in rewards) / len(rewards)
+            host.status.accuracy = accuracy
+            host.emit(events.Evaluated, version=newest.version, accuracy=accuracy, tasks=len(rewards))
         return True
 
     async def _score(self, tasks: Sequence[Task], answers: Sequence[str], version: int) -> list[float]:

@@ -15,6 +15,7 @@ learners do with a group.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ import msgspec
 from peers.roles.engine_calls import EngineCalls
 from peers.roles.outbox import Outbox
 from peers.roles.reward_calls import RewardCalls
+from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
@@ -41,12 +43,10 @@ from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Ver
 from swarm.weights import Weights
 
 OUTBOX = 1024
-"""Groups in delivery at once: 1800 s of delay at one group every two seconds; the sampler waits when there
-are more."""
+"""Groups in delivery at once: 1800 s of delay at a group every two seconds; the sampler waits beyond."""
 
 LEAVE_TIMEOUT = 5.0
-"""Seconds in which deliveries may end after the sampler is asked to stop: a person who pressed Ctrl-C waits
-this long."""
+"""Seconds in which deliveries may end after the sampler is asked to stop: whoever pressed Ctrl-C waits."""
 
 
 class BadReceipt(NetError):
@@ -89,6 +89,8 @@ class Sampler:
         self.outbox = Outbox(host, folder, OUTBOX)
         self._places = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._refused: dict[Outcome, float] = {}
+        """Verdict -> when one of its refusals was told last."""
         self._scoring = 0
         """Groups that are sampled and not yet scored."""
         self._queue = asyncio.Lock()
@@ -264,6 +266,8 @@ class Sampler:
             outcome, why = await self._send(group, learner)
             then = deliveries.TABLE[outcome]
             if then in (NextStep.DONE, NextStep.DROPPED):
+                if then is NextStep.DROPPED and outcome is not DeliveryLoss.TOO_LARGE:
+                    self._tell_refused(learner, outcome, why)
                 host.roster.end_pause(learner, sent)
                 host.status.admitted += then is NextStep.DONE
                 host.status.refused += then is NextStep.DROPPED
@@ -281,6 +285,13 @@ class Sampler:
         host.status.refused += 1
         if not host.stop.is_set():
             await self.outbox.done(group.id)
+
+    def _tell_refused(self, learner: PeerId, outcome: Outcome, why: str) -> None:
+        """Tell why a group was refused, once a minute for each verdict."""
+        if (now := self.host.now()) - self._refused.get(outcome, -math.inf) >= REPEAT_AFTER:
+            self._refused[outcome] = now
+            text = f"{learner} refused a group ({outcome.value}): {why or 'it gave no reason'}"
+            self.host.emit(events.Noted, level="warning", text=text)
 
     async def _hear(self, learner: PeerId) -> None:
         """Wait until a learner is heard of, for as long as it would be missed."""

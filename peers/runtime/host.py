@@ -53,11 +53,10 @@ DELIVERED_KEPT = 1024
 """Peers that are remembered for a group that was admitted: ten times the samplers that one learner serves."""
 
 TRAFFIC_EVERY = 5
-"""Heartbeats between two Transferred events: the page shows flows as a mean over seconds, and such an event
-is as long as two heartbeats."""
+"""Heartbeats between two Transferred events, of which one is as long as two heartbeats: flows are means."""
 
 Met = Callable[[PeerId, Beat], None]
-"""(peer, its heartbeat): the node remembers where the peer can be dialled."""
+"""(peer, its heartbeat), this peer's own too: where it can be dialled is remembered."""
 
 
 @dataclass(frozen=True)
@@ -352,6 +351,7 @@ class Host:
             at=now,
             closed=status.closed,
             early=status.early,
+            accuracy=status.accuracy,
             mirror=status.mirror,
             upload=self.config.peer.limits.upload,
             download=self.config.peer.limits.download,
@@ -360,6 +360,7 @@ class Host:
 
     async def _send_beat(self) -> None:
         beat = self._beat()
+        self._met(self.ports.me, beat)
         if self.who.observes:
             self.emit(events.Heard, subject=self.ports.me, beat=beat)
         topic = Topic.BEAT if beat.mirror >= 0 else ROLES[self.who.role].heartbeat
@@ -382,8 +383,7 @@ class Host:
             await self.ports.clock.sleep(RECORD_SECONDS / 3)
 
     def _seal_beat(self, beat: Beat) -> bytes:
-        """Seal a heartbeat with as many addresses as fit: a membership and two long addresses exceed the
-        limit."""
+        """Seal a heartbeat with as many addresses as fit: two long ones and a membership are too many."""
         while beat.addresses:
             try:
                 return self.seal(beat, BEAT_LIMIT)

@@ -1,7 +1,7 @@
 """One peer's folder: its key, journal and files, locked by one process at a time.
 
-    <run folder>/peers/<name>/   key, incarnation, journal.jsonl, blobs/, releases/, checkpoint/, membership,
-                                 history, pid
+    <run folder>/peers/<name>/   key, incarnation, journal.jsonl, log, blobs/, releases/, checkpoint/,
+                                 membership, history, pid
 
 Not handled here: the files' contents (each role's own module), the run's folder around it
 (peers.build.run_folder).

@@ -59,6 +59,10 @@ class PeerStatus:
     """Groups that learners admitted (sampler), groups that I admitted (learner); shown on this machine only,
     not in the heartbeat."""
     refused: int = 0
+    accuracy: float = -1.0
+    """See swarm.types.Beat."""
+    handled: int = 0
+    """Tokens that I sampled, or trained on, since the start."""
     closed: BatchRewards | None = None
     groups: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
@@ -67,6 +71,7 @@ class PeerStatus:
 
     def finished(self, groups: int, tokens: int, now: float) -> None:
         self.done += groups
+        self.handled += tokens
         self.groups.add(groups, now)
         self.tokens.add(tokens, now)
 

@@ -142,7 +142,7 @@ class Node:
             await node._children.launch_daemon()
             for peer, addresses in way_in.met.items():
                 node.network.remember(peer, addresses)
-            await node.network.enter(way_in.unreached)
+            await node.network.enter(way_in.unreached, way_in.dialled)
             await node._children.launch_dht()
             complaints = await node.network.greet(node.network.peers)
             if complaints:

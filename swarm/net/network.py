@@ -54,12 +54,18 @@ async def go_on_alone(_: Unreachable) -> bool:
     return False
 
 
+Dialled = Callable[[str, str], None]
+"""(address, why nobody could be reached there, or nothing where a peer was)."""
+
+
 class WayIn(NamedTuple):
     """How a node gets to the others, beside bootstrap addresses."""
 
     met: Mapping[PeerId, Sequence[str]] = {}
     """Peers that were met before, and their addresses."""
     unreached: Unreached = give_up
+    dialled: Dialled = lambda *_: None
+    """Hears of each address that is dialled on the way in, as soon as that is over."""
 
 
 BOOTSTRAP_ALONE = WayIn()
@@ -147,20 +153,26 @@ class Network:
         """A new p2pd is connected with nobody."""
         self.peers = frozenset()
 
-    async def enter(self, unreached: Unreached) -> None:
+    async def enter(self, unreached: Unreached, dialled: Dialled = lambda *_: None) -> None:
         """Connect with the bootstrap peers and those that were met before, all at once, if there are any;
-        `unreached` says what to do when nobody answers."""
-        while complaint := await self._enter():
+        `unreached` says what to do when nobody answers, and `dialled` hears of each address."""
+        while complaint := await self._enter(dialled):
             if not await unreached(Unreachable(complaint)):
                 self._lost_at = time.monotonic()
                 return self._report(Part.NETWORK, complaint, None)
 
-    async def _enter(self) -> str:
+    async def _enter(self, dialled: Dialled) -> str:
         """Which addresses failed, and how; empty when somebody is connected or nobody is known."""
         met = [address for peer in self._addresses if peer != self._me for address in self._told(peer)]
         wanted = list(dict.fromkeys([*self._bootstrap, *met]))
         line = await self._children.line()
-        reasons = await until_reached(line.reach, wanted, GRACE)
+
+        async def reach(address: Address) -> str:
+            why = await line.reach(address)
+            dialled(address.text, why)
+            return why
+
+        reasons = await until_reached(reach, wanted, GRACE)
         self.peers = await line.connected()
         if not all(reasons) or not wanted:
             return ""

@@ -78,6 +78,7 @@ def _splits(place: DatasetLocation) -> dict[str, Any]:
             f"data set {place.name} is of no known kind: {', '.join(KINDS)}, or a folder of such files"
         )
     datasets.disable_progress_bars()  # a peer's log is no terminal
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would say is in the TaskError
     try:
         found = _load(datasets, place)
     except (FileNotFoundError, ConnectionError) as error:

@@ -50,6 +50,7 @@ def test_the_summary_has_what_a_demo_ends_with() -> None:
     assert "60 released" in text and "1,920 trained" in text and "1,920 admitted" in text
     assert "35.2% -> " in text and "the same weights in all 20 compared versions" in text
     assert "out/model" in text and "out/journal.jsonl" in text
+    assert "is done" in text and "was stopped" in shown(summary(state, 1036.0, ended="was stopped"), 120)
     assert f"{state.tally.verdicts['stale']} stale" in text
     bars = [int(line.split()[-1].replace(",", "")) for line in text.splitlines() if "█" in line]
     assert sum(bars) <= 1920 <= sum(bars) + 60, (

@@ -44,7 +44,8 @@ def word(expires: float) -> str:
 
 
 COMMANDS = (
-    "up start join leave sim status dashboard replay invite export doctor objectives bench config task fit"
+    "up start join leave sim status why dashboard replay invite export doctor objectives bench config task"
+    " fit"
 ).split()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from nouns import NOW, beat
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,11 +20,12 @@ from peers.commands import status
 from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
-from swarm import wire
+from swarm import events, wire
 from swarm.blocks import Blocks
 from swarm.config import Model, Run, TaskSettings
 from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
+from swarm.journal import to_line
 from swarm.learn import adapters, tiny, weights
 from swarm.learn.model import load_policy
 from swarm.learn.pretrained import ModelError
@@ -225,7 +227,9 @@ def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])
-def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, training: Any) -> None:
+def test_what_is_exported_is_what_was_trained(
+    tmp_path: Path, policy: Path, training: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = Run(model=Model(name=str(policy), training=training))
     run = run_folder.create(tmp_path / "run", settings, policy)
     lora = settings.lora if training == "lora" else None
@@ -238,7 +242,12 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, trai
     for file in (run_folder.SPEC, run_folder.COPY):
         (run.path / file).unlink()
     run_folder.keep_spec(run.path, wire.encode(begun))
+    seed = open_key(tmp_path / "seed.key").me
+    ahead = events.Heard(at=NOW, peer=seed, subject=seed, beat=beat(role=Role.SEED, version=7))
+    (run.path / "peers" / "seed").mkdir(parents=True)
+    (run.path / "peers" / "seed" / "journal.jsonl").write_bytes(to_line(ahead))
     assert status.export(run.path, tmp_path / "out") == 0
+    assert "version 7 was made, and its bytes had not come" in capsys.readouterr().err
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The live_line line of `swarm join`: what a person at the terminal is told of a peer, and when a log is."""
+"""The status line of `swarm join`: what a person at the terminal is told of a peer, and when a log is."""
 
 import os
 import pty
@@ -9,8 +9,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from nouns import beat, release
 from still_host import still_host
 
+from peers.runtime import idle
 from peers.runtime.host import Host
 from peers.runtime.status import PeerStatus
 from peers.runtime.status_line import REPEATED, live_line, sentence
@@ -19,6 +21,7 @@ from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,46 +33,94 @@ def status(phase: Phase, **more: int) -> PeerStatus:
 
 
 @pytest.mark.parametrize(
-    ("role", "told", "said"),
+    ("role", "told", "why", "said"),
     [
         (
             Role.SAMPLER,
             PeerStatus(phase=Phase.NO_POLICY),
-            "no policy yet, 0 groups admitted; waiting for a policy: no peer has given a policy yet",
+            "no peer has given a policy yet",
+            (
+                "no policy yet, 0 groups sent, 0 admitted, credit 8; waiting for a policy: no peer has given"
+                " a policy yet"
+            ),
         ),
         (
             Role.SAMPLER,
-            status(Phase.SAMPLING, version=41, admitted=1312),
-            "version 41, 1,312 groups admitted, 10 tokens/s; sampling",
+            status(Phase.SAMPLING, version=41, admitted=1312, inbox=3),
+            "",
+            "version 41, 1,315 groups sent, 1,312 admitted, 10 tokens/s, credit 8; sampling",
         ),
         (
             Role.SAMPLER,
             status(Phase.NO_CREDIT, version=3, admitted=9, refused=2),
+            "no learner is heard",
             (
-                "version 3, 9 groups admitted, 2 refused, 10 tokens/s; waiting for credit: no learner asks"
-                " for groups now"
+                "version 3, 11 groups sent, 9 admitted, 2 refused, 10 tokens/s, credit 8; waiting for credit:"
+                " no learner is heard"
             ),
         ),
         (
             Role.LEARNER,
             status(Phase.GATHERING, version=7, admitted=80, done=64),
-            "version 7, 80 groups admitted, 64 trained, 10 tokens/s; gathering",
+            "",
+            "version 7, 80 groups admitted, 64 trained, 10 tokens/s, credit 8; gathering",
         ),
         (
             Role.EVALUATOR,
             status(Phase.EVALUATING, version=20, done=3),
-            "version 20, 3 versions evaluated, 10 tokens/s; evaluating",
+            "",
+            "version 20, 3 versions evaluated, 10 tokens/s, credit 8; evaluating",
         ),
     ],
 )
-def test_the_line_says_version_groups_and_why_it_is_idle(role: Role, told: PeerStatus, said: str) -> None:
-    assert sentence(told, role, 29.9) == said
+def test_the_line_says_version_groups_and_why_it_is_idle(
+    role: Role, told: PeerStatus, why: str, said: str
+) -> None:
+    assert sentence(told, role, 29.9, 8, why) == said
 
 
-def test_the_line_says_how_far_behind_a_peer_is() -> None:
+def test_the_line_says_how_far_behind_a_peer_is_and_what_takes_most_of_the_time() -> None:
     told = status(Phase.SAMPLING, version=41)
-    told.lags(versions=2.25)
-    assert "2.2 versions behind" in sentence(told, Role.SAMPLER, 0.0)
+    told.lags(versions=2.25, download=0.5, generation=3.0)
+    assert "2.2 versions behind, mostly generation (3.0 s)" in sentence(told, Role.SAMPLER, 0.0)
+    assert "groups 2.2 versions old" in sentence(told, Role.LEARNER, 0.0)
+
+
+def test_a_sampler_without_credit_says_whether_learners_are_there_full_or_asked_again_later() -> None:
+    async def scene() -> None:
+        mine, learner = host(), PeerId("learner-0")
+        mine.status.phase = Phase.NO_POLICY
+        assert idle.why(mine) == "no learner and no seed is heard"
+        mine.status.phase = Phase.NO_CREDIT
+        assert idle.why(mine) == "no learner is heard"
+        mine.roster.hear(learner, beat(credit=0, at=mine.now()), mine.now())
+        assert idle.why(mine) == "the learners have all the groups that they can use"
+        assert mine.roster.start_pause(learner, mine.now(), mine.now())
+        assert "the learners took no group, and are asked again in" in idle.why(mine)
+
+    run(scene())
+
+
+def test_at_its_end_a_sampler_says_what_it_gave_and_how_the_accuracy_went(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def scene() -> None:
+        mine = host()
+        evaluator = PeerId("evaluator-0")
+        async with live_line(mine):
+            for version, accuracy in ((3, 0.25), (4, 0.5), (5, 0.75)):
+                told = beat(role=Role.EVALUATOR, seq=version, accuracy=accuracy, at=mine.now())
+                mine.roster.hear(evaluator, told, mine.now())
+                new = release(version=version, weights=Digest(f"{version:064x}"), groups=24)
+                mine.releases.candidates.hear(new, b"sealed")
+                await mine.ports.clock.sleep(2400.0)
+            mine.status.admitted, mine.status.handled = 12, 3456
+
+    run(scene())
+    said = capsys.readouterr().err.splitlines()[-1]
+    share = "25% of what the run trained meanwhile"
+    rose = "held-out accuracy 25.0% -> 75.0%"
+    assert said == f"this sampler gave 12 groups in 2.0 h (3,456 tokens), {share}; {rose}"
 
 
 def host() -> Host:
@@ -94,7 +145,7 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
     run(scene())
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("no policy yet") and lines[1].startswith("version 4")
-    assert len(lines) == 2 + 150 // REPEATED
+    assert len(lines) == 2 + 150 // REPEATED + 1, "and the sum"
 
 
 PROGRAM = """

@@ -32,6 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "round.toml").write_text('extends = "round.toml"\n')
     (tmp_path / "orphan.toml").write_text('extends = "gone.toml"\n')
     (tmp_path / "world.toml").write_text("[links]\nlatenzy = 1\n")
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question":\n')
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("no journal\n")
     (tmp_path / "mine.py").write_text("def brevity(completions, **columns):\n    return [0.0]\n")
@@ -138,6 +139,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
         "1 rewards and 2 weights",
         "one weight for each",
     ),
+    ("task try data:rows.jsonl", 2, "data set rows.jsonl cannot be read: JSON parse error", "in row 1"),
     # --- folders
     ("status", 2, "no run on this machine", "name its folder with --folder"),
     (
@@ -147,6 +149,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
         "`swarm start` and `swarm join` make one",
     ),
     ("status --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
+    ("why --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
     ("export out --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
     ("invite --folder empty", 5, "empty holds no run", "`swarm join` takes part in one"),
     ("start --adopt empty", 5, "empty holds no run", "name the folder of one of its peers"),

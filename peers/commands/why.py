@@ -1,0 +1,202 @@
+"""`swarm why`: what a peer on this machine does, why it is idle, since when, and what to do.
+
+    journal of the peer --fold--> State --dashboard.diagnosis--> what concerns this peer
+                                    |
+                                    +--> its phase, where no rule is sure yet
+
+Reads files alone, so that it works for a peer that hangs or has ended. Exit codes are those of all commands:
+0 it works, or waits for the others' work; 3 it does not run, or this machine is in its way; 4 nobody whom it
+needs is heard; 5 its groups are refused, or its membership ends. Not handled here: the whole swarm (`swarm
+status`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dashboard.diagnosis import Situation, diagnose
+from dashboard.peer import PeerRow
+from dashboard.state import State, fold
+from dashboard.text import duration
+from dashboard.views import Problem
+from peers.build import run_folder
+from peers.commands.journals import tell_first
+from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
+from peers.runtime import peer_folder
+from peers.runtime.narration import LOG
+from swarm.config import Run
+from swarm.config_loading import from_run_dict
+from swarm.journal import Tail
+from swarm.protocol import PHASES, Phase, Role
+
+WORST = (CANNOT, UNREACHED, REFUSED, DONE)
+"""Exit codes of several peers, the one that counts first."""
+
+LATELY = 3
+"""Last sentences of a peer that are shown."""
+
+IDLE = (Phase.NO_POLICY, Phase.NO_CREDIT, Phase.NO_TASKS, Phase.NO_ENGINE, Phase.GATHERING, Phase.CATCHING_UP)
+
+CODES = {
+    "refused": REFUSED,
+    "membership": REFUSED,
+    "no policy": UNREACHED,
+    "no learner": UNREACHED,
+    "deaf": CANNOT,
+    "fault": CANNOT,
+    "disk": CANNOT,
+    "clock": CANNOT,
+}
+"""Beginning of a problem's key -> exit code."""
+
+
+class Explained(NamedTuple):
+    """One peer."""
+
+    lines: tuple[str, ...]
+    code: int
+
+
+class Reason(NamedTuple):
+    """Why a peer does not work, and what to do."""
+
+    why: str
+    todo: str
+    code: int = DONE
+
+
+def why(folder: Path) -> int:
+    """Print a block for each peer of this run folder. Returns an exit code; raises WrongUsage where no peer
+    ran."""
+    run = run_folder.read(folder)
+    if run is None:
+        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+    journals = sorted(folder.glob("peers/*/journal.jsonl"))
+    if not journals:
+        raise WrongUsage(f"no peer of {folder} has run yet: `swarm join` starts one there")
+    running, settings, now = peer_folder.running(folder), from_run_dict(run.spec.run), time.time()
+    found = [
+        explain(journal, settings, running.get(journal.parent.name), now)
+        for journal in journals
+        if not journal.parent.name.startswith(Role.OBSERVER)
+    ]
+    print("\n\n".join("\n".join(one.lines) for one in found))
+    return min((one.code for one in found), key=WORST.index, default=DONE)
+
+
+def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
+    """What the peer of this journal does; `pid` is its process, None where none runs."""
+    state = State(run)
+    for event in Tail(journal, tell_first).news():
+        fold(state, event)
+    me, name = state.recent.me, journal.parent.name
+    row = state.peers.get(me) if me is not None else None
+    if row is None:
+        says = f"has not begun yet (process {pid})" if pid is not None else "ended before it began"
+        return Explained(
+            (f"{name} {says}", *_shown("log", _log(journal))), DONE if pid is not None else CANNOT
+        )
+    reason = _stopped(row, now) if pid is None else _reason(state, row, now)
+    lines = [f"{row.role} {row.name} ({name}), {f'process {pid}' if pid is not None else 'does not run'}"]
+    if pid is not None:
+        lines += _shown("does", _does(state, row, now))
+    lines += _shown("why", reason.why) if reason is not None else ()
+    lines += _shown("do", reason.todo) if reason is not None else ()
+    lines += _shown("hears", _hears(state, row, now)) if pid is not None else ()
+    own = [line.text for line in state.events() if line.level != "info"]
+    lines += [shown for text in own[-LATELY:] for shown in _shown("said", text)]
+    lines += _shown("log", _log(journal))
+    return Explained(tuple(lines), DONE if reason is None else reason.code)
+
+
+def _shown(label: str, text: str) -> tuple[str, ...]:
+    return (f"  {label:6} {text}",)
+
+
+def _log(journal: Path) -> str:
+    return str(journal.with_name(LOG))
+
+
+def _stopped(row: PeerRow, now: float) -> Reason:
+    again = "`swarm join WORD` with the same --folder starts it again: it goes on where the swarm is"
+    if row.gone == "left":
+        return Reason(f"it left {duration(now - row.heard)} ago, as it was asked to", again, CANNOT)
+    return Reason(
+        f"it ended {duration(now - row.heard)} ago without a farewell: killed, or the machine went down",
+        f"read the end of its log; {again}",
+        CANNOT,
+    )
+
+
+def _does(state: State, row: PeerRow, now: float) -> str:
+    since = duration(Situation(state, now).since(row))
+    version = f"version {row.version}" if row.version >= 0 else "no policy yet"
+    newer = f" (the newest that it hears of is {state.version})" if state.version > row.version >= 0 else ""
+    groups = f"; {row.done:,} groups, {row.refused:,} refused" if row.role is Role.SAMPLER else ""
+    return f"{PHASES[row.phase].text}, for {since}; {version}{newer}{groups}"
+
+
+def _reason(state: State, row: PeerRow, now: float) -> Reason | None:
+    """Why it does not work as it should; None where it does."""
+    mine = [one for one in diagnose(state, now) if _concerns(one, row)]
+    if mine:
+        worst = mine[0]
+        code = next((code for begins, code in CODES.items() if worst.key.startswith(begins)), DONE)
+        return Reason(f"{worst.text} {worst.cause}", worst.todo, code)
+    if row.phase not in IDLE:
+        return None
+    return _waiting(Situation(state, now), row)
+
+
+def _concerns(problem: Problem, row: PeerRow) -> bool:
+    """Whether it is about this peer, or about all of a role that it needs."""
+    return row.id in problem.peers or problem.key in ("deaf", "no learner")
+
+
+def _waiting(s: Situation, row: PeerRow) -> Reason:
+    """Why a peer is idle, before a rule of the diagnosis is sure that it is for too long."""
+    if row.phase is Phase.NO_POLICY and not s.learners() and not s.alive[Role.SEED]:
+        return Reason(
+            "no learner and no seed of the run is heard",
+            "see that their machines run and that this one reaches them (`swarm doctor`); a new word has the"
+            " addresses that they have now",
+            UNREACHED,
+        )
+    if row.phase is Phase.NO_POLICY and row.fetching is not None:
+        fetched = row.fetching
+        return Reason(
+            f"it fetches version {fetched.version}: {fetched.held:,} of {fetched.size:,} bytes", "wait"
+        )
+    if row.phase is Phase.NO_CREDIT and not s.learners():
+        return Reason(
+            "no learner is heard: nobody asks for groups",
+            "wait for a learner, or start one: `swarm join WORD` with a word for learners",
+            UNREACHED,
+        )
+    if row.phase is Phase.NO_CREDIT and not sum(one.credit for one in s.learners()):
+        return Reason(
+            "the learners have all the groups that they can use",
+            "nothing is broken: more learners would use more",
+        )
+    if row.phase is Phase.NO_ENGINE:
+        detail = next((fault.detail for (who, _), fault in s.recent.faults.items() if who == row.id), "")
+        return Reason(
+            f"its engine is away{detail and f': {detail}'}", "it is started again by itself", CANNOT
+        )
+    return Reason(PHASES[row.phase].why or "the groups of a batch are not there yet", "wait: it is not long")
+
+
+def _hears(state: State, row: PeerRow, now: float) -> str:
+    """Whom it hears, by role, with the credit of learners."""
+    return ", ".join(_heard(Situation(state, now), row)) or "nobody"
+
+
+def _heard(s: Situation, row: PeerRow) -> Iterator[str]:
+    for role in Role:
+        others = [one for one in s.alive[role] if one.id != row.id]
+        credit = f" (credit {sum(one.credit for one in others)})" if role is Role.LEARNER else ""
+        if others:
+            yield f"{len(others)} {role}{'s' if len(others) > 1 else ''}{credit}"

@@ -1,0 +1,122 @@
+"""`swarm why`: what a peer's own journal tells a person about why it is idle, and with which exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from nouns import NOW, beat
+
+from peers.commands.why import Explained, explain
+from swarm import events
+from swarm.config import Run
+from swarm.identity import Keyring
+from swarm.journal import to_line
+from swarm.protocol import Phase, Role
+from swarm.types import PeerId
+
+ME, LEARNER, SEED = (Keyring.new().me for _ in range(3))
+PID = 4711
+
+
+def heard(at: float, subject: PeerId, seq: int, **more: object) -> events.Heard:
+    return events.Heard(at=at, peer=ME, subject=subject, beat=beat(seq=seq, at=at, **more))
+
+
+def told(
+    folder: Path,
+    phase: Phase,
+    *,
+    role: Role = Role.SAMPLER,
+    others: Sequence[tuple[PeerId, Role, int]] = (),
+    more: Sequence[events.Event] = (),
+    seconds: int = 90,
+    pid: int | None = PID,
+    later: float = 0.0,
+    version: int = 3,
+) -> Explained:
+    """What is said of a peer that was in this phase for so long, heard `others` (with their credit), and is
+    looked at `later`."""
+    journal = folder / "journal.jsonl"
+    lines: list[events.Event] = [
+        events.Started(at=NOW, peer=ME, name="", role=role, version=-1, hardware="1 core")
+    ]
+    for second in range(0, seconds, 2):
+        lines.append(heard(NOW + second, ME, second + 1, role=role, phase=phase, version=version))
+        for subject, of, credit in others:
+            lines.append(heard(NOW + second, subject, second + 1, role=of, credit=credit, version=4))
+    journal.write_bytes(b"".join(map(to_line, [*lines, *more])))
+    return explain(journal, Run(), pid, NOW + seconds + later)
+
+
+FULL = ((LEARNER, Role.LEARNER, 0), (SEED, Role.SEED, 0))
+
+
+def test_a_peer_that_works_is_told_to_work(tmp_path: Path) -> None:
+    said = told(tmp_path, Phase.SAMPLING, others=FULL)
+    text = "\n".join(said.lines)
+    assert said.code == 0
+    assert f"process {PID}" in said.lines[0]
+    assert "version 3 (the newest that it hears of is 4)" in text
+    assert "hears  1 seed, 1 learner (credit 0)" in text
+    assert "why" not in text and text.endswith(str(tmp_path / "log"))
+
+
+@pytest.mark.parametrize("seconds", [4, 90])
+@pytest.mark.parametrize(
+    ("phase", "others", "code", "why"),
+    [
+        (Phase.NO_CREDIT, FULL, 0, "have all the groups that they can use"),
+        (Phase.NO_CREDIT, FULL[1:], 4, "no learner is"),
+        (Phase.NO_POLICY, (), 4, "no learner"),
+        (Phase.NO_TASKS, FULL, 0, "the task source gives none"),
+    ],
+)
+def test_an_idle_peer_is_told_why_at_once_and_after_a_while(
+    tmp_path: Path,
+    phase: Phase,
+    others: Sequence[tuple[PeerId, Role, int]],
+    code: int,
+    why: str,
+    seconds: int,
+) -> None:
+    said = told(tmp_path, phase, others=others, seconds=seconds)
+    (reason,) = [line for line in said.lines if line.startswith("  why")]
+    assert why in reason.lower() and said.code == code, said
+    assert any(line.startswith("  do     ") and len(line) > 12 for line in said.lines)
+
+
+def test_a_broken_engine_is_named_with_what_it_said(tmp_path: Path) -> None:
+    broke = events.Faulted(at=NOW + 20, peer=ME, part="engine", detail="CUDA out of memory")
+    said = told(tmp_path, Phase.NO_ENGINE, others=FULL, more=[broke])
+    assert said.code == 3 and "CUDA out of memory" in "\n".join(said.lines)
+
+
+def test_the_last_refusals_are_shown(tmp_path: Path) -> None:
+    why = "refused a group (malformed): completions of 7 tokens, at most 6"
+    noted = events.Noted(at=NOW + 20, peer=ME, level="warning", text=why)
+    assert f"  said   {why}" in told(tmp_path, Phase.SAMPLING, others=FULL, more=[noted]).lines
+
+
+def test_a_peer_that_does_not_run_says_how_it_ended(tmp_path: Path) -> None:
+    killed = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0)
+    assert killed.code == 3 and "without a farewell" in "\n".join(killed.lines)
+    left = events.Left(at=NOW + 90, peer=ME, name="", reason="asked to stop")
+    asked = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0, more=[left])
+    assert asked.code == 3 and "as it was asked to" in "\n".join(asked.lines)
+
+
+def test_a_process_that_writes_nothing_any_more_hangs(tmp_path: Path) -> None:
+    said = told(tmp_path, Phase.SAMPLING, others=FULL, later=300.0)
+    assert said.code == 3 and "has heard nothing for 5 min" in "\n".join(said.lines)
+
+
+def test_a_learner_does_not_miss_samplers_which_only_observers_hear(tmp_path: Path) -> None:
+    said = told(tmp_path, Phase.GATHERING, role=Role.LEARNER, others=FULL, seconds=300)
+    assert "sampler" not in "\n".join(said.lines).lower()
+
+
+def test_a_peer_that_has_not_begun_is_loading(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_bytes(b"")
+    assert "has not begun yet" in explain(tmp_path / "journal.jsonl", Run(), PID, NOW).lines[0]
