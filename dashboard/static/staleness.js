@@ -138,7 +138,7 @@ function Delay({ row, most }) {
   const words = parts.map(([cause, word]) => `${word} ${duration(row.causes[cause])}`).join(", ");
   return html`<li class="lag-row">
     <${PeerLink} id=${row.id} name=${row.name} />
-    <div class="lag-bar" role="img" aria-label=${words} title=${words}>${parts.map(
+    <div class="lag-bar" role="img" aria-label=${`${words}; claimed by the sampler`} title=${words}>${parts.map(
       ([cause]) => html`<span key=${cause} class=${`part part-${cause}`} style=${{ width: `${(100 * row.causes[cause]) / most}%` }}></span>`,
     )}</div>
     <span class="number"><${Claimed}>${duration(row.total)}<//></span>

@@ -338,6 +338,25 @@ def test_a_phone_scrolls_only_downwards(play: Play) -> None:
     play(scene)
 
 
+def test_a_print_has_every_curve_and_a_reader_aloud_hears_what_is_claimed(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with served(Feed(State()), past()) as url:
+            page = await chromium.new_page(viewport=PHONE)
+            await page.goto(url)
+            await expect(page.locator("footer")).to_have_count(1)
+            drawn = page.locator("#curves .plot canvas")
+            assert await drawn.count() == 0, "nobody scrolled there"
+            await page.pdf()
+            await expect(drawn).to_have_count(CURVES)
+            assert await drawn.first.evaluate(BRIGHT) > 0
+            await expect(page.locator("#tokens")).to_contain_text("(claimed)")
+            await expect(page.locator("#version")).not_to_contain_text("(claimed)")
+            bar = page.locator("#causes .lag-bar").first
+            assert "claimed by the sampler" in str(await bar.get_attribute("aria-label"))
+
+    play(scene)
+
+
 def test_a_finger_hits_every_control_of_a_phone(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with served(Feed(State()), past()) as url:
