@@ -64,7 +64,9 @@ def dashboard(args: argparse.Namespace) -> int:
     word = " ".join(args.invite)
     arguments.read_invite(word, args.folder)
     from peers.commands import dashboard as window
+    from peers.commands.run_check import need_tracker
 
+    need_tracker(loaded.config.peer.track)
     return window.dashboard(word, loaded.config, args.folder, args.once)
 
 

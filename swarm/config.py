@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from swarm.page_settings import History, Page
+from swarm.page_settings import History, Page, Track
 from swarm.sections import (
     Count,
     Decay,
@@ -389,6 +389,7 @@ class Peer(Section):
     delay: Delay = Delay()
     page: Page = Page()
     history: History = History()
+    track: Track = Track()
     swarm: Swarm = Swarm()
 
 

@@ -34,6 +34,9 @@ EXTRA_OF = {
     "psutil": "bench",
     "scipy": "bench",
     "trl": "bench",
+    "tensorboard": "track",
+    "trackio": "track",
+    "wandb": "track",
 }
 """Module -> the extra that installs it."""
 
@@ -69,6 +72,12 @@ def absent(extra: str) -> list[str]:
 def need(extra: str) -> None:
     """Raise ModuleNotFoundError for the first module of an extra that is not installed."""
     for module in absent(extra):
+        need_module(module)
+
+
+def need_module(module: str) -> None:
+    """Raise ModuleNotFoundError when a module of an extra is not installed."""
+    if find_spec(module) is None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 

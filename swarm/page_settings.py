@@ -1,8 +1,8 @@
-"""Settings of a peer's web page: where it is served, and what it remembers."""
+"""Settings of what shows a run: the web page, what it remembers, and a tracker of experiments."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -46,3 +46,15 @@ class History(Section):
     """Columns of the map of lags; at the limit two are merged into one."""
     save: Seconds = 30.0
     """Seconds between two saves."""
+
+
+class Track(Section):
+    """Figures of the run by version, for a tracker of experiments: kept by seeds and by those who watch."""
+
+    to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    """Where they go. wandb keeps them on this disk unless the environment says WANDB_MODE=online; trackio
+    keeps them where TRACKIO_DIR says."""
+    project: Name = "swarm"
+    """Runs of one project are shown beside each other."""
+    name: str = ""
+    """What the run is called there; empty: its name and the begin of its digest."""

@@ -372,6 +372,7 @@ class Part(StrEnum):
     DISK = "disk"
     MEMBERSHIP = "membership"
     IDENTITY = "identity"
+    TRACKER = "tracker"
 
 
 class PartRow(NamedTuple):
@@ -396,4 +397,5 @@ PARTS: Mapping[str, PartRow] = {
     Part.DISK: PartRow("a file could not be written or is damaged", momentary=True),
     Part.MEMBERSHIP: PartRow("it ends soon and nobody renews it", "is not renewed", momentary=True),
     Part.IDENTITY: PartRow("another process has the same key", "is another process's too", momentary=True),
+    Part.TRACKER: PartRow("figures for a tracker of experiments are not kept", "takes no figures"),
 }

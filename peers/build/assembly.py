@@ -43,6 +43,7 @@ from peers.runtime.narration import narrated
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from peers.runtime.status_line import live_line
+from peers.runtime.tracking import tracked
 from swarm import events
 from swarm import invite as invites
 from swarm.config import Config
@@ -154,6 +155,7 @@ async def _act_as_seed(
     on_signal.leave = host.leave
     observer, settings = Observer(host, local.folder), config.peer.page
     async with observer.running(), kept_up(host, local, node, run), AsyncExitStack() as shown:
+        await shown.enter_async_context(tracked(host, config.peer.track, run.path / "tracked"))
         await node.reachability.settled()
         addresses = _named(run, node)
         if paged:

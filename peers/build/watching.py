@@ -20,6 +20,7 @@ from peers.errors import CannotHere
 from peers.roles.observer import Observer
 from peers.runtime import peer_folder
 from peers.runtime.signals import SignalHandler, run_until_signalled
+from peers.runtime.tracking import tracked
 from swarm import extras
 from swarm.config import Config, Listen, Run
 from swarm.invite import Invite
@@ -80,7 +81,8 @@ def observe(
                     has_history = await observer.catch_up(real_host.sources(node, invite))
                     await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
 
-                async with observer.running(), real_host.kept_up(host, local, node, run):
+                kept = tracked(host, config.peer.track, path / "tracked")
+                async with observer.running(), real_host.kept_up(host, local, node, run), kept:
                     await host.run(role)
 
     return run_until_signalled(program)

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peers.errors import USAGE, explain
+from swarm import extras
 from swarm.config import Model, Run, TaskSettings
+from swarm.page_settings import Track
 from swarm.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +35,14 @@ def check(loaded: LoadedConfig, folder: Path | None = None) -> None:
     run = loaded.config.run
     if folder is None or not (folder / "spec").exists():
         _check_files(loaded, run)
+    need_tracker(loaded.config.peer.track)
     _check_objective(loaded)  # last: it imports torch
+
+
+def need_tracker(settings: Track) -> None:
+    """Raise ModuleNotFoundError when the tracker of these settings is not installed."""
+    if settings.to != "none":
+        extras.need_module(settings.to)
 
 
 def _check_files(loaded: LoadedConfig, run: Run) -> None:

@@ -201,7 +201,8 @@ def test_the_table_of_extras_is_that_of_the_distribution() -> None:
     for extra, packages in ours.items():
         named = {module.replace("_", "-") for module, of in extras.EXTRA_OF.items() if of == extra}
         assert named == packages - {extras.DISTRIBUTION}, extra
-        assert extra == extras.PEER or extras.DISTRIBUTION in packages, f"{extra} installs a peer as well"
+        alone = extra in (extras.PEER, "track")  # a window without torch has a tracker too
+        assert alone or extras.DISTRIBUTION in packages, f"{extra} installs a peer as well"
     assert extras.WATCHING in PROJECT["optional-dependencies"][extras.PEER]
 
 
