@@ -2,8 +2,9 @@
 
     (version, figures, unix seconds) --Tracker.write--> event files | trackio's database | wandb's run
 
-Each is imported when it is opened; that takes seconds, and its calls may wait for a network: they belong into a
-thread of their own (peers.runtime.tracking). Nothing leaves this machine unless the environment says so.
+Each is imported when it is opened; that takes seconds, and its calls may wait for a network: they belong
+into a thread of their own (peers.runtime.tracking). Nothing leaves this machine unless the environment says
+so.
 """
 
 from __future__ import annotations

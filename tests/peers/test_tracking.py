@@ -1,0 +1,173 @@
+"""Figures for trackers of experiments: what they are, and that a tracker costs a peer nothing but figures.
+
+The trackers themselves are tested where they are installed (`make test-slow`)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from still_host import still_host
+
+from peers import cli
+from peers.runtime import trackers, tracking
+from peers.runtime.run_figures import Figures, RunFigures
+from peers.runtime.trackers import Experiment
+from peers.runtime.tracking import tracked
+from swarm import events as happened
+from swarm.config import DelayLaw
+from swarm.events import Event
+from swarm.net.in_memory import MemoryNetwork
+from swarm.page_settings import Track
+from swarm.protocol import Role
+from swarm.sim.links import SimLinks
+from swarm.types import PeerId
+
+SEED, *LEARNERS = map(PeerId, ("seed", "learner-0", "learner-1"))
+
+
+def trained(version: int, learner: int = 0, groups: int = 16, **metrics: float) -> happened.Trained:
+    return happened.Trained(
+        at=1e9 + version,
+        peer=LEARNERS[learner],
+        version=version,
+        groups=groups,
+        members=2,
+        metrics=metrics,
+        gather=0.5,
+        learn=float(learner),
+        average=0.25,
+        step=0.125,
+    )
+
+
+def judged(version: int, accuracy: float) -> happened.Evaluated:
+    return happened.Evaluated(at=1e9, peer=SEED, version=version, accuracy=accuracy, tasks=64)
+
+
+def taken(*heard: Event) -> list[tuple[int, Figures]]:
+    figures = RunFigures()
+    return [one for event in heard for one in figures.take(event)] + list(figures.rest())
+
+
+# --- which --------------------------------------------------------------------------------------------------
+
+
+def test_a_versions_figures_are_its_learners_means_by_their_groups() -> None:
+    ((version, figures),) = taken(trained(3, 0, 24, reward=0.5), trained(3, 1, 8, reward=1.0, kl=0.25))
+    assert version == 3
+    assert figures["train/reward"] == 0.625 and figures["train/kl"] == 0.25
+    assert figures["seconds/learn"] == 0.25 and figures["seconds/gather"] == 0.5
+    assert figures["train/groups"] == 32 and figures["train/learners"] == 2
+
+
+def test_a_version_is_whole_when_a_later_one_is_trained_and_what_comes_late_is_left_out() -> None:
+    late = trained(1, 1, reward=0.0)
+    said = taken(trained(1, reward=1.0), trained(2, reward=1.0), late, trained(4, reward=1.0))
+    assert [(version, figures["train/reward"]) for version, figures in said] == [(1, 1.0), (2, 1.0), (4, 1.0)]
+
+
+def test_an_evaluation_is_told_at_once_though_training_is_ahead() -> None:
+    said = taken(trained(12), judged(10, 0.75), trained(13))
+    assert (10, {"eval/accuracy": 0.75}) in said and [version for version, _ in said] == [10, 12, 13]
+
+
+# --- what a tracker may cost --------------------------------------------------------------------------------
+
+
+class Kept:
+    """A tracker that keeps what it gets."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.closed = experiment, False
+        self.lines: list[tuple[int, Mapping[str, float]]] = []
+        self.thread = threading.current_thread()
+
+    def write(self, version: int, figures: Figures, at: float) -> None:
+        self.lines.append((version, figures))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def heard_by(
+    monkeypatch: pytest.MonkeyPatch, tracker: Callable[[Experiment], Any], *heard: Event
+) -> list[Event]:
+    """What a seed tells of it, which hears this while a tracker is there."""
+    monkeypatch.setitem(trackers.TRACKERS, "trackio", tracker)  # type: ignore[arg-type]
+    told = list[Event]()
+
+    async def scene() -> None:
+        host = still_host(MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))), "seed", Role.SEED)
+        host.bus.add(told.append)
+        async with tracked(host, Track(to="trackio"), Path("unused")):
+            for event in heard:
+                host.bus.emit(event)
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+    return [event for event in told if isinstance(event, happened.Faulted | happened.Recovered)]
+
+
+def test_a_tracker_gets_every_version_in_a_thread_of_its_own_and_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[Kept]()
+
+    def keep(experiment: Experiment) -> Kept:
+        made.append(Kept(experiment))
+        return made[0]
+
+    assert heard_by(monkeypatch, keep, trained(1), trained(2), judged(1, 0.5)) == []
+    (kept,) = made
+    assert [version for version, _ in kept.lines] == [1, 1, 2] and kept.closed
+    assert kept.thread is not threading.main_thread()
+    assert kept.experiment.name == "demo-555555555555" and kept.experiment.settings["seed"] == 1
+
+
+def test_a_tracker_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Moody(Kept):
+        def write(self, version: int, figures: Figures, at: float) -> None:
+            if version == 1:
+                raise OSError("no network")
+
+    fault, recovery = heard_by(monkeypatch, Moody, trained(1), trained(2), trained(3))
+    assert isinstance(fault, happened.Faulted) and isinstance(recovery, happened.Recovered)
+    assert fault.detail == "trackio did not take version 1: OSError: no network"
+
+
+def test_a_tracker_that_cannot_be_opened_is_a_fault_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(experiment: Experiment) -> Kept:
+        raise RuntimeError("no key")
+
+    (fault,) = heard_by(monkeypatch, refuse, trained(1), trained(2))
+    assert isinstance(fault, happened.Faulted)
+    assert fault.detail == "trackio cannot be opened: RuntimeError: no key"
+
+
+def test_a_tracker_that_hangs_holds_no_peer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "ENDING", 0.2)
+    monkeypatch.setattr(tracking, "WAITING", 2)
+    hangs = threading.Event()
+
+    class Slow(Kept):
+        def write(self, version: int, figures: Figures, at: float) -> None:
+            hangs.wait(60.0)
+
+    (fault,) = heard_by(monkeypatch, Slow, *map(trained, range(6)))
+    hangs.set()
+    assert isinstance(fault, happened.Faulted) and "versions behind" in fault.detail
+
+
+def test_a_tracker_that_is_not_installed_is_named_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.extras.find_spec", lambda name: None)
+    said = ["start", "demo", "--folder", str(tmp_path / "run"), "--set", "peer.track.to=wandb"]
+    assert cli.main(said) == 3
+    assert "gepo-swarm[track]" in capsys.readouterr().err and not (tmp_path / "run").exists()
