@@ -5,9 +5,8 @@
     Key      records that expire, on the board           Part  what can fail, named in Faulted events
     Phase    what a peer is doing, in its heartbeat
 
-All other code takes these names from here, so that a new service, role or topic is one row beside its code.
-Values of the enums are sent to peers or written to journals: they never change. Not handled: what the nouns
-hold (swarm.types, swarm.events), how frames are sealed (swarm.wire), who may act how (swarm.core.membership).
+All other code takes these names from here. Values of the enums are sent to peers or written to journals: they
+never change. Not handled: what the nouns hold (swarm.types), who may act how (swarm.core.membership).
 """
 
 from __future__ import annotations
