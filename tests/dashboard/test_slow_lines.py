@@ -119,7 +119,7 @@ def test_the_page_says_how_much_of_a_first_policy_is_there(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with opened(chromium, [*past(45), joining(time.time(), 1, 43_000_000)]) as (page, _):
             joiner = page.locator("#peer-rows tr").filter(has_text="waiting for a policy")
-            await expect(joiner.locator(".fetched")).to_have_text("43.0 MB of 185 MB")
+            await expect(joiner.locator(".fetched")).to_have_text("43.0 MB of 185 MB (claimed)")
             await joiner.get_by_role("button").click()
             await expect(page.locator(DRAWER)).to_contain_text("Fetches version 9")
 
