@@ -2,9 +2,9 @@
 peers.verbs.
 
 Every command is a function from parsed arguments to an exit code; `peers.errors.guarded` turns its exceptions
-into exit codes. Results go to stdout, messages to stderr, and no command asks questions. Torch and hivemind
-take seconds to import, so each command imports what it needs when it runs, and `--help` needs neither. Not
-handled here: what the commands do.
+into exit codes. Results go to stdout, messages to stderr, and `forget` alone asks a question. Torch and
+hivemind take seconds to import, so each command imports what it needs when it runs, and `--help` needs
+neither. Not handled here: what the commands do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import verbs
-from peers.commands import service
+from peers.commands import options, service
 from peers.commands.parser import CommandParser, add_command, sentence
 from peers.errors import USAGE, guarded
 from swarm.protocol import JOINING, Role
@@ -105,7 +105,7 @@ def _add_running(commands: Any) -> None:
     about = "run a whole swarm on this machine until it is complete"
     it = add_command(commands, "up", verbs.up, about, "swarm up demo", RUN)
     _config(it)
-    _line(it)
+    options.line(it)
     about = "begin a run, be its seed, print how to join"
     it = add_command(commands, "start", verbs.start, about, "swarm start private-lab", RUN)
     it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help=CONFIG)
@@ -113,8 +113,8 @@ def _add_running(commands: Any) -> None:
         "instead of CONFIG: be a seed of the run in this folder of one of its peers, with the owner.key or"
     )
     it.add_argument("--adopt", type=Path, metavar="FOLDER", help=f"{adopt} an invite for seeds in it")
-    _line(it)
-    _serve(it)
+    options.line(it)
+    options.serve(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
     it = add_command(
         commands,
@@ -130,9 +130,22 @@ def _add_running(commands: Any) -> None:
         "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"
     )
     it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
-    _line(it)
-    _serve(it)
-    _once(it)
+    options.line(it)
+    options.guest(it)
+    options.serve(it)
+    options.once(it)
+    about = "let this machine's peers of a run rest after the group or step at hand, and keep their places"
+    it = add_command(commands, "pause", verbs.pause, about, "swarm pause --for 2h", ("folder",))
+    lasts = "such as 30m, 2h or 7d (default: until `swarm resume`); a peer that is started again rests on"
+    it.add_argument("--for", dest="lasts", type=options.seconds, metavar="TIME", help=lasts)
+    about = "let them go on"
+    add_command(commands, "resume", verbs.resume, about, "swarm resume", ("folder",))
+    about = "remove what a run left on this machine, once none of its peers runs here"
+    it = add_command(commands, "forget", verbs.forget, about, "swarm forget demo", ("folder",))
+    it.add_argument("run", metavar="RUN", nargs="?", help="its name, or the begin of its digest")
+    it.add_argument("--yes", action="store_true", help="do not ask")
+    about = "the key that signs the run's memberships, too: nobody else has it"
+    it.add_argument("--owner-key", action="store_true", help=about)
     about = "let the peers of a run on this machine finish and leave"
     add_command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run", ("folder",))
     about = "simulate a swarm in virtual time"
@@ -189,7 +202,7 @@ def _add_reading(commands: Any) -> None:
     )
     ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
     otherwise = "without it a word that makes members ends after 30d, and these are renewed"
-    it.add_argument("--expires", type=_seconds, metavar="TIME", help=f"{ends}; {otherwise}")
+    it.add_argument("--expires", type=options.seconds, metavar="TIME", help=f"{ends}; {otherwise}")
     longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
     it.add_argument("--renew", nargs="+", metavar="WORD", default=[], help=longer)
     it.add_argument("--note", metavar="TEXT", default="", help="whom the word is for; --list shows it")
@@ -211,6 +224,9 @@ def _add_reading(commands: Any) -> None:
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
     )
     it.add_argument("word", nargs="*", metavar="WORD", help="an invite: its run is asked, and not joined")
+    about = "say whether a run needs another version of this program, and how to get it; installs nothing"
+    it = add_command(commands, "update", verbs.update, about, "swarm update swarm1...", ("folder",))
+    it.add_argument("invite", metavar="INVITE", nargs="*", help="without it, the run on this machine")
     about = "say which roles fit on this machine with a model, in which precision, and how fast"
     it = add_command(commands, "fit", verbs.fit, about, "swarm fit Qwen/Qwen3-0.6B", ("set", "json"))
     it.add_argument(
@@ -241,8 +257,8 @@ def _add_windows(commands: Any) -> None:
         nargs="+",
         help="any invite of a public swarm, an observer's of a private one",
     )
-    _page(it)
-    _once(it)
+    options.page(it)
+    options.once(it)
     about = "serve the page over the journal of a finished run"
     it = add_command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10", ("set",))
     it.add_argument(
@@ -255,36 +271,12 @@ def _add_windows(commands: Any) -> None:
         " group (exit code 1 where one was lost or trained twice)",
     )
     it.add_argument(
-        "--speed", type=_speed, metavar="X", help="play from the beginning, so many journal seconds a second"
+        "--speed",
+        type=options.speed,
+        metavar="X",
+        help="play from the beginning, so many journal seconds a second",
     )
-    _page(it)
-
-
-def _page(it: argparse.ArgumentParser) -> None:
-    it.add_argument(
-        "--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine alone)"
-    )
-    it.add_argument(
-        "--port", type=int, metavar="N", help="the page's port (default: 8080, or the next free one)"
-    )
-
-
-def _speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = -1.0
-    if not 0 <= speed <= 1000:
-        raise argparse.ArgumentTypeError(f"{text} is no number between 0 and 1000")
-    return speed
-
-
-def _seconds(text: str) -> float:
-    units = {"m": 60, "h": 3600, "d": 86400}
-    number, unit = text[:-1], text[-1:]
-    if unit not in units or not number.isdigit() or not 0 < int(number) * units[unit] <= 3650 * 86400:
-        raise argparse.ArgumentTypeError(f"{text} is no time such as 30m, 12h or 7d, of ten years at most")
-    return int(number) * units[unit]
+    options.page(it)
 
 
 def _add_bench(commands: Any) -> None:
@@ -364,23 +356,6 @@ def _add_config(commands: Any) -> None:
 
 def _config(it: argparse.ArgumentParser) -> None:
     it.add_argument("config", metavar="CONFIG", type=Path, help=CONFIG)
-
-
-def _line(it: argparse.ArgumentParser) -> None:
-    """What a peer gives of its line; see arguments.SHORT."""
-    for way, what in (("upload", "sends"), ("download", "takes")):
-        about = f"Mbit/s that a peer {what} at most; groups do not wait (default: no limit)"
-        it.add_argument(f"--{way}", metavar="MBIT", help=about)
-
-
-def _serve(it: argparse.ArgumentParser) -> None:
-    about = "mirror: fetch each release at once, be asked for it first; with an observer's invite only that"
-    it.add_argument("--serve", choices=("held", "mirror"), help=about)
-
-
-def _once(it: argparse.ArgumentParser) -> None:
-    about = "where nobody answers, end with 4 instead of trying until somebody does"
-    it.add_argument("--once", action="store_true", help=about)
 
 
 if __name__ == "__main__":

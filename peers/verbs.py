@@ -101,6 +101,37 @@ def why(args: argparse.Namespace) -> int:
     return program.why(folder)
 
 
+def pause(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.commands import pause as program
+
+    return program.pause(folder, args.lasts)
+
+
+def resume(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.commands import pause as program
+
+    return program.resume(folder)
+
+
+def forget(args: argparse.Namespace) -> int:
+    if (args.run is None) is (args.folder is None):
+        raise WrongUsage("name a run, or its folder with --folder: one of them")
+    from peers.commands import forget as program
+
+    folder = arguments.only_folder(args) if args.run is None else program.folder_of(args.run)
+    return program.forget(folder, args.owner_key, (lambda _: True) if args.yes else program.ask)
+
+
+def update(args: argparse.Namespace) -> int:
+    word = " ".join(args.invite)
+    folder = None if word else arguments.only_folder(args)
+    from peers.commands import update as program
+
+    return program.update(folder, word)
+
+
 def leave(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands import status as program

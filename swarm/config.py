@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from swarm.page_settings import History, Page, Track
+from swarm.peer_limits import Limits
 from swarm.sections import (
     Count,
     Decay,
@@ -301,18 +302,6 @@ class Listen(Section):
     """Carry connections between peers of this run of whom one cannot be dialled, where this one can."""
     upnp: bool = False
     """Ask the router for a port mapping."""
-
-
-class Limits(Section):
-    """What this peer gives of its line, in Mbit/s: a million bits a second. Releases, states and rounds of
-    averaging keep to it; groups and all that is small go at once, and these wait for them."""
-
-    upload: Weight = 0.0
-    """Mbit/s that this peer sends; 0: no limit. Below what the line carries, this peer's groups and others of
-    the household find it free."""
-    download: Weight = 0.0
-    """Mbit/s that this peer takes, on average over some seconds: a block of 1 MiB that was asked for comes as
-    fast as it can. 0: no limit."""
 
 
 class EngineSettings(Section):

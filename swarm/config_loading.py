@@ -236,7 +236,7 @@ def _check_relations(loaded: LoadedConfig) -> None:
                 for name in (key, other)
             ]
             raise ConfigError(f"{both[0]} against {both[1]}: the first must {must}")
-    for key in (key for key in SCHEMA.keys if key.startswith("peer.limits.")):
+    for key in ("peer.limits.upload", "peer.limits.download"):
         if 0 < (mbit := value(loaded.config, key)) < LEAST_MBIT:
             raise ConfigError(
                 f"{loaded.origins[key]}: {key} is {mbit:g} Mbit/s, and no release passes in time below"

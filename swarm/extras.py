@@ -9,9 +9,12 @@ another engine needs an extra, which a command says before it does anything. Not
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "gepo-swarm"
 PEER = "peer"
@@ -62,6 +65,26 @@ def install_to_watch() -> str:
     if _made_by("pipx_metadata.json"):
         return f"pipx runpip {DISTRIBUTION} install --no-deps {WATCHING}"
     return f"pip install --no-deps {WATCHING}"
+
+
+def upgrade() -> str:
+    """The line that brings the newest version into this environment, as this one was installed."""
+    if _made_by("uv-receipt.toml"):
+        return f"uv tool upgrade {DISTRIBUTION}"
+    if _made_by("pipx_metadata.json"):
+        return f"pipx upgrade {DISTRIBUTION}"
+    try:
+        installed = distribution(DISTRIBUTION)
+    except PackageNotFoundError:  # a checkout that is not installed
+        return "git pull"
+    pip = "uv pip" if (installed.read_text("INSTALLER") or "").strip() == "uv" else "pip"
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    url = str(origin.get("url", ""))
+    if origin.get("dir_info", {}).get("editable"):
+        return f"git -C {unquote(urlsplit(url).path)} pull"
+    if vcs := origin.get("vcs_info"):
+        return f"{pip} install --upgrade '{DISTRIBUTION} @ {vcs['vcs']}+{url}'"
+    return f"{pip} install --upgrade {DISTRIBUTION}"
 
 
 def absent(extra: str) -> list[str]:

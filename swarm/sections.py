@@ -28,9 +28,15 @@ RunName = Annotated[str, Meta(pattern=_RUN_NAME)]
 _PATH = "^(/[A-Za-z0-9._~-]+)*$"
 UrlPath = Annotated[str, Meta(pattern=_PATH)]
 
+_TIME = "([01]?[0-9]|2[0-3])(:[0-5][0-9])?"
+_HOURS = f"^({_TIME}-{_TIME})?$"
+Hours = Annotated[str, Meta(pattern=_HOURS)]
+"""Local time from one hour of the day to another, over midnight too; empty: all day."""
+
 PATTERNS = {
     _RUN_NAME: "1 to 40 lower-case letters, digits, dots, - and _, of which the first is a letter or a digit",
     _PATH: "a path such as /swarm: a slash before each part, none at the end",
+    _HOURS: "two times of the day such as 22-7 or 18:30-23, or nothing",
 }
 """Pattern of a text -> what matches it, in words: every pattern of a setting is here."""
 

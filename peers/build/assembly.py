@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from peers.fit.hardware import Machine
 from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
-from peers.runtime import contacts, peer_folder
+from peers.runtime import contacts, manners, peer_folder
 from peers.runtime.host import Host
 from peers.runtime.mirror import mirrors
 from peers.runtime.narration import narrated
@@ -68,6 +69,7 @@ MEND_EVERY = 10.0
 def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     """`swarm start`: start a run, or resume it, as its seed, and print invites. Returns an exit code."""
     config = loaded.config
+    manners.begin(config.peer.limits)
     path = run_folder.make_folder(folder or run_folder.default_path(config.run.name))
     one_thread()
     run = run_folder.existing_run(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
@@ -79,6 +81,7 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
 def adopt(config: Config, path: Path, paged: bool) -> int:
     """`swarm start --adopt`: be a seed of the run whose folder this is, though another machine started it.
     Returns an exit code."""
+    manners.begin(config.peer.limits)
     run = run_folder.read(path)
     if run is None:
         raise Refusal(f"{path} holds no run: name the folder of one of its peers")
@@ -111,9 +114,14 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
             f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm, and"
             " `swarm join --serve mirror` spreads its releases"
         )
-    machine = hardware.machine() if role is None and chosen in JOINING else None
+    limits = loaded.config.peer.limits
+    manners.begin(limits)
+    fitting = None
+    if chosen in JOINING and (role is None or limits.memory or limits.gpu_memory < 1):
+        machine = hardware.lent(hardware.machine(), limits)
+        fitting = partial(_fitting, invite, role, loaded.config, machine)
     return run_until_signalled(
-        lambda on_signal: _join(invite, word, chosen, loaded.config, path, once, on_signal, machine)
+        lambda on_signal: _join(invite, word, chosen, loaded.config, path, once, on_signal, fitting)
     )
 
 
@@ -242,9 +250,9 @@ async def _join(
     path: Path,
     once: bool,
     on_signal: SignalHandler,
-    machine: Machine | None,
+    fitting: Callable[[RunFolder], tuple[Role, Config]] | None,
 ) -> None:
-    """Join as `role`; when `machine` is given, as the role and precision that fit it."""
+    """Join as `role`, or as the role and precision that `fitting` chooses."""
     mine = (
         PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
     )
@@ -258,8 +266,8 @@ async def _join(
             run = await entering.until_had(
                 lambda: spec_transfer.fetch(node.mail, sources(node, invite), invite.run, path, model)
             )
-            if machine is not None:
-                role, config = _fitting(invite, run, config, machine)
+            if fitting is not None:
+                role, config = fitting(run)
             membership = membership_of(invite, role, run, local)
             invitations.keep(run, invite, word)
             if role is Role.SEED:
@@ -275,16 +283,18 @@ async def _join(
             await _act(local, run, role, config, node, membership, on_signal)
 
 
-def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -> tuple[Role, Config]:
-    """The role that fits this machine and that the invite admits to, and the settings for it. Raises
-    CannotHere."""
+def _fitting(
+    invite: Invite, asked: Role | None, config: Config, machine: Machine, run: RunFolder
+) -> tuple[Role, Config]:
+    """The role that fits this machine, the one asked for or one that the invite admits to, and the settings
+    for it. Raises CannotHere."""
     from peers.fit import fits
 
     settings = from_run_dict(run.spec.run)
     mine = invite.role if invite.delegate is not None else None
     admitted = [role for role in Role if role is mine or not needs_membership(role, settings.private)]
     case = fits.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
-    choice = fits.choose(case, invite.role, admitted)
+    choice = fits.choose(case, asked or invite.role, admitted if asked is None else [asked])
     if choice.said:
         say(choice.said)
     return choice.role, msgspec.structs.replace(

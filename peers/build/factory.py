@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from peers.build import base_model, engine_choice, vllm_folder
@@ -63,14 +64,20 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     """
     run, settings = config.run, config.peer.learner
     tokens = load_tokenization(model, run)
+    share = config.peer.limits.gpu_memory
     if (gpus := learner_gpus(model, config)) > 1:
+        if share < 1:
+            raise CannotHere(
+                f"peer.limits.gpu_memory is kept on one GPU, and this learner takes {gpus}: leave it out, or"
+                " set peer.learner.gpus = 1"
+            )
         try:
             devices = [f"cuda:{index}" for index in range(gpus)]
             return ShardedLearner(model, run, devices, settings, base_model.base(model, run)), tokens
         except (ValueError, RankLost) as error:
             raise CannotHere(f"no learner on {gpus} GPUs: {error}") from error
     quantize = "nf4" if run.model.training == "qlora" else "none"
-    policy = _policy(model, run, _device(settings.device), settings.dtype, quantize)
+    policy = _policy(model, run, _device(settings.device, share), settings.dtype, quantize)
     try:
         kind = of_mode(run)
         return kind(LanguageModel(policy, tokens), run, settings, ram=lambda: hardware.memory()[1]), tokens
@@ -98,7 +105,8 @@ def learner_gpus(model: Path, config: Config) -> int:
         return max(settings.gpus, 1)
     if run.model.training == "qlora" or run.optimizer.name != "adamw" or run.averaging.mode == "sites":
         return 1
-    wanted = fits.row(fits.Case.of(model, config, hardware.machine()), fits.LEARNER, run.model.training).gpus
+    machine = hardware.lent(hardware.machine(), config.peer.limits)
+    wanted = fits.row(fits.Case.of(model, config, machine), fits.LEARNER, run.model.training).gpus
     return min(there, max(1, wanted))
 
 
@@ -129,7 +137,7 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
     Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
     run, asked = config.run, config.peer.engine
-    gpus = hardware.machine().gpus
+    gpus = hardware.lent(hardware.machine(), config.peer.limits).gpus
     parameters = examine(model).parameters if gpus and asked.name == "auto" else 0
     choice = engine_choice.choose(
         asked, engine_choice.EngineFacts(engine_choice.installed(), gpus, parameters, quantization(config))
@@ -154,10 +162,11 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
 def _recipe(model: Path, config: Config) -> Recipe:
     """The Recipe of the engines `vllm` and `vllm-server`."""
     run, tokens = config.run, load_tokenization(model, config.run)
-    quantize = quantization(config) != "none"
+    quantize, asked = quantization(config) != "none", config.peer.engine
+    settings = msgspec.structs.replace(asked, memory=min(asked.memory, config.peer.limits.gpu_memory))
     if run.model.training == "full":
         return Recipe(
-            config.peer.engine,
+            settings,
             run.sampling,
             tokens,
             tokens.vocabulary,
@@ -165,7 +174,7 @@ def _recipe(model: Path, config: Config) -> Recipe:
             quantize=quantize,
         )
     return Recipe(
-        config.peer.engine,
+        settings,
         run.sampling,
         tokens,
         tokens.vocabulary,
@@ -183,7 +192,8 @@ def hf(model: Path, config: Config) -> HfEngine:
     """
     run, asked = config.run, config.peer.engine
     quantize = quantization(config)
-    policy = _policy(model, run, _device(asked.device), asked.dtype, quantize)
+    device = _device(asked.device, config.peer.limits.gpu_memory)
+    policy = _policy(model, run, device, asked.dtype, quantize)
     load = loader(quantize != "none" and run.model.training == "full")
     return HfEngine(
         policy, load_tokenization(model, run), load, run.sampling.max_tokens, run.sampling.temperature
@@ -223,10 +233,14 @@ def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> Pr
         ) from error
 
 
-def _device(name: str) -> str:
+def _device(name: str, share: float) -> str:
+    """The device of that name; of a GPU's memory this process takes at most that share."""
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return str(torch.zeros(0, device=name).device)
+        found = torch.zeros(0, device=name).device
+        if found.type == "cuda" and share < 1:
+            torch.cuda.set_per_process_memory_fraction(share, found)
+        return str(found)
     except (RuntimeError, AssertionError) as error:
         raise CannotHere(f"device {name!r} is not here ({error}): use auto or cpu") from error

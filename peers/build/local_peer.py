@@ -27,12 +27,13 @@ from peers.runtime.contacts import Contacts
 from peers.runtime.faults import DiskFaults
 from peers.runtime.peer_folder import INCARNATION, PeerFolder, next_incarnation
 from swarm import events
-from swarm.config import Limits, Listen
+from swarm.config import Listen
 from swarm.durable import write_checked, write_durably
 from swarm.identity import DamagedKey, Keyring, open_key
 from swarm.journal import Journal, Thinned
 from swarm.net import torch_free
 from swarm.net.ports import NetError, Unreachable
+from swarm.peer_limits import Limits
 from swarm.protocol import Part
 from swarm.types import Digest
 

@@ -20,7 +20,7 @@ from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import DamagedSpec, RunFolder
 from peers.errors import Refusal
 from peers.fit import hardware
-from peers.runtime import peer_folder
+from peers.runtime import manners, peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import MembershipRenewal, renewer
@@ -116,7 +116,7 @@ def real_host(
         role=role,
         run=run.digest,
         incarnation=local.incarnation,
-        hardware=hardware.describe(),
+        hardware=hardware.describe() + manners.told(config.peer.limits),
         membership=membership,
         observes=ROLES[role].observes,
         genesis=run.spec.genesis,
@@ -141,10 +141,12 @@ def real_host(
 
 @asynccontextmanager
 async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> AsyncIterator[None]:
-    """Renew memberships, keep addresses and look for another process with this key while the body runs.
-    Raises Refusal when there is a newer one."""
+    """Renew memberships, keep addresses and limits, and look for another process with this key while the body
+    runs. Raises Refusal when there is a newer one, CannotHere when it left at a limit."""
     owner = run.owner() if run.is_owners else None
     renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given))
+    guest = manners.Manners(host, run.path, local.folder)
+    guest.look()
     await node.reachability.serve(host.ports.mail)
 
     def told(how: str) -> None:
@@ -156,7 +158,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
         local.contacts.running(host, node.network.seek),
         asyncio.TaskGroup() as tasks,
     ):
-        beside = [tasks.create_task(host.identity.ask_forever())]
+        beside = [tasks.create_task(host.identity.ask_forever()), tasks.create_task(guest.watch())]
         if not (
             host.who.role is Role.OBSERVER and node.listen.dial_only
         ):  # nobody needs to reach one that only watches
@@ -166,6 +168,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
         finally:
             for task in beside:
                 task.cancel()
+    guest.check()
 
 
 def sources(node: Node, invite: Invite) -> list[PeerId]:

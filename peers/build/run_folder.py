@@ -12,6 +12,7 @@
     invites/made    those that `swarm invite` made here
     peers/<name>/   one folder a peer: key, journal.jsonl, log, blobs/, releases/, checkpoint/, pid, ...
     page            address of the page while one is served here
+    pause           until when its peers rest, while somebody wants them to
 
 A folder belongs to one run: opening it with another `[run]` is refused.
 """

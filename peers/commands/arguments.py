@@ -27,6 +27,14 @@ SHORT = {
     "model": "run.model.name",
     "upload": "peer.limits.upload",
     "download": "peer.limits.download",
+    "cpu": "peer.limits.cpu",
+    "nice": "peer.limits.nice",
+    "memory": "peer.limits.memory",
+    "gpu_memory": "peer.limits.gpu_memory",
+    "disk": "peer.limits.disk",
+    "hours": "peer.limits.hours",
+    "battery": "peer.limits.battery",
+    "others": "peer.limits.others",
     "serve": "peer.serve",
 }
 """Option -> the setting that it is short for."""

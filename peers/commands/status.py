@@ -22,7 +22,7 @@ from peers.build import run_folder, spec_transfer
 from peers.build.run_folder import RunFolder
 from peers.commands.journals import tell_first
 from peers.errors import CannotHere, Refusal, WrongUsage
-from peers.runtime import peer_folder
+from peers.runtime import pause, peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import RELEASES
 from swarm import wire
@@ -54,6 +54,8 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     run = run_folder.read(folder)
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+    if (until := pause.until(folder, now := time.time())) is not None:
+        print(f"the peers of {folder} are paused {pause.sentence(until, now)}", file=sys.stderr)
     state = State(from_run_dict(run.spec.run), config.peer.history)
     tails = _tails(folder)
 

@@ -209,8 +209,15 @@ def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> Role
         return RoleChoice(invited or Role.SAMPLER, case.config.peer.engine, "")
     raise CannotHere(
         f"this machine ({case.machine}) is too small for this run: {'; '.join(tried)}; free some memory, take"
-        f" a larger machine, or try anyway with --as {wanted[-1].value}"
+        f" a larger machine, or {_otherwise(case, wanted[-1])}"
     )
+
+
+def _otherwise(case: Case, role: Role) -> str:
+    limits = case.config.peer.limits
+    if limits.memory or limits.gpu_memory < 1:
+        return "raise peer.limits.memory or peer.limits.gpu_memory, which this machine has more of"
+    return f"try anyway with --as {role.value}"
 
 
 def _options(config: Config, role: Role, gpu: bool) -> list[tuple[str, EngineSettings]]:

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from swarm.peer_limits import Limits
+
 PATIENCE = 20.0
 """Seconds for nvidia-smi: a tenth usually, several when the driver has to start."""
 
@@ -74,6 +76,16 @@ def describe() -> str:
 def machine() -> Machine:
     """Ask the system for this machine's hardware; starts neither torch nor CUDA."""
     return Machine(_nvidia(os.environ), processors(), *memory())
+
+
+def lent(machine: Machine, limits: Limits) -> Machine:
+    """What of a machine a peer with these limits may use."""
+    ram = int(limits.memory * (1 << 30)) or machine.ram
+    gpus = tuple(
+        Gpu(gpu.name, int(limits.gpu_memory * gpu.total), min(gpu.free, int(limits.gpu_memory * gpu.total)))
+        for gpu in machine.gpus
+    )
+    return machine._replace(gpus=gpus, ram=min(machine.ram, ram), free=min(machine.free, ram))
 
 
 def processors() -> int:

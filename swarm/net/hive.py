@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.config import Limits, Listen
+from swarm.config import Listen
 from swarm.identity import Keyring
 from swarm.net import guard
 from swarm.net.board import Dht, DhtBoard
@@ -42,6 +42,7 @@ from swarm.net.ports import NetError
 from swarm.net.rate import RateLimits
 from swarm.net.reachability import Reachability
 from swarm.net.supervision import Supervisor
+from swarm.peer_limits import Limits
 from swarm.protocol import KINDS, Kind, Part, Thread
 from swarm.types import Digest, PeerId
 

@@ -20,8 +20,8 @@ import math
 import mmap
 from typing import NamedTuple
 
-from swarm.config import Limits
 from swarm.limits import FRAME_LIMIT
+from swarm.peer_limits import Limits
 
 BURST = 0.1
 """Seconds of the rate that may go at once: an event loop that computes is late by less, and catches up."""

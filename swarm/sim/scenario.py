@@ -20,8 +20,9 @@ from typing import Literal
 
 import msgspec
 
-from swarm.config import Delay, DelayLaw, Limits, Run
+from swarm.config import Delay, DelayLaw, Run
 from swarm.net.rate import rate_of
+from swarm.peer_limits import Limits
 from swarm.protocol import Role
 from swarm.sections import Count, Number, Part, Positive, Section, Share
 from swarm.sim.flows import Line

@@ -1,0 +1,66 @@
+"""Options that several commands have, and the texts that they take: lines, limits of a guest, pages, times.
+
+Standard library only: `--help` imports nothing slow. Not handled here: which command has which (peers.cli).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def line(it: argparse.ArgumentParser) -> None:
+    """What a peer gives of its line; see arguments.SHORT."""
+    for way, what in (("upload", "sends"), ("download", "takes")):
+        about = f"Mbit/s that a peer {what} at most; groups do not wait (default: no limit)"
+        it.add_argument(f"--{way}", metavar="MBIT", help=about)
+
+
+def guest(it: argparse.ArgumentParser) -> None:
+    """What a peer takes of its machine, and when it works; see arguments.SHORT."""
+    it.add_argument("--cpu", metavar="SHARE", help="share of this machine's cores, such as 0.5")
+    it.add_argument("--nice", metavar="N", help="0 to 19: at 19 it takes what other programs leave")
+    it.add_argument("--memory", metavar="GB", help="RAM: it does not start, or leaves, above that")
+    it.add_argument("--gpu-memory", metavar="SHARE", help="share of a GPU's memory, such as 0.5")
+    it.add_argument("--disk", metavar="GB", help="of its folder: it leaves above that")
+    it.add_argument("--hours", metavar="H-H", help="local time in which it works, such as 22-7")
+    about = "rest while this machine runs on a battery"
+    it.add_argument("--no-battery", dest="battery", action="store_const", const="false", help=about)
+    about = "rest while other programs take more than a quarter of the processor"
+    it.add_argument("--when-idle", dest="others", action="store_const", const="0.25", help=about)
+
+
+def serve(it: argparse.ArgumentParser) -> None:
+    about = "mirror: fetch each release at once, be asked for it first; with an observer's invite only that"
+    it.add_argument("--serve", choices=("held", "mirror"), help=about)
+
+
+def once(it: argparse.ArgumentParser) -> None:
+    about = "where nobody answers, end with 4 instead of trying until somebody does"
+    it.add_argument("--once", action="store_true", help=about)
+
+
+def page(it: argparse.ArgumentParser) -> None:
+    it.add_argument(
+        "--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine alone)"
+    )
+    it.add_argument(
+        "--port", type=int, metavar="N", help="the page's port (default: 8080, or the next free one)"
+    )
+
+
+def speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = -1.0
+    if not 0 <= speed <= 1000:
+        raise argparse.ArgumentTypeError(f"{text} is no number between 0 and 1000")
+    return speed
+
+
+def seconds(text: str) -> float:
+    units = {"m": 60, "h": 3600, "d": 86400}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.isdigit() or not 0 < int(number) * units[unit] <= 3650 * 86400:
+        raise argparse.ArgumentTypeError(f"{text} is no time such as 30m, 12h or 7d, of ten years at most")
+    return int(number) * units[unit]
