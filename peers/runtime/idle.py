@@ -9,13 +9,15 @@ import math
 
 from dashboard.text import volume
 from peers.runtime.host import Host
-from swarm.protocol import PHASES, Phase, Role
+from swarm.protocol import PHASES, RESTING, Phase, Role
 from swarm.types import Fetching
 
 
 def why(host: Host, rate: float = 0.0) -> str:
     """The reason, or nothing where the peer works. `rate`: bytes per second of what it fetches."""
     phase, roster = host.status.phase, host.roster
+    if phase in RESTING and host.rest.reason is not None:
+        return host.rest.reason.text
     fetched = coming(host)
     if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and fetched is not None:
         return fetching(fetched, rate)

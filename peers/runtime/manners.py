@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from peers.errors import CannotHere, say
+from peers.errors import CannotHere
 from peers.runtime import machine_use, pause, peer_folder
 from peers.runtime.host import Host
 from peers.runtime.machine_use import Times
@@ -140,9 +140,7 @@ class Manners:
     def look(self) -> None:
         """Decide by what is known."""
         host, reason = self._host, self._reason(self._host.now()) if self._works else None
-        if reason != host.rest.reason:
-            say(f"rests: {reason.text}" if reason is not None else "goes on after a rest")
-            host.rest.set(reason)
+        host.rest.set(reason)
         if self.beyond and not host.stop.is_set():
             host.leave()
 

@@ -20,7 +20,7 @@ from peers.build import run_folder
 from peers.cli import main
 from peers.errors import CANNOT, DONE, REFUSED, USAGE, CannotHere
 from peers.fit import hardware
-from peers.runtime import machine_use, manners, pause
+from peers.runtime import idle, machine_use, manners, pause
 from peers.runtime.host import Host
 from peers.runtime.machine_use import Times
 from peers.runtime.peer_folder import PeerFolder
@@ -204,6 +204,22 @@ def test_a_pause_holds_for_all_peers_that_compute_and_for_those_started_later(tm
     run_virtual(seed())
     pause.end(tmp_path)
     watched(Limits(), tmp_path, lambda host: host.rest.reason is None)
+
+
+def test_a_peer_that_rests_says_why(tmp_path: Path) -> None:
+    pause.keep(tmp_path, math.inf)
+
+    async def rest() -> None:
+        host, kept = guest(Limits(), tmp_path)
+        kept.look()
+        resting = asyncio.create_task(host.rest.taken())
+        await asyncio.sleep(1)
+        assert idle.why(host) == "it is paused until `swarm resume`"
+        pause.end(tmp_path)
+        kept.look()
+        assert await resting and idle.why(host) == ""
+
+    run_virtual(rest())
 
 
 def test_a_pause_ends_at_its_time_and_a_damaged_one_by_hand(tmp_path: Path) -> None:
