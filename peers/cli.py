@@ -277,6 +277,12 @@ def _add_windows(commands: Any) -> None:
         help="play from the beginning, so many journal seconds a second",
     )
     options.page(it)
+    about = "draw runs side by side: accuracy, reward, lag, KL"
+    it = add_command(commands, "plot", verbs.plot, about, "swarm plot demo-run other-run --x hours", ())
+    it.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a run's folder, or a journal.jsonl")
+    it.add_argument("--x", choices=("version", "hours", "tokens"), default="version", help="over what")
+    picture = Path("swarm-plot.png")
+    it.add_argument("--out", metavar="FILE", type=Path, default=picture, help=f"a PNG or SVG ({picture})")
 
 
 def _add_bench(commands: Any) -> None:

@@ -83,6 +83,12 @@ def replay(args: argparse.Namespace) -> int:
     return window.replay(args.journal[0], loaded.config, args.speed)
 
 
+def plot(args: argparse.Namespace) -> int:
+    from peers.studies import run_plot as program
+
+    return program.main(args.runs, args.x, args.out)
+
+
 def status(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, None)
     word = " ".join(args.invite) or None

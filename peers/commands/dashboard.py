@@ -57,7 +57,7 @@ def _invite_shown(watched: watching.WatchedSwarm, settings: Page) -> InviteView 
 def replay(path: Path, config: Config, speed: float | None) -> int:
     """Serve the page of a journal until a signal: it opens on the whole run, or plays it from the beginning
     at a `speed`. Returns an exit code. Raises WrongUsage when the file is no journal."""
-    source = replayed(_journal_in(path), config)
+    source = replayed(journal_in(path), config)
 
     async def program(on_signal: SignalHandler) -> None:
         leaving = asyncio.Event()
@@ -72,7 +72,7 @@ def replayed(journal: Path, config: Config) -> Replay:
     """A journal to play; a sentence about lines in it that are no events."""
     from dashboard.replay import Replay
 
-    source = Replay(journal, _run_of(journal) or config.run, config.peer.history)
+    source = Replay(journal, run_of(journal) or config.run, config.peer.history)
     if source.span.last == 0.0:
         raise no_journal(journal, source.damage)
     if source.damage:
@@ -80,7 +80,7 @@ def replayed(journal: Path, config: Config) -> Replay:
     return source
 
 
-def _journal_in(path: Path) -> Path:
+def journal_in(path: Path) -> Path:
     """The journal at a path: the file itself, or one of a run's or a peer's folder. The seed's comes first,
     since a seed receives all events."""
     if path.is_file():
@@ -96,7 +96,7 @@ def _journal_in(path: Path) -> Path:
     return found[0]
 
 
-def _run_of(journal: Path) -> Run | None:
+def run_of(journal: Path) -> Run | None:
     """The run of the folder that holds the journal as `peers/<name>/journal.jsonl`."""
     peer_folder = journal.resolve().parent
     run = run_folder.read(peer_folder.parent.parent) if peer_folder.parent.name == "peers" else None

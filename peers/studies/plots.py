@@ -1,6 +1,6 @@
 """Plots of the studies: one style, few lines a picture, files small enough to commit.
 
-    Panel (curves with intervals) --lines--> PNG        a table of numbers --heat--> PNG
+    Panel (curves with intervals) --lines--> PNG, SVG        a table of numbers --heat--> PNG
 
 matplotlib is imported when something is drawn, with a canvas that needs no screen. A label has the same
 colour in all pictures. Not handled here: what to show.
@@ -32,6 +32,8 @@ COLOURS = (
     "#7a8b00",
 )
 MARKS = "osD^vP*X<>"
+MARKED = 40
+"""Points of a curve that have marks: those of more hide the line."""
 
 
 class Curve(NamedTuple):
@@ -130,20 +132,24 @@ def _draw(axes: Any, curve: Curve, number: int, places: Sequence[float] | None) 
     aside = 0.04 * ((number + 1) // 2) * (-1) ** number
     at = [places.index(x) + aside for x in curve.x] if places else list(curve.x)
     colour = COLOURS[number % len(COLOURS)]
-    (handle,) = axes.plot(at, curve.y, color=colour, marker=MARKS[number % len(MARKS)])
+    mark = MARKS[number % len(MARKS)] if len(at) <= MARKED else None
+    (handle,) = axes.plot(at, curve.y, color=colour, marker=mark)
     if len(curve.lo):
         axes.vlines(at, curve.lo, curve.hi, color=colour, alpha=0.45, linewidth=1)
     return handle
 
 
 def _save(figure: Any, path: Path) -> Path:
-    """As a PNG of 128 colours, a third of the size; without the version of matplotlib, which is no part of a
-    picture."""
+    """As an SVG, or as a PNG of 128 colours, a third of the size; without the version of matplotlib, which is
+    no part of a picture."""
     from PIL import Image
 
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".svg":
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+        return path
     full = io.BytesIO()
     figure.savefig(full, format="png")
-    path.parent.mkdir(parents=True, exist_ok=True)
     Image.open(full).convert("RGB").quantize(128).save(path, "PNG", optimize=True)
     return path
 

@@ -110,16 +110,16 @@ def test_a_runs_folder_means_its_seeds_journal_and_its_settings(tmp_path: Path) 
     run = folder(tmp_path, private=False, name="of-the-folder")
     for name in ("learner-1", "seed", "observer-1"):
         write_durably(tmp_path / "peers" / name / "journal.jsonl", note(1))
-    journal = dashboard._journal_in(tmp_path)
+    journal = dashboard.journal_in(tmp_path)
     assert journal == run.path / "peers" / "seed" / "journal.jsonl"
-    found = dashboard._run_of(journal)
+    found = dashboard.run_of(journal)
     assert found is not None
     assert found.name == "of-the-folder"
 
 
 def test_a_journal_of_its_own_has_no_settings(tmp_path: Path) -> None:
     write_durably(tmp_path / "a" / "b" / "journal.jsonl", note(1))
-    assert dashboard._run_of(dashboard._journal_in(tmp_path / "a" / "b")) is None
+    assert dashboard.run_of(dashboard.journal_in(tmp_path / "a" / "b")) is None
 
 
 def test_a_line_that_is_no_event_is_left_out_and_named_with_its_number(
@@ -155,6 +155,6 @@ def test_damaged_lines_of_a_journal_that_is_followed_are_left_out_and_told_once(
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="has no journal of a seed or an observer"):
-        dashboard._journal_in(tmp_path)
+        dashboard.journal_in(tmp_path)
     with pytest.raises(WrongUsage, match="there is no"):
-        dashboard._journal_in(tmp_path / "nowhere")
+        dashboard.journal_in(tmp_path / "nowhere")
