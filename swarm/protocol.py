@@ -79,7 +79,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.WAY: ServiceRow(16, REQUEST, "everybody", "WayQuery", "Way: releases from a version to another"),
     Service.LINE: ServiceRow(16, REQUEST, "everybody", "PointQuery", "Line: what a release was made of"),
     Service.BEATS: ServiceRow(16, REQUEST, "everybody", "BeatQuery", "frame of such a Beat, or nothing"),
-    Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
+    Service.STATE: ServiceRow(16, REQUEST, "learners", "nothing", "Offer"),
     Service.TRAINED: ServiceRow(
         16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: which groups are in them"
     ),
@@ -87,9 +87,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.RENEW: ServiceRow(
         16, FRAME_LIMIT, "who has the owner's key or was invited", "Membership", "Membership"
     ),
-    Service.DIALBACK: ServiceRow(
-        16, REQUEST, "everybody", "DialQuery", "DialAnswer: who could dial the asker"
-    ),
+    Service.DIALBACK: ServiceRow(16, REQUEST, "everybody", "DialQuery", "DialAnswer: who could dial it"),
     Service.RELAY: ServiceRow(16, REQUEST, "who can be dialled", "nothing", "Reserved: a way over this peer"),
 }
 
@@ -234,6 +232,7 @@ class Phase(StrEnum):
     EARLY = "early"
     """A learner has closed a batch for a version of its own that is not released yet."""
     CATCHING_UP = "catching up"
+    FALLING_IN = "falling in"
     STOPPED = "stopped"
     EVALUATING = "evaluating"
     NO_RELEASE = "no release"
@@ -271,6 +270,7 @@ PHASES: Mapping[Phase, PhaseRow] = {
     Phase.RELEASING: PhaseRow("releasing"),
     Phase.EARLY: PhaseRow("learning, releasing"),
     Phase.CATCHING_UP: PhaseRow("catching up", "the swarm has a newer policy"),
+    Phase.FALLING_IN: PhaseRow("falling in", "it takes over another learner's state"),
     Phase.STOPPED: PhaseRow("stopped"),
     Phase.EVALUATING: PhaseRow("evaluating"),
     Phase.NO_RELEASE: PhaseRow("waiting for a release", "nothing new is released"),

@@ -29,6 +29,7 @@ const MEANINGS = {
   [Phase.RELEASING]: "It publishes the new policy, or waits for the one that does.",
   [Phase.EARLY]: "It computes its next gradient while its new policy is packed and published.",
   [Phase.CATCHING_UP]: "It missed versions and fetches the newest policy; it trains on after that.",
+  [Phase.FALLING_IN]: "It takes over the whole state of another learner; the others wait, and it is in step with them after that.",
   [Phase.STOPPED]: "It trains no more.",
   [Phase.EVALUATING]: "It judges a release on held-out tasks.",
   [Phase.NO_RELEASE]: "Idle: it has judged the newest release that was due.",

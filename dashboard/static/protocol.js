@@ -27,6 +27,7 @@ export const Phase = {
   RELEASING: "releasing",
   EARLY: "early",
   CATCHING_UP: "catching up",
+  FALLING_IN: "falling in",
   STOPPED: "stopped",
   EVALUATING: "evaluating",
   NO_RELEASE: "no release",

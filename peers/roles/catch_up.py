@@ -1,8 +1,8 @@
 """Loads the swarm's release into a learner that is behind it or differs from it.
 
-    a better release of my version -> its publisher's full state (peers.roles.state_transfer)
-    else, or without that state    -> its weights (peers.roles.next_release)
-    then                           -> whether my last version is part of it, or was lost (swarm.core.lineage)
+    a better release    -> the full state of a learner that is at it: I fall in (peers.roles.state_transfer)
+    without that state  -> its weights (peers.roles.next_release)
+    then                -> whether my last version is part of it, or was lost (swarm.core.lineage)
 
 Not handled here: when a release is better, what the round does next (peers.roles.own_release, .learner).
 """
@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import math
 
+from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import Had, OwnRelease
 from peers.roles.state_transfer import StateTransfer
 from peers.runtime.host import Host
 from swarm import events
 from swarm.blocks import Damaged
+from swarm.core.solo_turns import GOSSIP_SECONDS
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind
@@ -26,17 +28,21 @@ RETRY = 0.5
 """Seconds of pause after a release could not be loaded: a lost rank process has restarted by then."""
 
 STATE_PAUSE = 20.0
-"""After a state came too late, the next request waits this many times as long as the transfer took; releases
-alone are loaded until then. So at most a twentieth of the time is lost, in which the others wait for this
-learner and then go on without it."""
+"""After a state was asked for, the next request waits this many times as long as that took; releases alone
+are loaded until then. So the others wait for this learner for a twentieth of the time at most."""
 
 
 class CatchUp:
     def __init__(
-        self, host: Host, learner: BaseLearner, own_release: OwnRelease, transfer: StateTransfer
+        self,
+        host: Host,
+        learner: BaseLearner,
+        own_release: OwnRelease,
+        other_learners: OtherLearners,
+        transfer: StateTransfer,
     ) -> None:
         self._host, self._learner, self._transfer = host, learner, transfer
-        self._own_release = own_release
+        self._own_release, self._other_learners = own_release, other_learners
         self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
@@ -47,6 +53,7 @@ class CatchUp:
 
     def took(self, taken: Release, had: Had) -> None:
         """I took a release, and had that version."""
+        self._other_learners.set_falling_in(False)
         self._taken.put_nowait((taken, had))
 
     async def run(self) -> None:
@@ -74,17 +81,25 @@ class CatchUp:
             host.emit(events.CaughtUp, version=taken.version, behind=taken.version - had.version)
 
     async def _take_state(self) -> Release | None:
-        """Load a better release of my own version with its publisher's full state; None when there is no such
-        release, or no state."""
-        own, start = self._own_release, self._host.now()
+        """Load a better release with the full state of a learner that has it; None when there is no such
+        learner, or its state would come too late. The others wait for me until `took`."""
+        own, host, start = self._own_release, self._host, self._host.now()
         release = own.next.awaited(own.above())
-        if release is None or release.version != self._learner.version or start < self._no_state_before:
+        if release is None or start < self._no_state_before:
             return None
-        taken = await self._transfer.take(release)
-        # when the swarm is ahead again, this state is too old: the next step makes other bytes
-        if not taken or own.is_ahead():
-            self._no_state_before = self._host.now() + STATE_PAUSE * (self._host.now() - start)
-        return release if taken else None
+        # nobody waits there: who is behind takes the outer steps that it missed
+        if release.version != self._learner.version and host.config.run.averaging.mode == "sites":
+            return None
+        if (giver := self._other_learners.at_release(release)) is None:
+            return None
+        self._other_learners.set_falling_in(True)
+        # a state that is made before all have heard of it may be one that they go on from
+        await host.ports.clock.sleep(GOSSIP_SECONDS)
+        taken = await self._transfer.take(giver, release, start + self._other_learners.most)
+        self._no_state_before = host.now() + STATE_PAUSE * (host.now() - start)
+        if taken is None:
+            self._other_learners.set_falling_in(False)
+        return taken
 
     async def _load(self) -> Release | None:
         """Load the weights of the better release, once its bytes are here; None when they did not come while

@@ -18,11 +18,12 @@ gradient is (swarm.learn), how members find each other (the Averager port).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from peers.roles.catch_up import CatchUp
 from peers.roles.checkpoints import Checkpoints
+from peers.roles.common_round import CommonRound
 from peers.roles.gradients import Gradients
 from peers.roles.learner_inbox import Decoder, LearnerInbox
 from peers.roles.next_gradient import NextGradient
@@ -31,7 +32,7 @@ from peers.roles.own_release import OwnRelease
 from peers.roles.round_totals import RoundTotals
 from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport
-from peers.roles.trained_groups import TrainedGroups, marks
+from peers.roles.trained_groups import TrainedGroups
 from peers.runtime.faults import FaultReports
 from peers.runtime.host import Host
 from swarm import events
@@ -40,14 +41,9 @@ from swarm.core.claimed_logprobs import ClaimCheck
 from swarm.core.rounds import Cause, Command, Round, State
 from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.fsdp.driver import RankLost
-from swarm.net.ports import RoundLost
 from swarm.protocol import Kind, Part
 from swarm.tasks.base import TaskSource
-from swarm.types import Digest, PeerId
-
-BREAKS = 3
-"""Rounds of one version that may break before a learner steps alone: each costs at most the round's
-deadline."""
+from swarm.types import Digest
 
 SETTLE = 2.0
 """Seconds that a learner waits at its start for news of a release newer than its own checkpoint."""
@@ -70,7 +66,7 @@ class LearnerPeer:
         self.inbox = LearnerInbox(
             host, source, decoder, lambda: learner.version, self.other_learners.round_size
         )
-        self.transfer = StateTransfer(host, learner)
+        self.transfer = StateTransfer(host, learner, self._at_rest)
         self.trained = TrainedGroups(
             host,
             self.inbox,
@@ -81,20 +77,19 @@ class LearnerPeer:
         self.checkpoints = Checkpoints(host, learner, folder, self.trained.saved)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
-        self._learnt_ahead, self._patient_until = 0.0, 0.0
-        """Seconds that it took beside an earlier round, and until when it waits for others' gradients."""
+        self._learnt_ahead = 0.0
+        """Seconds that it took beside an earlier round."""
         self._checks: dict[str, ClaimCheck] = {}
         """Group id -> check, for the groups of the batch."""
         self.round_totals = RoundTotals(host, self.other_learners.ready)
-        self._members: frozenset[PeerId] = frozenset()
-        self._marks: Mapping[PeerId, bytes] = {}
-        """Of the members' groups."""
-        self._breaks = 0
         self.own_release = OwnRelease(
             host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
         )
-        self._catch_up = CatchUp(host, learner, self.own_release, self.transfer)
+        self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, self.transfer)
         self._report = StepReport(host, self.inbox)
+        self._common_round = CommonRound(
+            host, self.other_learners, self.own_release, self._report, lambda: learner.version
+        )
         self._faults = FaultReports(host)
         self._gradients = Gradients(host, learner, self.inbox, self._faults)
         self.next_gradient = NextGradient(host, self.inbox, self._may_learn_ahead, self._gradients.compute)
@@ -226,6 +221,11 @@ class LearnerPeer:
     def _complete(self, ahead: int = 0) -> bool:
         return 0 < self.host.config.run.stop.versions <= self.learner.version + ahead
 
+    def _at_rest(self) -> tuple[int, Digest] | None:
+        """My version and its weights; None while they are about to be others."""
+        at = self.learner.version, self.own_release.weights
+        return None if self.other_learners.in_round or not at[1] else at
+
     def _may_learn_ahead(self) -> bool:
         """Compute a gradient of this version that is stepped from the next one? While the round waits."""
         waits = self.round.state in (State.RELEASING, State.MATCHING) and not self.host.stop.is_set()
@@ -252,7 +252,7 @@ class LearnerPeer:
             self._give_back_batch()
             return Cause.BATCH_REFUSED
         self._report.add("learn", host.now() - start)
-        self._breaks, self._patient_until = 0, host.now() + 2 * self._learnt_ahead
+        self._common_round.begin(self._learnt_ahead)
         return Cause.GRADIENT_READY if self.own_release.is_settled() else Cause.GRADIENT_EARLY
 
     def _drop_unbelieved(self) -> bool:
@@ -270,77 +270,27 @@ class LearnerPeer:
         return bool(self._batch)
 
     async def average(self) -> Cause:
-        """Average the gradient over the learners that take part; mine counts alone where none is ready."""
-        host, settings, start = self.host, self.host.config.run.averaging, self.host.now()
         assert self._gradient is not None
-        others = self.other_learners.ready()
-        # the others cannot use a gradient of weights that are not the release's
-        if self.own_release.is_overtaken():
-            return Cause.AHEAD_SEEN
-        self._members, self._marks = frozenset([host.ports.me]), {}
-        if not others:
-            self._report.seconds["average"] = 0.0
-            return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
-        self.other_learners.turns.begin(self.other_learners.at_my_version())
-        partners = self.other_learners.partners()
-        if self._breaks > BREAKS or self.other_learners.turns.waited or not partners:
-            return await self._without_round()
-        try:
-            with self.other_learners.meeting() as members:
-                outcome = await host.ports.averager.average(
-                    self.learner.version,
-                    [self._gradient.vector],
-                    self._gradient.weight,
-                    partners,
-                    settings.deadline or host.config.run.window.seconds,
-                    marks(self._batch),
-                )
-                members.update(outcome.members if outcome is not None else ())
-        except RoundLost as error:
-            self._breaks += 1
-            host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
-            return Cause.AHEAD_SEEN if self.own_release.is_ahead() else Cause.ROUND_BROKE
-        self._report.add("average", host.now() - start)
-        if outcome is None:
-            # one that had its gradient before the round waits for those that compute theirs
-            early = host.now() < self._patient_until and self.other_learners.are_learning()
-            return Cause.ROUND_BROKE if early else await self._without_round()
-        self._members, self._marks = outcome.members, outcome.marks
-        host.traffic.averaged(outcome.exchanged)
-        host.emit(
-            events.Averaged,
-            version=self.learner.version,
-            members=tuple(sorted(outcome.members)),
-            seconds=round(outcome.seconds, 3),
-            scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
-        )
-        return Cause.AVERAGED
-
-    async def _without_round(self) -> Cause:
-        """No round of those that are ready succeeded: one steps alone, others keep their gradient."""
-        mine = not self.own_release.is_overtaken() and await self.other_learners.my_turn()
-        if self.own_release.is_overtaken():
-            return Cause.AHEAD_SEEN
-        return Cause.ALONE if mine else Cause.NOBODY_CAME
+        return await self._common_round.average(self._gradient, self._batch)
 
     async def step(self) -> Cause:
-        host, gradient = self.host, self._gradient
+        host, gradient, members = self.host, self._gradient, self._common_round.members
         assert gradient is not None
-        await self.trained.stepped(self._members, self.inbox.scored(self._batch), self._marks)
+        await self.trained.stepped(members, self.inbox.scored(self._batch), self._common_round.marks)
         await self.next_gradient.idle()
-        await self.other_learners.give_way(self._members, self.own_release.is_ahead)
+        await self.other_learners.give_way(members, self.own_release.is_ahead)
         # a second release of one version would be useless
-        if self.own_release.is_ahead() and not self.own_release.is_next_of(self._members):
+        if self.own_release.is_ahead() and not self.own_release.is_next_of(members):
             return Cause.AHEAD_SEEN
         start, self.own_release.parent = host.now(), self.own_release.weights
         metrics = await self._gradients.step(self.learner.step, gradient, self._batch)
         if isinstance(metrics, Cause):
             self._forget_batch()
             return metrics
-        groups = len(self._batch) * len(self._members)
+        groups = len(self._batch) * len(members)
         self._record_step(gradient, metrics, start)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot, host.releases.draft)
-        self.own_release.begin(snapshot, self._members, groups)
+        self.own_release.begin(snapshot, members, groups)
         await self._save_in_turn()
         return Cause.STEPPED
 
@@ -351,10 +301,10 @@ class LearnerPeer:
 
     def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
         """Emit the events of a step, count its groups, and drop its batch."""
-        version = self.learner.version
+        version, members = self.learner.version, self._common_round.members
         self._faults.recovered()
-        self._report.emit(self._batch, self._checks, gradient, metrics, version, len(self._members), start)
-        self.round_totals.report_mismatch(version, self._members)
+        self._report.emit(self._batch, self._checks, gradient, metrics, version, len(members), start)
+        self.round_totals.report_mismatch(version, members)
         self._drop_batch()
         self.inbox.report()
 

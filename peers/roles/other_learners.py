@@ -13,15 +13,16 @@ from contextlib import contextmanager
 
 from peers.runtime.host import Host
 from swarm import events
+from swarm.core.falling_in import WINDOW_SHARE, FallingIn
 from swarm.core.rounds import State
 from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
 from swarm.core.unmet import Unmet
 from swarm.protocol import RESTING, Phase
-from swarm.types import Beat, PeerId
+from swarm.types import Beat, PeerId, Release
 
-ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING)
-"""Phases that are announced by a heartbeat at once: the other learners close their batches too, and know who
-may step alone."""
+ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.FALLING_IN)
+"""Phases that are announced by a heartbeat at once: the other learners close their batches too, wait, and
+know who may step alone."""
 
 UNRELEASED = {State.GATHERING: Phase.RELEASING, State.LEARNING: Phase.EARLY, State.RELEASING: Phase.EARLY}
 """State of a round whose version is not released yet -> its phase, in which others wait for the release."""
@@ -41,17 +42,29 @@ class OtherLearners:
         self.turns = SoloTurns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
         self._long_step: asyncio.TimerHandle | None = None
         """Announces a step that takes long."""
-        self._state, self._releasing = State.GATHERING, False
-        self._unmet = Unmet()
+        self._state, self._releasing, self._falls_in = State.GATHERING, False, False
+        self._meets = False
+        """A round is under way."""
+        self._unmet, self.most = Unmet(), run.window.seconds / WINDOW_SHARE
+        """Seconds that one's state may take."""
+        self._falling_in = FallingIn(self.most)
 
     def ready(self) -> list[PeerId]:
         """Other learners that can take part in a round now."""
-        found = (
-            (peer, self._host.roster.beat(peer))
-            for peer in self._host.roster.learners()
-            if peer != self._host.ports.me
-        )
-        return [peer for peer, beat in found if beat and beat.version >= 0 and beat.phase not in RESTING]
+        beats = self._all_beats().items()
+        return [peer for peer, beat in beats if beat.version >= 0 and beat.phase not in RESTING]
+
+    def _all_beats(self) -> dict[PeerId, Beat]:
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self._host.roster.learners())
+        return {peer: beat for peer, beat in beats if beat is not None and peer != self._host.ports.me}
+
+    async def all_here(self, learns: float, ahead: Callable[[], bool]) -> None:
+        """Wait for a learner that falls in, before a round; a gradient takes me `learns` seconds."""
+        host = self._host
+        while not (host.stop.is_set() or ahead()):
+            if not self._falling_in.awaited(self._all_beats(), self._version(), learns, host.now()):
+                return
+            await host.changed(host.config.run.pace.beat)
 
     def partners(self) -> list[PeerId]:
         """Those of them that are worth waiting for in a round of my version."""
@@ -68,9 +81,11 @@ class OtherLearners:
             entered.update(peer for peer, beat in beats.items() if beat.phase is Phase.MATCHING)
 
         half = asyncio.get_running_loop().call_later(self._host.config.run.averaging.match / 2, look)
+        self._meets = True
         try:
             yield members
         finally:
+            self._meets = False
             half.cancel()
         self._unmet.forget(self.ready())
         for peer, rounds in self._unmet.ended(entered, members - {self._host.ports.me}).items():
@@ -84,6 +99,11 @@ class OtherLearners:
         """Heartbeats of the other learners that are at my version."""
         beats = ((peer, self._host.roster.beat(peer)) for peer in self.ready())
         return {peer: beat for peer, beat in beats if beat is not None and beat.version == self._version()}
+
+    def at_release(self, release: Release) -> PeerId | None:
+        """A learner that is at a release, its publisher first."""
+        found = [peer for peer, beat in self._all_beats().items() if beat.weights == release.weights]
+        return release.publisher if release.publisher in self._all_beats() else next(iter(found), None)
 
     def batch_closed_elsewhere(self) -> bool:
         """Another learner at my version has closed its batch: then a smaller batch in the common round is
@@ -140,10 +160,22 @@ class OtherLearners:
         self._releasing = releasing
         self._set_phase()
 
+    def set_falling_in(self, falls_in: bool) -> None:
+        """Whether I take over another learner's state: the others wait for that."""
+        self._falls_in = falls_in
+        self._set_phase()
+
+    @property
+    def in_round(self) -> bool:
+        """My version is about to be another one."""
+        return self._meets or self._state is State.STEPPING
+
     def _set_phase(self) -> bool:
         """Whether the phase changed."""
         phase = Phase(self._state.value)
-        if self._releasing:
+        if self._falls_in:
+            phase = Phase.FALLING_IN
+        elif self._releasing:
             phase = UNRELEASED.get(self._state, phase)
         news = phase is not self._host.status.phase
         self._host.status.phase = phase

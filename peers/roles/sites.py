@@ -196,12 +196,11 @@ class SiteLearnerPeer(LearnerPeer):
                 return False
         self.exchange.used(taken)
         self.own_release.parent = self.own_release.weights
-        self._members = taken.members
         scaled = {peer: float(f"{share:.3g}") for peer, share in sorted(taken.scaled.items())}
         host.emit(
             events.Averaged,
             version=version,
-            members=tuple(sorted(self._members)),
+            members=tuple(sorted(taken.members)),
             seconds=round(trained.seconds.get("average", 0.0), 3),
             scaled=scaled,
         )
@@ -210,17 +209,17 @@ class SiteLearnerPeer(LearnerPeer):
             trained.groups if mine else 0,
             trained.metrics() | metrics if mine else metrics,
             version + 1,
-            len(self._members),
+            len(taken.members),
             host.now() - start + (trained.seconds.get("step", 0.0) if mine else 0.0),
         )
         self._begin_version(mine)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot)
-        if host.ports.me in self._members:
-            self.own_release.begin(snapshot, self._members, taken.groups)
+        if host.ports.me in taken.members:
+            self.own_release.begin(snapshot, taken.members, taken.groups)
         else:
             self.own_release.begin(snapshot)
             await self.own_release.packed()
-            self.own_release.wait_turns(len(self._members))
+            self.own_release.wait_turns(len(taken.members))
         return True
 
     def _begin_version(self, mine: bool) -> None:

@@ -1,23 +1,23 @@
-"""Copies fp32 weights and optimizer state from a release's publisher, so that next steps are bit-identical.
+"""Copies fp32 weights and optimizer state from another learner, so that next steps are bit-identical.
 
 A release has bf16 weights; the next step also depends on the fp32 master copy and the optimizer's moments. A
 learner that only loads releases would differ from the others in every version, and would load every release
-again. So it asks the publisher once, after it joined the rounds, for the state behind the release (service
-`state`), checks that its bf16 weights are exactly the release's, and makes the same bytes itself from then
-on. When the publisher is at a later version by then, the release alone is loaded, and the state is asked for
-again later.
+again. So it asks a learner that is at the newest release for the state behind its version (service `state`),
+checks that its bf16 weights are exactly that version's release, and makes the same bytes itself from then on.
 
-    service state  --> copy of the state, between steps -> hashed and cut, beside them --> offer
+    service state  --> after the round, where one is under way: a copy -> hashed and cut, beside -> offer
     service states --> blocks, from a store of one entry, dropped when nobody asks for its blocks any more
 
-Only learners are served: a state is six times as large as a release, and nothing can verify its moments. The
-time-out follows from the state's size, since a learner does not learn while it waits. Not handled: one state
-from several learners.
+Only learners are served: a state is six times as large as a release, and nothing can verify its moments. Who
+takes one has a time by which it must be here, and gives up as soon as what has come tells that it will not.
+Not handled here: when a state is asked for (peers.roles.catch_up), that the others wait meanwhile
+(swarm.core.falling_in), one state from several learners.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from peers.runtime.host import Host
 from swarm import events, wire
@@ -27,7 +27,7 @@ from swarm.learn.fsdp.driver import RankLost
 from swarm.net.blobs import Blobs
 from swarm.net.ports import Busy, NetError, Refused
 from swarm.protocol import Kind, Service
-from swarm.types import Digest, PeerId, Release, Struct
+from swarm.types import Count, Digest, PeerId, Release, Struct
 
 STATE_PER_RELEASE = 16
 """Most bytes of a state for each byte of its release: fp32 weights and two moments are 6, the largest
@@ -37,12 +37,8 @@ STATE_BASE = 1 << 20
 """Bytes of a state beside these: names, settings, counts."""
 
 PATIENCE = 30.0
-"""Seconds that the smallest state may take: the publisher may be in the middle of a batch."""
-
-PACKED_PER_SECOND, SENT_PER_SECOND = 50e6, 12.5e6
-"""Lowest rates in bytes a second. A state is copied, hashed and cut at an eighth of what one core does. It is
-sent at 100 Mbit/s: over a slower line it would arrive many versions too late, and the release alone is
-loaded."""
+"""Seconds until a round that is under way must be over for the next version's state: later the asker has gone
+on without it."""
 
 HELD_FOR = 60.0
 """Seconds for which a state is held after the last request for a chunk of it."""
@@ -55,18 +51,27 @@ few seconds."""
 class Offer(Struct):
     """A learner's state, as blobs."""
 
+    version: Count
+    weights: Digest
+    """Of the release that it is the state of."""
     root: Digest
     """See swarm.blocks."""
     size: int
 
 
 class StateTransfer:
-    def __init__(self, host: Host, learner: BaseLearner) -> None:
-        self._host, self._learner = host, learner
+    def __init__(
+        self, host: Host, learner: BaseLearner, at_rest: Callable[[], tuple[int, Digest] | None]
+    ) -> None:
+        """`at_rest()`: my version and its weights; None while they are about to be others."""
+        self._host, self._learner, self._at_rest = host, learner, at_rest
         self._states = self._store()
-        self._offered: tuple[str, Offer, PeerId] | None = None
-        """(weights' digest of the state's release, its offer, the learner that asked for it last)."""
+        self._offered: tuple[Offer, PeerId] | None = None
+        """The state that is held, and the learner that asked for it last."""
         self._one = asyncio.Lock()
+        self._taken: Blobs | None = None
+        """Where a state of another learner comes."""
+        host.status.taking = lambda: self._taken.coming() if self._taken is not None else None
 
     async def serve(self) -> None:
         await self._states.serve()
@@ -81,40 +86,44 @@ class StateTransfer:
         return Blobs(host.ports.mail, service=Service.STATES, keep=1, rng=host.rng, on_bad=blame)
 
     async def _offer(self, sender: PeerId, request: bytes) -> bytes:
-        """`request` is the weights' digest of the release whose state is wanted."""
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run get a learner's state")
-        wanted, loop = request.decode(errors="replace"), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         async with self._one:
-            held = self._offered
-            if held is not None and held[0] == wanted:
-                offer = held[1]
-            elif held is not None and held[2] != sender and loop.time() < self._states.asked + TAKER_SILENT:
+            at, held = await self._rest(), self._offered
+            if held is not None and (held[0].version, held[0].weights) == at:
+                offer = held[0]
+            elif held is not None and held[1] != sender and loop.time() < self._states.asked + TAKER_SILENT:
                 raise Busy("another learner is fetching an earlier state: try later")
             else:
-                offer = await self._make(wanted)
+                offer = await self._make(*at)
                 if self._offered is None:
                     loop.call_later(HELD_FOR, self._expire)
-            self._offered, self._states.asked = (wanted, offer, sender), loop.time()
+            self._offered, self._states.asked = (offer, sender), loop.time()
             return wire.encode(offer)
 
-    async def _make(self, wanted: str) -> Offer:
+    async def _rest(self) -> tuple[int, Digest]:
+        """My version and its weights, once no round is under way: the state before it would come too late."""
+        until = self._host.now() + PATIENCE
+        while (at := self._at_rest()) is None:
+            if (left := until - self._host.now()) <= 0:
+                raise Busy("this learner is in a round: try later")
+            await self._host.changed(min(left, self._host.config.run.pace.beat))
+        return at
+
+    async def _make(self, version: int, weights: Digest) -> Offer:
         """Put the current state into the store, in place of the last one."""
         work = self._host.ports.work
         try:
-            version, state = await work.run(Kind.COPY, self._snapshot, wanted)
+            at, state = await work.run(Kind.COPY, lambda: (self._learner.version, self._learner.state()))
         except RankLost as error:
             raise Refused(f"this learner has no state now: {error}") from error
-        if state is None:
-            raise Refused(f"this learner is at version {version} by now, not at the release's")
+        if at != version:
+            raise Busy(f"this learner is at version {at} by now: try later")
         blocks = await work.run(Kind.CUT, Blocks.of, state)
         self._states.clear()
         self._states.hold(version, blocks)
-        return Offer(root=blocks.root, size=blocks.size)
-
-    def _snapshot(self, wanted: str) -> tuple[int, bytes | None]:
-        right = self._learner.digest() == wanted
-        return self._learner.version, self._learner.state() if right else None
+        return Offer(version=version, weights=weights, root=blocks.root, size=blocks.size)
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()
@@ -124,29 +133,42 @@ class StateTransfer:
             self._states.clear()
             self._offered = None
 
-    async def take(self, release: Release) -> bool:
-        """Load the full state of a release's publisher. False when it did not come in time; the learner is
-        unchanged then."""
-        host = self._host
+    async def take(self, giver: PeerId, release: Release, until: float) -> Release | None:
+        """Load the full state of a learner that is at `release` or beyond it by now; returns the release that
+        it is the state of. None when it will not be here at the time `until`; the learner is unchanged
+        then."""
+        host, self._taken = self._host, self._store()
         most = STATE_PER_RELEASE * release.size + STATE_BASE
-        waits = PATIENCE + most / PACKED_PER_SECOND
         try:
-            answer = await host.ports.mail.send(
-                release.publisher, Service.STATE, release.weights.encode(), waits
-            )
-            offer = wire.decode(answer, Offer)
-            if offer.size > most:
-                raise ValueError(
-                    f"a state of {offer.size} bytes is offered behind a release of {release.size}"
-                )
-            async with asyncio.timeout(PATIENCE + offer.size / SENT_PER_SECOND):
-                state = await self._store().fetch(
-                    release.version, offer.root, offer.size, [release.publisher]
-                )
-            await host.ports.work.run(Kind.LOAD, self._load_state, state.whole, release)
+            waits = until - host.now()
+            offer = wire.decode(await host.ports.mail.send(giver, Service.STATE, b"", waits), Offer)
+            if offer.size > most or offer.version < release.version:
+                raise ValueError(f"a state of {offer.size} bytes is offered of version {offer.version}")
+            async with asyncio.timeout(until - host.now()) as limit:
+                look = asyncio.ensure_future(self._give_up_early(limit, offer.size, until))
+                try:
+                    state = await self._taken.fetch(offer.version, offer.root, offer.size, [giver])
+                finally:
+                    look.cancel()
+                while (taken := host.releases.named(offer.version, offer.weights)) is None:
+                    await host.changed(host.config.run.pace.beat)
+            await host.ports.work.run(Kind.LOAD, self._load_state, state.whole, taken)
         except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
-            return False
-        return True
+            return None
+        finally:
+            self._taken = None
+        return taken
+
+    async def _give_up_early(self, limit: asyncio.Timeout, size: int, until: float) -> None:
+        """End the fetch when its rate has been too low twice in a row: blocks come in bursts."""
+        host, began, late = self._host, self._host.now(), 0
+        while True:
+            await host.ports.clock.sleep(host.config.run.pace.beat)
+            coming = self._taken.coming() if self._taken is not None else None
+            if coming is not None and coming.held:
+                late = late + 1 if began + (host.now() - began) * size / coming.held > until else 0
+            if late == 2:
+                limit.reschedule(asyncio.get_running_loop().time())
 
     def _load_state(self, state: bytes, release: Release) -> None:
         """Load a state. Raises ValueError, with the old state restored, when it is not the release's."""

@@ -355,7 +355,7 @@ class Host:
             mirror=status.mirror,
             upload=self.config.peer.limits.upload,
             download=self.config.peer.limits.download,
-            fetching=self.releases.blobs.coming() or self.releases.patches.files.coming(),
+            fetching=status.taking() or self.releases.coming(),
         )
 
     async def _send_beat(self) -> None:

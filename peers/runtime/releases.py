@@ -42,7 +42,7 @@ from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.protocol import Kind, Role, Service, Topic
-from swarm.types import Beat, Digest, Patch, PeerId, Release
+from swarm.types import Beat, Digest, Fetching, Patch, PeerId, Release
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -307,6 +307,10 @@ class ReleaseExchange:
         while (held := self.held) is not None and not self._is_here(held):
             self.candidates.lose(held)
         return self.sealed(held) if held is not None else b""
+
+    def coming(self) -> Fetching | None:
+        """What is fetched now; None while nothing is."""
+        return self.blobs.coming() or self.patches.files.coming()
 
     def has(self, weights: Digest) -> bool:
         """Are the blocks of these weights held here?"""

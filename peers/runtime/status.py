@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swarm.protocol import Phase
-from swarm.types import BatchRewards, Lag
+from swarm.types import BatchRewards, Fetching, Lag
 
 SPAN = 30.0
 """Seconds over which rates are averaged: long enough to smooth batches, short enough to see a peer stall."""
@@ -64,6 +64,8 @@ class PeerStatus:
     handled: int = 0
     """Tokens that I sampled, or trained on, since the start."""
     closed: BatchRewards | None = None
+    taking: Callable[[], Fetching | None] = lambda: None
+    """What is fetched beside releases."""
     groups: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
     busy: Meter = field(default_factory=Meter)

@@ -123,7 +123,7 @@ def assert_one_release_of_each(
     alone = {event.version for event in steps if event.members == 1}
     assert len(alone) > 3 * minutes and len({event.version for event in steps} - alone) > 3 * minutes
     # On a good day there are 25 versions a minute; each break costs seconds.
-    assert max(event.version for event in steps) > 12 * minutes
+    assert max(event.version for event in steps) > 10 * minutes
     account = audit(told.all)
     assert account.passed and account.once > 0, (account.lost, account.doubled)
 
@@ -139,7 +139,7 @@ def test_so_it_is_when_heartbeats_overtake_the_release_that_they_tell_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow_releases(monkeypatch, 0.8)
-    Broken(monkeypatch, 1, versions=0.3, calls=0.3)
+    Broken(monkeypatch, 2, versions=0.3, calls=0.3)
     watched = Watched(monkeypatch)
     told = Told(scenario(1.5, (2, 4)))
     assert watched.several() == {}
@@ -171,7 +171,7 @@ def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(
         outcome = await real(
             port, version, tensors, weight, [peer for peer in peers if peer != "learner-0"], deadline
         )
-        await asyncio.sleep(random.Random(version).uniform(1.6, 3.4))
+        await asyncio.sleep(random.Random(version).uniform(0.5, 3.4))
         return outcome
 
     monkeypatch.setattr(MemoryAverager, "average", average)

@@ -195,15 +195,18 @@ def seconds(value: float) -> DelayLaw:
     return DelayLaw(law="constant", seconds=value)
 
 
-@pytest.mark.parametrize(("cut", "twins"), [(0.5, True), (3.0, False)])
-def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(cut: float, twins: bool) -> None:
-    """A version is made in a quarter of a second; a state that takes longer than the others wait is late each
-    time."""
+@pytest.mark.parametrize(("cut", "window", "twins"), [(0.5, 1800, True), (3.0, 1800, True), (3.0, 20, False)])
+def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(
+    cut: float, window: float, twins: bool
+) -> None:
+    """A version is made in a quarter of a second; a state that takes longer than the others wait, an eighth
+    of the window, is late."""
     quick = scenario(
         40 / 60,
         (2, 6),
         Fault(at=20, fault="host", peer="learner-1"),
         batch=BatchSize(groups=8, close_after=1.0),
+        window=Window(seconds=window),
     )
     prices = {
         "sample": DelayLaw(law="lognormal", seconds=0.15, shape=0.3),

@@ -4,6 +4,7 @@ for by its size."""
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from swarm.limits import FRAME_LIMIT
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
+from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId, Release
 from swarm.weights import Weights
@@ -32,7 +34,7 @@ class Model:
     """A learner as StateTransfer see it: a number is its state, and its weights follow from that."""
 
     def __init__(self, version: int) -> None:
-        self.version = version
+        self.version, self.more = version, b""
 
     def weights(self) -> Weights:
         return Weights.of(b"%d" % self.version * (1 << 18), self.version)
@@ -41,7 +43,7 @@ class Model:
         return self.weights().digest
 
     def state(self) -> bytes:
-        return b"%9d" % self.version + STATE
+        return b"%9d" % self.version + STATE + self.more
 
     def load_state(self, state: bytes) -> None:
         self.version = int(state[:9])
@@ -54,7 +56,18 @@ class Learner:
         config = Config(run=Run(name="twins"), peer=Peer(engine=EngineSettings(name="toy", tasks=1)))
         self.model = Model(version)
         self.host = still_host(network, name, Role.LEARNER, config, price=price)
-        self.transfer = StateTransfer(self.host, self.model)  # type: ignore[arg-type]
+        self.in_round = False
+        self.transfer = StateTransfer(
+            self.host,
+            self.model,  # type: ignore[arg-type]
+            lambda: None if self.in_round else (self.model.version, self.model.digest()),
+        )
+
+    async def takes_from(self, old: Learner, release: Release, seconds: float = 225.0) -> bool:
+        """Whether it has the state of the release after that."""
+        self.host.releases.candidates.hear(release)
+        taken = await self.transfer.take(old.me, release, self.host.now() + seconds)
+        return taken is not None and self.model.digest() == taken.weights
 
     @property
     def me(self) -> PeerId:
@@ -81,9 +94,12 @@ class Learner:
         )
 
 
-def among(promise: Callable[..., Awaitable[None]], bandwidth: float = 12.5e6, **prices: float) -> None:
+def among(promise: Callable[..., Awaitable[None]], line: float = math.inf, **prices: float) -> None:
+    """`line`: bytes a second that the giver sends."""
+
     async def main() -> None:
-        links = SimLinks(DelayLaw(law="constant", seconds=0.02), bandwidth, random.Random(1))
+        lines = {PeerId("old"): Line(line, line)}
+        links = SimLinks(DelayLaw(law="constant", seconds=0.02), 12.5e6, random.Random(1), lines)
         async with MemoryNetwork(random.Random(2), links) as network:
             price = lambda kind: prices.get(kind, 0.0)  # noqa: E731
             peers = [
@@ -130,7 +146,7 @@ def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(
 
         monkeypatch.setattr(blocks, "digest_of", digest_of)
         old.host.ports = replace(old.host.ports, work=Watched())
-        assert await new.transfer.take(release)
+        assert await new.takes_from(old, release)
         assert new.model.version == 7 and set(hashed) == {"cut"}
 
     among(promise)
@@ -140,12 +156,12 @@ def test_a_state_is_not_on_the_releases_shelf_and_does_not_stay() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         release = old.release()
         shelves = [peer.host.releases.blobs.statistics() for peer in (old, new)]
-        assert await new.transfer.take(release)
+        assert await new.takes_from(old, release)
         assert [peer.host.releases.blobs.statistics() for peer in (old, new)] == shelves
         assert old.transfer._states.statistics() == {"releases": 1, "blobs": 5}
         await asyncio.sleep(2 * HELD_FOR)
         assert old.transfer._states.statistics() == {"releases": 0, "blobs": 0}
-        assert await newer.transfer.take(release), "it is made anew"
+        assert await newer.takes_from(old, release), "it is made anew"
 
     among(promise)
 
@@ -154,7 +170,7 @@ def test_the_state_of_a_later_version_takes_the_place_of_an_earlier_one() -> Non
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         for version in (7, 8, 9):
             old.model.version = version
-            assert await new.transfer.take(old.release())
+            assert await new.takes_from(old, old.release())
             assert old.transfer._states.statistics() == {"releases": 1, "blobs": 5}
 
     among(promise)
@@ -166,40 +182,76 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
         state = old.model.state
         old.model.state = lambda: copies.append(1) or state()  # type: ignore[method-assign, func-returns-value]
         release = old.release()
-        assert await asyncio.gather(new.transfer.take(release), newer.transfer.take(release)) == [True, True]
+        assert await asyncio.gather(new.takes_from(old, release), newer.takes_from(old, release)) == [
+            True,
+            True,
+        ]
         assert len(copies) == 1
         old.model.version = 8
-        assert not await new.transfer.take(old.release()), (
+        assert not await new.takes_from(old, old.release()), (
             "the other one may still be taking the earlier state"
         )
         await asyncio.sleep(state_transfer.TAKER_SILENT)
-        assert await new.transfer.take(old.release())
+        assert await new.takes_from(old, old.release())
 
     among(promise)
 
 
 def test_a_large_state_is_waited_for_as_long_as_it_takes_to_make() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
-        assert await new.transfer.take(old.release())
+        assert await new.takes_from(old, old.release())
         assert new.model.version == 7 and now() > 25.0
 
     among(promise, copy=20.0, cut=5.0)
 
 
-def test_nobody_waits_longer_for_a_state_than_its_size_says() -> None:
+def test_a_state_is_there_by_the_time_that_its_taker_has_or_it_goes_without() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        assert not await new.takes_from(old, old.release(), seconds=15.0)
+        assert new.model.version == 3 and now() == pytest.approx(15.0, abs=0.1)
+
+    among(promise, copy=20.0)
+
+
+def test_a_state_that_comes_too_slowly_is_given_up_before_its_time() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        old.model.more = random.Random(4).randbytes(60 << 20)
+        old.model.weights = new.model.weights = lambda: Weights.of(b"%d" % 7 * (4 << 20), 7)  # type: ignore[method-assign]
+        assert not await new.takes_from(old, old.release(), seconds=45.0)
+        assert new.model.version == 3 and now() < 30.0
+
+    among(promise, line=1e6)
+
+
+def test_a_learner_in_a_round_gives_the_state_that_comes_of_it() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        before, old.in_round = old.release(), True
+        taking = asyncio.ensure_future(new.takes_from(old, before))
+        await asyncio.sleep(3.0)
+        old.model.version, old.in_round = 8, False
+        new.host.releases.candidates.hear(old.release())
+        assert await taking and new.model.version == 8
+        old.in_round = True
+        assert not await newer.takes_from(old, before), "a round without an end"
+
+    among(promise)
+
+
+def test_a_state_stays_that_of_the_version_at_which_it_was_asked_for() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         release = old.release()
-        assert not await new.transfer.take(release)
-        assert new.model.version == 3
-        assert now() < 2 * state_transfer.PATIENCE + 1.0
+        taking = asyncio.ensure_future(new.takes_from(old, release))
+        await asyncio.sleep(1.0)
+        old.model.version = 9
+        assert await taking and new.model.version == 7
 
-    among(promise, bandwidth=20e3)
+    among(promise, line=1e6)
 
 
 def test_a_state_out_of_all_proportion_is_not_fetched() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         old.model.weights = new.model.weights = lambda: Weights.of(b"small", 3)  # type: ignore[method-assign]
-        assert not await new.transfer.take(old.release())
+        assert not await new.takes_from(old, old.release())
         assert new.model.version == 3
 
     among(promise)

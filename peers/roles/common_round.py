@@ -1,0 +1,109 @@
+"""A learner's gradient, averaged with those of the others, or whose turn it is to step alone.
+
+    gradient of a batch -> one falls in?  wait for it       (swarm.core.falling_in)
+                        -> nobody ready   alone
+                        -> a round        the mean of its members, the marks of their groups
+                        -> no round       one of those that are ready steps, the others keep theirs
+
+Not handled here: how members find each other (the Averager port), the order of turns (swarm.core.solo_turns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from peers.roles.other_learners import OtherLearners
+from peers.roles.own_release import OwnRelease
+from peers.roles.step_report import StepReport
+from peers.roles.trained_groups import marks
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.batcher import Waiting
+from swarm.core.rounds import Cause
+from swarm.learn.base_learner import Gradient
+from swarm.net.ports import RoundLost
+from swarm.types import PeerId
+
+BREAKS = 3
+"""Rounds of one version that may break before a learner steps alone: each costs at most the round's
+deadline."""
+
+
+class CommonRound:
+    def __init__(
+        self,
+        host: Host,
+        other_learners: OtherLearners,
+        own_release: OwnRelease,
+        report: StepReport,
+        version: Callable[[], int],
+    ) -> None:
+        """`version()` is this learner's version."""
+        self._host, self._other_learners, self._own_release = host, other_learners, own_release
+        self._report, self._version = report, version
+        self.members: frozenset[PeerId] = frozenset()
+        """Of the last round; me where I was alone."""
+        self.marks: Mapping[PeerId, bytes] = {}
+        """Of the members' groups."""
+        self._breaks, self._patient_until = 0, 0.0
+        """Rounds that broke, and until when I wait for others' gradients."""
+
+    def begin(self, learnt_ahead: float) -> None:
+        """There is a new gradient, for which it took so many seconds beside an earlier round."""
+        self._breaks, self._patient_until = 0, self._host.now() + 2 * learnt_ahead
+
+    async def average(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
+        """Average the gradient over the learners that take part; mine counts alone where none is ready."""
+        host, settings, start = self._host, self._host.config.run.averaging, self._host.now()
+        await self._other_learners.all_here(
+            self._report.seconds.get("learn", 0.0), self._own_release.is_ahead
+        )
+        others = self._other_learners.ready()
+        # the others cannot use a gradient of weights that are not the release's
+        if self._own_release.is_overtaken():
+            return Cause.AHEAD_SEEN
+        self.members, self.marks = frozenset([host.ports.me]), {}
+        if not others:
+            self._report.seconds["average"] = host.now() - start
+            return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
+        self._other_learners.turns.begin(self._other_learners.at_my_version())
+        partners = self._other_learners.partners()
+        if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
+            return await self._without_round()
+        try:
+            with self._other_learners.meeting() as members:
+                outcome = await host.ports.averager.average(
+                    self._version(),
+                    [gradient.vector],
+                    gradient.weight,
+                    partners,
+                    settings.deadline or host.config.run.window.seconds,
+                    marks(batch),
+                )
+                members.update(outcome.members if outcome is not None else ())
+        except RoundLost as error:
+            self._breaks += 1
+            host.emit(events.RoundBroke, version=self._version(), reason=str(error))
+            return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
+        self._report.add("average", host.now() - start)
+        if outcome is None:
+            # one that had its gradient before the round waits for those that compute theirs
+            early = host.now() < self._patient_until and self._other_learners.are_learning()
+            return Cause.ROUND_BROKE if early else await self._without_round()
+        self.members, self.marks = outcome.members, outcome.marks
+        host.traffic.averaged(outcome.exchanged)
+        host.emit(
+            events.Averaged,
+            version=self._version(),
+            members=tuple(sorted(outcome.members)),
+            seconds=round(outcome.seconds, 3),
+            scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
+        )
+        return Cause.AVERAGED
+
+    async def _without_round(self) -> Cause:
+        """No round of those that are ready succeeded: one steps alone, others keep their gradient."""
+        mine = not self._own_release.is_overtaken() and await self._other_learners.my_turn()
+        if self._own_release.is_overtaken():
+            return Cause.AHEAD_SEEN
+        return Cause.ALONE if mine else Cause.NOBODY_CAME
