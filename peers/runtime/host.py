@@ -46,14 +46,16 @@ BUNDLE_EVERY = 0.25
 """Seconds between two bundles of events: a page shows four updates a second."""
 
 EVENTS_KEPT = 256
-"""Own events that wait for the next bundle; when there are more, the oldest are dropped from gossip. The
-journal has them all."""
+"""Own events that wait for the next bundle; of more, the oldest are in the journal alone."""
 
 DELIVERED_KEPT = 1024
 """Peers that are remembered for a group that was admitted: ten times the samplers that one learner serves."""
 
 TRAFFIC_EVERY = 5
 """Heartbeats between two Transferred events, of which one is as long as two heartbeats: flows are means."""
+
+FAREWELL = 3.0
+"""Seconds of a goodbye: a p2pd that hangs takes none, and others miss this peer after `patience`."""
 
 Met = Callable[[PeerId, Beat], None]
 """(peer, its heartbeat), this peer's own too: where it can be dialled is remembered."""
@@ -125,8 +127,7 @@ class Host:
         self._changes.wake()
 
     async def changed(self, timeout: float) -> None:
-        """Wait until roster, releases, an inbox or `stop` changes, at most `timeout` seconds. Any number of
-        coroutines may wait."""
+        """Wait until roster, releases, an inbox or `stop` changes, at most `timeout` seconds."""
         await self._changes.wait(timeout)
 
     def leave(self) -> None:
@@ -146,8 +147,7 @@ class Host:
             self._delivered.popitem(last=False)
 
     def known_sender(self, peer: PeerId) -> bool:
-        """Whether mail of this peer goes before that of strangers: a group of it was admitted, or it sends
-        heartbeats in a role that only members have."""
+        """Whether mail of this peer goes first: a group of it was admitted, or only members have its role."""
         beat = self.roster.beat(peer)
         return peer in self._delivered or (
             beat is not None and needs_membership(beat.role, self.config.run.private)
@@ -161,8 +161,7 @@ class Host:
         return self.trust.objection(opened.sender, role, opened.membership, self.now())
 
     def invited(self, opened: wire.Opened, role: Role) -> bool:
-        """Whether this frame has a membership, signed by the run's owner, that admits its sender to
-        `role`."""
+        """Whether this frame has a membership by the run's owner that admits its sender to `role`."""
         return self.trust.invited(opened.sender, role, opened.membership, self.now())
 
     def topic(self, name: Topic | Key) -> str:
@@ -198,9 +197,10 @@ class Host:
     async def _say_goodbye(self) -> None:
         reason = "asked to stop" if self.stop.is_set() else "ended"
         self.emit(events.Left, name=self.who.name, reason=reason)
-        with contextlib.suppress(NetError):
-            await self._send_bundle()
-            await self._send_beat()
+        with contextlib.suppress(NetError, TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await self._send_bundle()
+                await self._send_beat()
 
     def _services(self) -> list[Any]:
         takers: dict[Topic, Callable[[bytes], object]] = {
