@@ -37,6 +37,7 @@ from swarm.identity import Keyring
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, Limit
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
+from swarm.net.reachability import DialAnswer, DialQuery, Reserved
 from swarm.net.sharing import BlockQuery, Holding
 from swarm.net.shelves import Mark
 from swarm.protocol import SCHEMA, Phase, Role
@@ -90,6 +91,9 @@ DECODED = {
     "Contribution": Contribution,
     "ContributionList": ContributionList,
     "ListEntries": ListEntries,
+    "DialQuery": DialQuery,
+    "DialAnswer": DialAnswer,
+    "Reserved": Reserved,
 }
 """Every type into which something is decoded that a peer sent. `bytes` is what a private run's mail wraps, in
 an envelope."""
