@@ -53,7 +53,7 @@ def load_task(args: argparse.Namespace) -> LoadedConfig:
     """The settings of `swarm task try`: a file of settings, or the defaults with a task of that name."""
     if args.task.endswith(".toml"):
         return load(args, Path(args.task))
-    args.set.append(f"run.task.name={args.task}")
+    args.set = [*args.set, f"run.task.name={args.task}"]
     return load(args, None)
 
 
@@ -72,7 +72,8 @@ def load_fit(args: argparse.Namespace) -> LoadedConfig:
     tokens."""
     if args.model_or_config.endswith(".toml"):
         return load(args, Path(args.model_or_config))
-    args.set[:0] = [f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"]
+    named = f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"
+    args.set = [*named, *args.set]
     return load(args, None)
 
 
@@ -112,9 +113,9 @@ def only_folder(args: argparse.Namespace) -> Path:
 def load_window(args: argparse.Namespace) -> LoadedConfig:
     """The settings of a page; a port in the arguments is used or fails, without a search for a free one."""
     if args.host is not None:
-        args.set.append(f"peer.page.host={args.host}")
+        args.set = [*args.set, f"peer.page.host={args.host}"]
     if args.port is not None:
-        args.set += [f"peer.page.port={args.port}", "peer.page.free=false"]
+        args.set = [*args.set, f"peer.page.port={args.port}", "peer.page.free=false"]
     loaded = load(args, None)
     refuse_run_settings(loaded)
     return loaded

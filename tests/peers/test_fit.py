@@ -256,7 +256,8 @@ def test_a_join_takes_the_role_and_the_precision_that_fit(
     (tmp_path / "model").symlink_to(qwen3["8B"])
     spec = Spec(protocol=1, run=run_dict(config.run), owner="", files={}, genesis=Digest(""), release_size=1)
     invite = Invite(run=Digest("ab" * 32), addresses=(), role=Role.SAMPLER)
-    role, mine = assembly._fitting(invite, RunFolder(tmp_path, spec, invite.run), config, card(10))
+    run = RunFolder(tmp_path, spec, invite.run)
+    role, mine = assembly._fitting(invite, None, config, card(10), run)
     assert (role, mine.peer.engine.quantize) == (Role.SAMPLER, "nf4")
     assert "sampler (nf4) fits this machine" in capsys.readouterr().err
 
