@@ -51,11 +51,16 @@ def join(args: argparse.Namespace) -> int:
     arguments.refuse_run_settings(loaded)
     word = " ".join(args.invite)
     invite = arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
+    role = None if args.role == "auto" else Role(args.role)
+    if (role or invite.role) is Role.OBSERVER and loaded.config.peer.serve != "mirror":
+        raise WrongUsage(
+            "this invite is for observers, who watch: `swarm dashboard` with it shows the swarm, and"
+            " `swarm join --serve mirror` spreads its releases"
+        )
     extras.need(extras.PEER)  # before this peer has a folder
     say(f"run {invite.run[:12]}: loading the program (some seconds; longer the first time)")
     from peers.build import assembly
 
-    role = None if args.role == "auto" else Role(args.role)
     return assembly.join(word, role, loaded, args.folder, args.once)
 
 

@@ -31,7 +31,7 @@ from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import folder_of, kept_up, membership_of, newest_membership, real_host, sources
 from peers.build.run_folder import RunFolder
-from peers.errors import CannotHere, Refusal, WrongUsage, say
+from peers.errors import CannotHere, Refusal, say
 from peers.fit import hardware
 from peers.fit.hardware import Machine
 from peers.roles.observer import Observer
@@ -39,7 +39,6 @@ from peers.roles.programs import program_of
 from peers.roles.seed import Seed
 from peers.runtime import contacts, manners, peer_folder
 from peers.runtime.host import Host
-from peers.runtime.mirror import mirrors
 from peers.runtime.narration import narrated
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import SignalHandler, run_until_signalled
@@ -109,11 +108,6 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     invite = invitations.usable_invite(word, folder, time.time())
     path = folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
-    if chosen is Role.OBSERVER and not mirrors(loaded.config):
-        raise WrongUsage(
-            f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm, and"
-            " `swarm join --serve mirror` spreads its releases"
-        )
     limits = loaded.config.peer.limits
     manners.begin(limits)
     fitting = None
