@@ -47,11 +47,11 @@ def listed(folder: Path, as_json: bool) -> int:
         print(json.dumps([_plain(word) for word in words], indent=2))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("made", "invites as", "ends", "note", "the word ends with"):
-        table.add_column(column)
+    for column in ("made", "role", "ends", "note", "word"):
+        table.add_column(column, no_wrap=column != "note")
     for word in words:
         table.add_row(
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(word.made)),
+            _minute(word.made),
             word.role.value if word.role else "what fits",
             _end(word),
             word.note,
@@ -81,8 +81,11 @@ def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bo
 def _end(word: Word) -> str:
     if word.expires == invites.FOREVER:
         return "never"
-    ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(word.expires))
-    return f"{ends} (over)" if word.expires < time.time() else ends
+    return _minute(word.expires) + (" (over)" if word.expires < time.time() else "")
+
+
+def _minute(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _plain(word: Word) -> dict[str, object]:

@@ -29,8 +29,8 @@ def _who(folder: Path) -> str:
     if not names:
         return "no peer of this folder runs now, and one that is started rests"
     return (
-        f"{', '.join(names)} keep their places, serve releases and compute nothing once the group or step at"
-        " hand is done; `swarm leave` ends them"
+        f"{', '.join(names)} will keep a place in the run, serve releases and compute nothing once the group"
+        " or step at hand is done; `swarm leave` ends that too"
     )
 
 
@@ -42,7 +42,7 @@ def resume(folder: Path) -> int:
         return 0
     pauses.end(folder)
     names = _names(folder)
-    print(f"{', '.join(names) if names else 'its peers'} go on", file=sys.stderr)
+    print(f"no longer paused: {', '.join(names) or 'no peer of this folder runs now'}", file=sys.stderr)
     return 0
 
 
