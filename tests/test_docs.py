@@ -19,7 +19,7 @@ from swarm.learn.trust_region import TRUSTS
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 HOUSE = (DOCS / "architecture.md").read_text(encoding="utf-8")
-GUIDES = [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+GUIDES = [DOCS / "architecture.md", DOCS / "labs.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
 
 
