@@ -206,7 +206,8 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
         except Refusal:
             continue  # nobody gave it to this folder; `swarm invite` says so to whoever asks
         if run.is_owners:
-            local.keep(run.invite_path(role), word, "`swarm invite` prints words to where the run was before")
+            otherwise = "`swarm invite` prints words to where the run was before"
+            local.keep(run.invite_path(role), word, otherwise, secret=True)
         if role in (Role.SAMPLER, Role.LEARNER):
             say(f"to join as a {role.value}:\n  swarm join {word}", sys.stdout)
 

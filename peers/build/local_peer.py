@@ -65,11 +65,16 @@ class LocalPeer:
                 "journal", why and f"events are not in {journal.path}: {why}"
             )
 
-    def keep(self, path: Path, text: str, otherwise: str, checked: bool = False) -> None:
-        """Write an optional file for later starts; when the disk is full, report `otherwise`, the
-        consequence, and go on."""
+    def keep(
+        self, path: Path, text: str, otherwise: str, checked: bool = False, secret: bool = False
+    ) -> None:
+        """Write an optional file for later starts, with a checksum, or for its owner's eyes alone; when the
+        disk is full, report `otherwise`, the consequence, and go on."""
         try:
-            (write_checked if checked else write_durably)(path, text.encode())
+            if checked:
+                write_checked(path, text.encode())
+            else:
+                write_durably(path, text.encode(), mode=0o600 if secret else 0o644)
         except OSError as error:
             self.report(Part.DISK, f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
 

@@ -9,6 +9,8 @@ import pytest
 from test_invitations import address, joined, met, started
 
 from peers import cli
+from peers.build import assembly
+from peers.build.local_peer import open_local_peer
 from swarm import invite
 from swarm.protocol import Role
 
@@ -52,6 +54,15 @@ def test_the_list_is_the_makers_alone_and_holds_a_word_once(
     assert (path / "invites" / "made").stat().st_mode & 0o077 == 0
     (listed,) = json.loads(said(capsys, "--folder", str(path), "--list", "--json"))
     assert listed["note"] == "again", "a public run's word for samplers is the same each time"
+
+
+def test_the_words_of_a_start_are_their_owners_alone(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    with open_local_peer(run.peer_folder(Role.SEED)) as local:
+        assembly._print_invites(local, run, [address(0)])
+    kept = [path for role in Role if (path := run.invite_path(role)).exists()]
+    assert Role.LEARNER in {path.name for path in kept}
+    assert not [path.name for path in kept if path.stat().st_mode & 0o077]
 
 
 def test_a_line_that_a_crash_cut_off_costs_that_line(
