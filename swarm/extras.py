@@ -51,28 +51,23 @@ no torch, which no observer imports (swarm.net.torch_free)."""
 def install(extra: str) -> str:
     """The line that installs an extra into this environment."""
     what = f"'{DISTRIBUTION}[{extra}]'"
-    if _made_by("uv-receipt.toml"):
-        return f"uv tool install --torch-backend auto {what}"
-    if _made_by("pipx_metadata.json"):
-        return f"pipx install --force {what}"
-    return f"pip install {what}"
+    tool = _tool(f"uv tool install --torch-backend auto {what}", f"pipx install --force {what}")
+    return tool or f"pip install {what}"
 
 
 def install_to_watch() -> str:
     """The line that installs what an observer needs, without torch, into this environment."""
-    if _made_by("uv-receipt.toml"):
-        return f"uv pip install --python {sys.prefix} --no-deps {WATCHING}"
-    if _made_by("pipx_metadata.json"):
-        return f"pipx runpip {DISTRIBUTION} install --no-deps {WATCHING}"
-    return f"pip install --no-deps {WATCHING}"
+    install = f"install --no-deps {WATCHING}"
+    tool = _tool(
+        f"uv pip install --python {sys.prefix} --no-deps {WATCHING}", f"pipx runpip {DISTRIBUTION} {install}"
+    )
+    return tool or f"pip {install}"
 
 
 def upgrade() -> str:
     """The line that brings the newest version into this environment, as this one was installed."""
-    if _made_by("uv-receipt.toml"):
-        return f"uv tool upgrade {DISTRIBUTION}"
-    if _made_by("pipx_metadata.json"):
-        return f"pipx upgrade {DISTRIBUTION}"
+    if tool := _tool(f"uv tool upgrade {DISTRIBUTION}", f"pipx upgrade {DISTRIBUTION}"):
+        return tool
     try:
         installed = distribution(DISTRIBUTION)
     except PackageNotFoundError:  # a checkout that is not installed
@@ -112,6 +107,7 @@ def lack(error: ModuleNotFoundError) -> str | None:
     return f"this needs {module}, which is not installed here: {install(EXTRA_OF[module])}"
 
 
-def _made_by(receipt: str) -> bool:
-    """Whether the program that leaves this file made the environment."""
-    return (Path(sys.prefix) / receipt).exists()
+def _tool(uv: str, pipx: str) -> str | None:
+    """The line of the tool that made this environment, by the file that each leaves; None without one."""
+    left = {"uv-receipt.toml": uv, "pipx_metadata.json": pipx}
+    return next((line for receipt, line in left.items() if (Path(sys.prefix) / receipt).exists()), None)

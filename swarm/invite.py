@@ -96,6 +96,11 @@ class Invite(Struct, frozen=True):
     delegate: Delegate | None = None
     """Permission to become a member; strangers' invites have none."""
 
+    def roles(self, private: bool) -> list[Role]:
+        """Those in which its holder may act, in a private run or a public one."""
+        mine = self.role if self.delegate is not None else None
+        return [role for role in Role if role is mine or not membership.needs_membership(role, private)]
+
     def admit(self, peer: PeerId) -> Membership | None:
         """The membership that this invite gives to `peer`; None without a delegation."""
         return admit(self.delegate, peer) if self.delegate is not None else None

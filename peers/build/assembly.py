@@ -48,7 +48,6 @@ from swarm import events
 from swarm import invite as invites
 from swarm.config import Config
 from swarm.config_loading import LoadedConfig, from_run_dict
-from swarm.core.membership import needs_membership
 from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.page_settings import Page
@@ -286,10 +285,10 @@ def _fitting(
     from peers.fit import fits
 
     settings = from_run_dict(run.spec.run)
-    mine = invite.role if invite.delegate is not None else None
-    admitted = [role for role in Role if role is mine or not needs_membership(role, settings.private)]
     case = fits.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
-    choice = fits.choose(case, asked or invite.role, admitted if asked is None else [asked])
+    choice = fits.choose(
+        case, asked or invite.role, invite.roles(settings.private) if asked is None else [asked]
+    )
     if choice.said:
         say(choice.said)
     return choice.role, msgspec.structs.replace(

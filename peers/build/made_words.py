@@ -38,10 +38,7 @@ def keep(folder: Path, word: str, note: str) -> None:
     """Add a word to the list. Raises OSError."""
     path = _list(folder)
     path.parent.mkdir(exist_ok=True)
-    said = invites.read(word, 0.0)
-    line = msgspec.json.encode(
-        Word(word=word, made=time.time(), note=note, role=said.role, expires=said.expires)
-    )
+    line = msgspec.json.encode(_described(word, time.time(), note))
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         write_all(descriptor, line + b"\n")
@@ -59,16 +56,19 @@ def words(run: RunFolder) -> list[Word]:
         path = run.invite_path(role)
         with contextlib.suppress(FileNotFoundError, ValueError, invites.InviteError):
             word = path.read_text().strip()
-            said = invites.read(word, 0.0)
-            found[word] = Word(
-                word=word, made=path.stat().st_mtime, note=note, role=said.role, expires=said.expires
-            )
+            found[word] = _described(word, path.stat().st_mtime, note)
     with contextlib.suppress(FileNotFoundError):
         for line in _list(run.path).read_bytes().splitlines():
             with contextlib.suppress(msgspec.DecodeError):  # the last one, after a crash
                 made = msgspec.json.decode(line, type=Word)
                 found[made.word] = made
     return sorted(found.values(), key=lambda word: word.made)
+
+
+def _described(word: str, made: float, note: str) -> Word:
+    """Raises InviteError."""
+    said = invites.read(word, 0.0)
+    return Word(word=word, made=made, note=note, role=said.role, expires=said.expires)
 
 
 def _list(folder: Path) -> Path:

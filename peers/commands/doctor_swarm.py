@@ -25,13 +25,12 @@ from peers.runtime.frames import Frames, MemberMail
 from swarm import extras, wire
 from swarm.config import Config
 from swarm.config_loading import from_run_dict
-from swarm.core.membership import needs_membership
 from swarm.identity import open_key
 from swarm.invite import Invite
 from swarm.net import torch_free
 from swarm.net.ports import Mail, NetError
 from swarm.net.scopes import Scope, scope_of
-from swarm.protocol import Role, Service
+from swarm.protocol import Service
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -222,12 +221,10 @@ class _Examination:
         from peers.fit import fits, hardware
 
         settings = from_run_dict(run.spec.run)
-        mine = self._invite.role if self._invite.delegate is not None else None
-        admitted = [role for role in Role if role is mine or not needs_membership(role, settings.private)]
         try:
             await spec_transfer.fetch_file(node.mail, peers, run, "config.json")
             case = fits.Case.of(run.model, Config(run=settings, peer=self._config.peer), hardware.machine())
-            choice = fits.choose(case, self._invite.role, admitted)
+            choice = fits.choose(case, self._invite.role, self._invite.roles(settings.private))
         except Unreached as error:
             return self._tell("model", "warn", str(error), "try again later")
         except CannotHere as error:

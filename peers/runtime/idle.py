@@ -18,7 +18,7 @@ def why(host: Host, rate: float = 0.0) -> str:
     phase, roster = host.status.phase, host.roster
     if phase in RESTING and host.rest.reason is not None:
         return host.rest.reason.text
-    fetched = coming(host)
+    fetched = host.releases.coming()
     if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and fetched is not None:
         return fetching(fetched, rate)
     if phase is Phase.NO_POLICY and not any(beat.role in (Role.LEARNER, Role.SEED) for _, beat in roster):
@@ -30,11 +30,6 @@ def why(host: Host, rate: float = 0.0) -> str:
     if phase is Phase.NO_CREDIT:
         return "the learners have all the groups that they can use"
     return PHASES[phase].why
-
-
-def coming(host: Host) -> Fetching | None:
-    """What of a release is fetched now."""
-    return host.releases.blobs.coming() or host.releases.patches.files.coming()
 
 
 def fetching(fetched: Fetching, rate: float) -> str:

@@ -127,7 +127,7 @@ class StatusLine:
     def _look(self) -> None:
         """Once a second: what was released, and how much of a release has come."""
         self._contribution.look()
-        before, self._coming = self._coming, idle.coming(self._host)
+        before, self._coming = self._coming, self._host.releases.coming()
         if before is not None and self._coming is not None:
             self._arrived.add(max(0, self._coming.held - before.held), self._host.now())
 

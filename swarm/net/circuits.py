@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import base58
 
-from swarm.net.mail_pool import Stream
 from swarm.net.ports import NetError, Refused
 from swarm.net.rate import RateLimits
+from swarm.net.streams import Stream, StreamDaemon, read_message, varint
 from swarm.types import PeerId
 
 log = logging.getLogger(__name__)
@@ -48,28 +47,12 @@ PIECE = 1 << 16
 """Bytes read at a time."""
 
 
-class RelayDaemon(Protocol):
-    """What a relay needs of p2pd (swarm.net.p2pd.Daemon)."""
-
-    async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream:
-        """A new stream to a peer's handler `name`. Raises Unreachable or Silent."""
-        ...
-
-    async def on_stream(
-        self,
-        name: str,
-        handler: Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    ) -> None:
-        """Call `handler` for each stream that a peer opens to `name`."""
-        ...
-
-
 class Circuits:
     """One relay. `attach` gives it each new p2pd."""
 
     def __init__(
         self,
-        line: Callable[[], Awaitable[RelayDaemon]],
+        line: Callable[[], Awaitable[StreamDaemon]],
         hang_up: Callable[[asyncio.StreamWriter], None],
         limits: RateLimits,
     ) -> None:
@@ -81,7 +64,7 @@ class Circuits:
         """Both ends of each connection."""
         self._closing = False
 
-    async def attach(self, daemon: RelayDaemon) -> None:
+    async def attach(self, daemon: StreamDaemon) -> None:
         await daemon.on_stream(HOP, self._hop)
 
     def reserve(self, peer: PeerId) -> float:
@@ -104,7 +87,7 @@ class Circuits:
         assert task is not None
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                target = _connect_target(await _message(reader))
+                target = _connect_target(await read_message(reader, MESSAGE_LIMIT))
                 far = await self._accepted(task, source, target)
             writer.write(_framed(_hop_status(far if isinstance(far, int) else OK)))
             if not isinstance(far, int):
@@ -143,7 +126,7 @@ class Circuits:
         reader, writer = await (await self._line()).open_stream(target, STOP, HANDSHAKE_SECONDS)
         try:
             writer.write(_framed(_stop_connect(source)))
-            if (status := _fields(await _message(reader)).get(4)) != OK:
+            if (status := _fields(await read_message(reader, MESSAGE_LIMIT)).get(4)) != OK:
                 raise ConnectionError(f"it answers {status!r}")
         except BaseException:
             self._hang_up(writer)
@@ -174,21 +157,6 @@ class Circuits:
 
 
 # --- messages: protobuf of four fields, of which a relay reads two ------------------------------------------
-
-
-async def _message(reader: asyncio.StreamReader) -> bytes:
-    size = shift = 0
-    while True:
-        byte = (await reader.readexactly(1))[0]
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-        if shift > 14:
-            raise ConnectionError("a message without an end")
-    if size > MESSAGE_LIMIT:
-        raise ConnectionError(f"a message of {size} bytes")
-    return await reader.readexactly(size)
 
 
 def _fields(message: bytes) -> dict[int, int | bytes]:
@@ -227,22 +195,18 @@ def _connect_target(message: bytes) -> PeerId | None:
 
 def _hop_status(status: int) -> bytes:
     """HopMessage{type 1 = STATUS 2, status 5}, without a limit: the connection is as good as a direct one."""
-    return b"\x08\x02\x28" + _packed(status)
+    return b"\x08\x02\x28" + varint(status)
 
 
 def _stop_connect(source: PeerId) -> bytes:
     """StopMessage{type 1 = CONNECT 0, peer 2{id 1}}."""
     raw = base58.b58decode(source)
-    peer = b"\x0a" + _packed(len(raw)) + raw
-    return b"\x08\x00\x12" + _packed(len(peer)) + peer
-
-
-def _packed(number: int) -> bytes:
-    return bytes((number,)) if number < 0x80 else bytes((number & 0x7F | 0x80, number >> 7))
+    peer = b"\x0a" + varint(len(raw)) + raw
+    return b"\x08\x00\x12" + varint(len(peer)) + peer
 
 
 def _framed(message: bytes) -> bytes:
-    return _packed(len(message)) + message
+    return varint(len(message)) + message
 
 
 def _now() -> float:

@@ -20,14 +20,14 @@ import math
 import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
 
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.limits import FRAME_LIMIT
-from swarm.net.mail_pool import Pool, Stream
+from swarm.net.mail_pool import Pool
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 from swarm.net.step_deadline import StepDeadline
+from swarm.net.streams import Stream, StreamDaemon
 from swarm.net.turns import AnswerTurns, no_turn
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
@@ -68,22 +68,6 @@ BROKEN = (OSError, EOFError)
 CROWDED = b"busy: too many calls at once, try later"
 
 
-class MailDaemon(Protocol):
-    """What mail needs of p2pd (swarm.net.p2pd.Daemon)."""
-
-    async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream:
-        """A new stream to a peer's handler `name`. Raises Unreachable or Silent."""
-        ...
-
-    async def on_stream(
-        self,
-        name: str,
-        handler: Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    ) -> None:
-        """Call `handler` for each stream that a peer opens to `name`."""
-        ...
-
-
 class StreamMail:
     """The Mail port. `line()` waits for the current p2pd, `find(peer)` makes p2pd dial a peer by remembered
     addresses."""
@@ -91,7 +75,7 @@ class StreamMail:
     def __init__(
         self,
         run: Digest,
-        line: Callable[[], Awaitable[MailDaemon]],
+        line: Callable[[], Awaitable[StreamDaemon]],
         find: Callable[[PeerId, float], Awaitable[None]],
         hang_up: Callable[[asyncio.StreamWriter], None],
         bug: Callable[[str, str], None],
@@ -209,12 +193,12 @@ class StreamMail:
         """Serve peers for which `regular` is true before strangers."""
         self._slots.regular = regular
 
-    async def attach(self, line: MailDaemon) -> None:
+    async def attach(self, line: StreamDaemon) -> None:
         """Register all services with a new p2pd."""
         for service in self._services:
             await self._register(line, service)
 
-    async def _register(self, line: MailDaemon, service: str) -> None:
+    async def _register(self, line: StreamDaemon, service: str) -> None:
         async def accept(peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._accept(service, peer, reader, writer)
 

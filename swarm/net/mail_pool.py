@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from swarm.net.streams import Stream
+
 STREAMS_TO_ONE = 8
 """Streams open at once to one service of one peer; more do not make a link faster, and p2pd fails at 256 to
 one peer."""
-
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass

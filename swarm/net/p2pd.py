@@ -17,7 +17,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,8 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarm.config import Listen
 from swarm.net.addresses import Address
 from swarm.net.dialling import PROBE_SECONDS, knock
+from swarm.net.streams import StreamHandler, read_message, varint
 from swarm.types import PeerId
-
-StreamHandler = Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 START_SECONDS = 20.0
 """Seconds for p2pd to start: it needs 0.2; a machine that compiles something next to it has needed 10."""
@@ -257,7 +256,7 @@ class Daemon(P2P):
     ) -> AsyncIterator[tuple[PeerId, bytes]]:
         while True:
             try:
-                message = pb.PSMessage.FromString(await _read(reader))
+                message = pb.PSMessage.FromString(await read_message(reader, 2 * MESSAGE_LIMIT))
             except (OSError, EOFError) as error:
                 raise Unreachable("p2pd of this peer is gone") from error
             if len(message.data) <= limit:
@@ -278,9 +277,9 @@ class Daemon(P2P):
                     self._daemon_listen_maddr["unix"], limit=READ_AHEAD
                 )
                 body = request.SerializeToString()
-                writer.write(_varint(len(body)) + body)
+                writer.write(varint(len(body)) + body)
                 await writer.drain()
-                response = pb.Response.FromString(await _read(reader))
+                response = pb.Response.FromString(await read_message(reader, 2 * MESSAGE_LIMIT))
             if response.type == pb.Response.ERROR:
                 raise Unreachable(" ".join(response.error.msg.split()))
             answered, writer = writer, None
@@ -305,31 +304,6 @@ def _over_relay(address: bytes) -> bool:
     # The protocol's number is searched first: taking addresses apart costs more than all the rest of the
     # answer.
     return _CIRCUIT in address and "/p2p-circuit" in str(Multiaddr(address))
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    """A frame of the control socket: varint length, body."""
-    size = shift = 0
-    while True:
-        byte = (await reader.readexactly(1))[0]
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            break
-        if shift > 35:
-            raise ConnectionError("the control socket is out of step")
-    if size > 2 * MESSAGE_LIMIT:
-        raise ConnectionError(f"a frame of {size} bytes on the control socket")
-    return await reader.readexactly(size)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def _base58(raw: bytes) -> PeerId:
