@@ -102,8 +102,9 @@ class OtherLearners:
 
     def at_release(self, release: Release) -> PeerId | None:
         """A learner that is at a release, its publisher first."""
-        found = [peer for peer, beat in self._all_beats().items() if beat.weights == release.weights]
-        return release.publisher if release.publisher in self._all_beats() else next(iter(found), None)
+        beats = self._all_beats()
+        found = (peer for peer, beat in beats.items() if beat.weights == release.weights)
+        return release.publisher if release.publisher in beats else next(found, None)
 
     def batch_closed_elsewhere(self) -> bool:
         """Another learner at my version has closed its batch: then a smaller batch in the common round is
