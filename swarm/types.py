@@ -180,7 +180,7 @@ class Release(Struct, tag="release"):
     """`weights` of the version before."""
     publisher: PeerId
     learners: Count
-    """How many learners averaged for it."""
+    """How many learners averaged for it; 0 where its publisher does not know."""
     groups: Count
     """How many groups were trained on for it: of two releases of one version the larger wins."""
     released: Finite

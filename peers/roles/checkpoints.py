@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -20,9 +21,15 @@ from swarm.types import Digest, Struct
 
 
 class Progress(Struct):
-    """What a learner's checkpoint holds besides weights and optimizer."""
+    """What a learner's version was made of. A checkpoint holds it besides weights and optimizer, so that the
+    learner can release that version as it would have been released before."""
 
     parent: Digest
+    """Of the version before."""
+    learners: int = 0
+    """How many averaged for it; 0 where that is not known."""
+    groups: int = 0
+    """How many were trained on for it."""
 
 
 class Checkpoints:
@@ -36,28 +43,29 @@ class Checkpoints:
         """Checkpoints are written to `folder`; None writes none. `saved(version)`: one is on the disk."""
         self._host, self._learner, self._folder, self._saved = host, learner, folder, saved
 
-    def resume(self) -> Digest | None:
-        """Restore the learner. Returns the parent of the restored version, None when there is no checkpoint.
+    def resume(self) -> Progress | None:
+        """Restore the learner. Returns what the restored version was made of, None when there is no
+        checkpoint.
 
         A checkpoint that cannot be used costs the optimizer's moments only.
         """
         if self._folder is None or not self._folder.exists():
             return None
         try:
-            held = self._learner.restore(self._folder, partial(msgspec.convert, type=Progress))
+            return cast(
+                Progress, self._learner.restore(self._folder, partial(msgspec.convert, type=Progress))
+            )
         except (OSError, ValueError, RankLost) as error:
             text = f"{error}: going on from the newest release with a fresh optimizer"
             self._host.emit(events.Noted, level="warning", text=text)
             return None
-        return held.parent
 
-    async def save(self, parent: Digest) -> None:
+    async def save(self, progress: Progress) -> None:
         """Write a checkpoint; a full disk costs the checkpoint, training goes on."""
         host, learner = self._host, self._learner
         if self._folder is None or learner.version < 0:
             return
         start = host.now()
-        progress = Progress(parent=parent)
         try:
             await host.ports.work.run(Kind.SAVE, learner.save, self._folder, msgspec.to_builtins(progress))
         except OSError as error:

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from peers.roles.catch_up import CatchUp
-from peers.roles.checkpoints import Checkpoints
+from peers.roles.checkpoints import Checkpoints, Progress
 from peers.roles.common_round import CommonRound
 from peers.roles.gradients import Gradients
 from peers.roles.learner_inbox import Decoder, LearnerInbox
@@ -107,7 +107,7 @@ class LearnerPeer:
             await self._run_rounds()
             for task in beside:
                 task.cancel()
-        await self.checkpoints.save(self.own_release.parent)
+        await self.checkpoints.save(self.own_release.made_of)
         self.inbox.report()
 
     async def _run_rounds(self) -> None:
@@ -135,8 +135,8 @@ class LearnerPeer:
         }
 
     async def _begin(self) -> None:
-        if (parent := self.checkpoints.resume()) is not None:
-            await self._hold_loaded(parent, -1, Digest(""))
+        if (made_of := self.checkpoints.resume()) is not None:
+            await self._hold_loaded(made_of, -1, Digest(""))
             # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
         wait_until = self.host.now() + SETTLE
@@ -282,15 +282,17 @@ class LearnerPeer:
         # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(members):
             return Cause.AHEAD_SEEN
-        start, self.own_release.parent = host.now(), self.own_release.weights
+        start = host.now()
         metrics = await self._gradients.step(self.learner.step, gradient, self._batch)
         if isinstance(metrics, Cause):
             self._forget_batch()
             return metrics
-        groups = len(self._batch) * len(members)
+        made_of = Progress(
+            parent=self.own_release.weights, learners=len(members), groups=len(self._batch) * len(members)
+        )
         self._record_step(gradient, metrics, start)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot, host.releases.draft)
-        self.own_release.begin(snapshot, members, groups)
+        self.own_release.begin(snapshot, made_of, members)
         await self._save_in_turn()
         return Cause.STEPPED
 
@@ -324,7 +326,7 @@ class LearnerPeer:
     async def _save_in_turn(self) -> None:
         """Write a checkpoint at every `release.checkpoint_every`-th version."""
         if self.learner.version % self.host.config.run.release.checkpoint_every == 0:
-            await self.checkpoints.save(self.own_release.parent)
+            await self.checkpoints.save(self.own_release.made_of)
 
     async def fetch(self) -> Cause:
         """Load the swarm's release, which is ahead of this learner or differs from it."""
@@ -335,16 +337,16 @@ class LearnerPeer:
         self._give_back_batch()
         if behind is None:
             return Cause.FETCH_FAILED
-        await self._hold_loaded(behind.parent, had.version, had.weights)
+        made_of = Progress(parent=behind.parent, learners=behind.learners, groups=behind.groups)
+        await self._hold_loaded(made_of, had.version, had.weights)
         self._catch_up.took(behind, had)
         self.host.beat_now()
         return Cause.LOADED
 
-    async def _hold_loaded(self, parent: Digest, had: int, weights: Digest) -> None:
-        """Hold and compare the version that I loaded, which was made from `parent`; before I had the version
-        `had` with these weights."""
-        self.own_release.parent = parent
+    async def _hold_loaded(self, made_of: Progress, had: int, weights: Digest) -> None:
+        """Hold and compare the version that I loaded; before I had the version `had` with these weights."""
         draft = self.host.releases.draft
-        self.own_release.begin(await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft))
+        snapshot = await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft)
+        self.own_release.begin(snapshot, made_of)
         await self.own_release.packed()
-        self.trained.loaded(parent, had, weights)
+        self.trained.loaded(made_of.parent, had, weights)

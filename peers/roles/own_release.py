@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from peers.roles.checkpoints import Progress
 from peers.roles.next_release import NextRelease
 from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
@@ -57,13 +58,12 @@ class OwnRelease:
         """`idle()` is whether the round has nothing to do."""
         self.host, self.learner, self._other_learners = host, learner, other_learners
         self.next = NextRelease(host, self.above, idle)
-        self.parent = Digest("")
-        """Digest of the weights that my version was made from."""
+        self.made_of = Progress(parent=Digest(""))
+        """What my version was made of."""
         self.due: float | None = None
         """When it is my turn to publish my version; None while it is not."""
         self._members: Collection[PeerId] = ()
         """Of the round that made my version; nobody where it was loaded."""
-        self._groups = 0
         self._snapshot: Snapshot | None = None
         """My version, until it is packed."""
         self._packed: Weights | None = None
@@ -82,8 +82,8 @@ class OwnRelease:
         """My version, as it is now."""
         version, known = self.learner.version, self.host.releases.lines.lineage.knows
         mine = (version, self.weights)
-        released = mine if known(mine) else (version - 1, self.parent)
-        return Had(version, self.weights, self.parent, self._members, released)
+        released = mine if known(mine) else (version - 1, self.made_of.parent)
+        return Had(version, self.weights, self.made_of.parent, self._members, released)
 
     # --- mine and others' -----------------------------------------------------------------------------------
 
@@ -140,11 +140,10 @@ class OwnRelease:
 
     # --- publishing -----------------------------------------------------------------------------------------
 
-    def begin(self, snapshot: Snapshot, members: Collection[PeerId] = (), groups: int = 0) -> None:
-        """My version is a new one, which a round of `members` made of so many groups; or nobody: it was
-        loaded."""
+    def begin(self, snapshot: Snapshot, made_of: Progress, members: Collection[PeerId] = ()) -> None:
+        """My version is a new one, which a round of `members` made; or nobody: it was loaded."""
         self._snapshot, self._packed, self._prepared, self.due = snapshot, None, None, None
-        self._members, self._groups = members, groups
+        self.made_of, self._members = made_of, members
         self._first = bool(members) and self._turn() == 0
         self.host.status.early = self.host.status.early and bool(members)
         self._other_learners.set_releasing(bool(members))
@@ -222,8 +221,9 @@ class OwnRelease:
     async def _prepare(self, packed: Weights) -> bool:
         """Make the release of my version. False when nobody needs it any more: a release came meanwhile."""
         if self._prepared is None:
+            made_of = self.made_of
             prepared = await self.host.releases.prepare(
-                packed, parent=self.parent, learners=len(self._members), groups=self._groups
+                packed, parent=made_of.parent, learners=made_of.learners, groups=made_of.groups
             )
             if self._packed is not packed:
                 return False

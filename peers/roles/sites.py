@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from peers.roles.checkpoints import Progress
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import Decoder, Scored
 from peers.roles.round_totals import RoundTotals
@@ -195,7 +196,7 @@ class SiteLearnerPeer(LearnerPeer):
                 self.exchange.refuse(str(error))
                 return False
         self.exchange.used(taken)
-        self.own_release.parent = self.own_release.weights
+        made_of = Progress(parent=self.own_release.weights, learners=len(taken.members), groups=taken.groups)
         scaled = {peer: float(f"{share:.3g}") for peer, share in sorted(taken.scaled.items())}
         host.emit(
             events.Averaged,
@@ -215,9 +216,9 @@ class SiteLearnerPeer(LearnerPeer):
         self._begin_version(mine)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot)
         if host.ports.me in taken.members:
-            self.own_release.begin(snapshot, taken.members, taken.groups)
+            self.own_release.begin(snapshot, made_of, taken.members)
         else:
-            self.own_release.begin(snapshot)
+            self.own_release.begin(snapshot, made_of)
             await self.own_release.packed()
             self.own_release.wait_turns(len(taken.members))
         return True

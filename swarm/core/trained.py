@@ -121,7 +121,7 @@ def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
 
 
 def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:
-    """Whether a round of `members` from `parent` may have made this release. One that a member published from
-    its checkpoint tells no learners."""
+    """Whether a round of `members` from `parent` may have made this release. One of a checkpoint that
+    does not hold how many they were tells 0 learners."""
     count = release.learners in (0, len(members))
     return release.publisher in members and count and release.parent == parent

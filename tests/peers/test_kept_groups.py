@@ -12,7 +12,7 @@ from test_roles_swarm import scenario
 from peers.commands import sim
 from swarm.config import Releasing
 from swarm.core.audit import Audit, audit
-from swarm.events import AnyEvent, Returned
+from swarm.events import AnyEvent, Released, Returned, Started, Trained
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 
@@ -53,6 +53,19 @@ def test_a_lone_learner_trains_again_what_was_trained_after_its_checkpoint(tmp_p
     _, account = played(script, tmp_path)
     assert account.passed, (account.lost, account.doubled)
     assert account.acknowledged > 50
+
+
+def test_a_restarted_learner_releases_its_version_as_it_was_made(tmp_path: Path) -> None:
+    """It ended between a checkpoint and the release of the same version."""
+    kill = Fault(at=10.0, fault="bounce", peer="learner-0", down=2.0, step="announcing")
+    script = scenario(0.7, (1, 3), kill, release=Releasing(checkpoint_every=1))
+    told, _ = played(script, tmp_path)
+    mine = [event for event in told if event.peer == "learner-0"]
+    lives = [k for k, event in enumerate(mine) if isinstance(event, Started)]
+    before, after = mine[: lives[1]], mine[lives[1] :]
+    step = [event for event in before if isinstance(event, Trained)][-1]
+    release = next(event.release for event in after if isinstance(event, Released))
+    assert (release.version, release.learners, release.groups) == (step.version, 1, step.groups)
 
 
 @pytest.mark.parametrize("seed", [2, 3, 5])
