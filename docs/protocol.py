@@ -22,7 +22,8 @@ def page() -> str:
     return f"""# What goes over the wire
 
 Made of the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The nouns are in
-`swarm/types.py`, `swarm/run_types.py` and `swarm/events.py`, the envelope around them in `swarm/wire.py`.
+`swarm/types.py`, `swarm/run_types.py`, `swarm/site_types.py` and `swarm/events.py`, the envelope around them
+in `swarm/wire.py`.
 
 Versions: the protocol of a run, in its specification and its invites, is {PROTOCOL}; the schema of the
 envelope, in every frame, is {SCHEMA}. A frame of another schema or run is refused. Unknown fields are

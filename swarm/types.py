@@ -216,53 +216,6 @@ class TrainedSteps(Struct, tag="trained"):
     steps: Annotated[tuple[TrainedStep, ...], Meta(max_length=4096)]
 
 
-class Contribution(Struct, tag="contribution"):
-    """What a learner on a slow line trained since a version: the address of its bytes
-    (swarm.learn.contribution). Signed by its learner's envelope."""
-
-    version: int
-    """That it starts from."""
-    weights: Digest
-    """Of that version."""
-    learner: PeerId
-    root: Digest
-    """Of its blocks."""
-    size: int
-    groups: int
-    """Trained on for it."""
-    weight: Finite
-    """In the mean of contributions, in full groups."""
-
-
-class ContributionList(Struct, tag="contributions"):
-    """The contributions that count in the next version: the address of its entries. Signed by its leader's
-    envelope."""
-
-    version: int
-    """That they start from."""
-    weights: Digest
-    leader: PeerId
-    root: Digest
-    """Of the blocks of its entries, as msgpack."""
-    size: int
-
-
-class ListEntry(Struct):
-    """One contribution of a list."""
-
-    learner: PeerId
-    root: Digest
-    size: int
-    groups: int
-    weight: Finite
-    """In the weighted mean; above 0."""
-    share: Finite
-    """Factor of the contribution: 1, or less when its norm is far beyond the usual."""
-
-
-ListEntries = Annotated[tuple[ListEntry, ...], Meta(max_length=4096)]
-
-
 class ReleaseQuery(Struct, tag="sought"):
     """Asks a sampler for the release that its group names."""
 

@@ -44,14 +44,12 @@ from swarm.protocol import SCHEMA, Phase, Role
 from swarm.run_types import Delegation, Membership, Spec
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.site_types import Contribution, ContributionList, ListEntries
 from swarm.types import (
     Array,
     Beat,
-    Contribution,
-    ContributionList,
     Digest,
     Group,
-    ListEntries,
     PeerId,
     Receipt,
     Release,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import beat
 
-from swarm import run_types, types, wire
+from swarm import run_types, site_types, types, wire
 from swarm.identity import Keyring
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit
 from swarm.protocol import SCHEMA, Role
@@ -74,7 +74,7 @@ CLOSED = types.BatchRewards(
     completions=types.Moments(count=8, mean=0.5, square=2.0),
     groups=types.Moments(count=2, mean=0.5, square=0.125),
 )
-CONTRIBUTION = types.Contribution(
+CONTRIBUTION = site_types.Contribution(
     version=1,
     weights=Digest("a" * 64),
     learner=ME.me,
@@ -98,8 +98,10 @@ NOUNS = [
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     types.Patch(base=Digest("a" * 64), root=Digest("b" * 64), size=1),
     CONTRIBUTION,
-    types.ContributionList(version=1, weights=Digest("a" * 64), leader=ME.me, root=Digest("b" * 64), size=1),
-    types.ListEntry(learner=ME.me, root=Digest("b" * 64), size=1, groups=1, weight=1.0, share=1.0),
+    site_types.ContributionList(
+        version=1, weights=Digest("a" * 64), leader=ME.me, root=Digest("b" * 64), size=1
+    ),
+    site_types.ListEntry(learner=ME.me, root=Digest("b" * 64), size=1, groups=1, weight=1.0, share=1.0),
     ReleaseQuery(version=1, weights=Digest("a" * 64), released=1.0),
     WayQuery(to=Digest("a" * 64), held=(Digest("b" * 64),)),
     Way(releases=(b"sealed",)),
@@ -129,7 +131,7 @@ def open_(frame: bytes, limit: Limit = MAIL_LIMIT) -> wire.Opened:
 def test_every_noun_is_tried_here() -> None:
     nouns = {
         kind
-        for kind in [*vars(types).values(), *vars(run_types).values()]
+        for kind in [*vars(types).values(), *vars(run_types).values(), *vars(site_types).values()]
         if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Struct
     }
     assert nouns == {type(noun) for noun in NOUNS}

@@ -30,14 +30,8 @@ from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.protocol import Kind, Role, Service, Topic
-from swarm.types import (
-    Contribution,
-    ContributionList,
-    Digest,
-    ListEntries,
-    ListEntry,
-    PeerId,
-)
+from swarm.site_types import Contribution, ContributionList, ListEntries, ListEntry
+from swarm.types import Digest, PeerId
 
 KEEP = 4
 """Versions whose lists and contributions are held: who is late takes the steps that it missed."""

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from swarm.core.releases import publishers
 from swarm.core.standing import Claim, standings
-from swarm.types import Contribution, Digest, ListEntry, PeerId
+from swarm.site_types import Contribution, ListEntry
+from swarm.types import Digest, PeerId
 
 PATIENCE = 10.0
 """Seconds that the smallest contribution may take from where it was named to here."""

@@ -17,7 +17,8 @@ from swarm.core.site_lists import (
     objection,
     turn,
 )
-from swarm.types import Contribution, Digest, ListEntry, PeerId
+from swarm.site_types import Contribution, ListEntry
+from swarm.types import Digest, PeerId
 
 WEIGHTS = Digest("a" * 64)
 A, B, C = (PeerId(name) for name in "ABC")

@@ -27,7 +27,8 @@ from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role, Topic
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Contribution, ContributionList, Digest, ListEntry, PeerId
+from swarm.site_types import Contribution, ContributionList, ListEntry
+from swarm.types import Digest, PeerId
 
 CONFIG = Config(
     run=Run(
