@@ -219,6 +219,7 @@ def _add_reading(commands: Any) -> None:
     it.add_argument(
         "target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it"
     )
+    _add_push(commands)
     about = "say whether this machine can take part, and in the run of WORD, and what to do if not"
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
@@ -239,6 +240,19 @@ def _add_reading(commands: Any) -> None:
     it = add_command(commands, "objectives", verbs.objectives, about, "swarm objectives gepo", ("json",))
     it.add_argument("names", metavar="NAME", nargs="*", help="without one: all, a line each")
     _add_bench(commands)
+
+
+def _add_push(commands: Any) -> None:
+    about = "upload the newest policy to the Hugging Face Hub, with a card that says how it was trained"
+    it = add_command(commands, "push", verbs.push, about, "swarm push ada/my-model", ("folder",))
+    it.add_argument(
+        "repo", metavar="REPO", help="owner/name, or a name of your own; made where it is not there"
+    )
+    only = "write the folder with its card to DIR instead, and upload nothing"
+    it.add_argument("--to", metavar="DIR", type=Path, help=only)
+    it.add_argument("--public", action="store_true", help="a new repository can be seen by everybody")
+    named = "such as apache-2.0 (default: that of the model which the run started from, where it is known)"
+    it.add_argument("--license", metavar="ID", help=named)
 
 
 def _add_windows(commands: Any) -> None:

@@ -152,9 +152,17 @@ def leave(args: argparse.Namespace) -> int:
 
 def export(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import status as program
+    from peers.commands import export as program
 
     return program.export(folder, args.target)
+
+
+def push(args: argparse.Namespace) -> int:
+    extras.need(extras.PEER)
+    folder = arguments.only_folder(args)
+    from peers.commands import push as program
+
+    return program.push(folder, args.repo, args.to, args.public, args.license)
 
 
 def invite_(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ PEER = "peer"
 EXTRA_OF = {
     "datasets": PEER,
     "hivemind": PEER,
+    "huggingface_hub": PEER,
     "math_verify": PEER,
     "peft": PEER,
     "safetensors": PEER,

@@ -1,4 +1,4 @@
-"""What people are told of lines of a journal that are no events."""
+"""The journals of a run folder, and what people are told of lines in them that are no events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from pathlib import Path
 
 from peers.errors import WrongUsage, say
 from swarm.events import AnyEvent
-from swarm.journal import Damage, read_journal
+from swarm.journal import Damage, Tail, read_journal
+from swarm.protocol import Role
+
+
+def tails(folder: Path) -> list[Tail]:
+    """The seed's journal, which has all that others told, or those of all peers."""
+    seed = folder / "peers" / Role.SEED / "journal.jsonl"
+    paths = [seed] if seed.exists() else sorted(folder.glob("peers/*/journal.jsonl"))
+    return [Tail(path, tell_first) for path in paths]
 
 
 def tell_first(damage: Damage) -> None:

@@ -28,6 +28,8 @@ MEANT = {
     "ps": "status",
     "page": "dashboard",
     "save": "export",
+    "upload": "push",
+    "publish": "push",
     "check": "doctor",
     "--role": "--as",
     "--rol": "--as",

@@ -12,7 +12,7 @@ import pytest
 from peers.build import run_folder, spec_transfer
 from peers.build.local_peer import open_local_peer
 from peers.build.run_folder import RunFolder
-from peers.commands import status
+from peers.commands import export, status
 from peers.errors import CannotHere
 from peers.runtime.peer_folder import PeerFolder, running
 from swarm.blocks import Blocks
@@ -98,7 +98,7 @@ def test_a_model_file_that_is_damaged_is_neither_served_nor_exported(
     flip(run.model / name, 40)
     assert [*spec_transfer.damaged_files(run)] == [name]
     with pytest.raises(CannotHere, match=f"{name} is damaged"):
-        status.export(run.path, tmp_path / "out")
+        export.export(run.path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -112,7 +112,7 @@ def test_what_peers_kept_is_exported_though_their_keys_are_damaged(run: RunFolde
     peer = run.path / "peers" / "sampler-1"
     (peer / "releases").mkdir(parents=True)
     (peer / "key").write_bytes(b"")
-    assert status.newest_weights(run.path, run)[0] == 0
+    assert export.newest_weights(run.path, run)[0] == 0
 
 
 def test_a_mark_beside_a_release_whose_number_has_changed_is_not_believed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers.build import run_folder
 from peers.build.run_folder import RunFolder
-from peers.commands import status
+from peers.commands import export
 from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
@@ -144,7 +144,7 @@ def test_a_version_0_that_was_damaged_is_not_given_out(run: RunFolder, tmp_path:
         with pytest.raises(CannotHere, match=r"damaged.*bring the file back"):
             run.genesis()
         with pytest.raises(CannotHere, match="damaged"):
-            status.export(run.path, tmp_path / "out")
+            export.export(run.path, tmp_path / "out")
     genesis.unlink()
     assert run.genesis() is None
 
@@ -173,13 +173,13 @@ def test_the_best_release_that_is_whole_on_a_peers_disk_is_what_is_exported(
         )
         (seed / "releases").mkdir(exist_ok=True)
         (seed / "releases" / blocks.root).write_bytes(frames.seal(release, RELEASE_LIMIT))
-    assert status.newest_weights(run.path, run) == (20, b"weights of version 20")
+    assert export.newest_weights(run.path, run) == (20, b"weights of version 20")
     (seed / "blobs" / Blocks.of(b"weights of version 20").root).write_bytes(b"weights of version 2?")
-    assert status.newest_weights(run.path, run) == (3, b"weights of version 3")
+    assert export.newest_weights(run.path, run) == (3, b"weights of version 3")
     assert "release 20" in capsys.readouterr().err
     for word in (seed / "releases").iterdir():
         word.write_bytes(word.read_bytes()[:50])
-    assert status.newest_weights(run.path, run)[0] == 0
+    assert export.newest_weights(run.path, run)[0] == 0
 
 
 def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Path, policy: Path) -> None:
@@ -246,7 +246,7 @@ def test_what_is_exported_is_what_was_trained(
     ahead = events.Heard(at=NOW, peer=seed, subject=seed, beat=beat(role=Role.SEED, version=7))
     (run.path / "peers" / "seed").mkdir(parents=True)
     (run.path / "peers" / "seed" / "journal.jsonl").write_bytes(to_line(ahead))
-    assert status.export(run.path, tmp_path / "out") == 0
+    assert export.export(run.path, tmp_path / "out") == 0
     assert "version 7 was made, and its bytes had not come" in capsys.readouterr().err
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")

@@ -1,0 +1,156 @@
+"""`swarm export`: writes the newest policy that this machine holds as a Hugging Face folder.
+
+    releases of all peers here --the best that is whole--> weights --> model and tokenizer, and `adapter/`
+
+Not handled here: what peers keep of releases (peers.runtime.releases), a model's way to the Hub
+(peers.commands.push).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from dashboard.state import State, fold
+from peers.build import run_folder, spec_transfer
+from peers.build.run_folder import RunFolder
+from peers.commands import journals
+from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.runtime.frames import Frames
+from peers.runtime.peer_folder import RELEASES
+from swarm import wire
+from swarm.blocks import Blocks
+from swarm.config import Run
+from swarm.config_loading import from_run_dict
+from swarm.core.releases import rank
+from swarm.identity import Keyring
+from swarm.limits import RELEASE_LIMIT
+from swarm.types import Release
+
+
+class Exported(NamedTuple):
+    version: int
+    state: State
+    """What the journals of the folder tell of the run."""
+
+
+def export(folder: Path, target: Path) -> int:
+    """Write the newest policy of this machine. Of a run with adapters: the merged model, and `adapter/`,
+    which PeftModel and vLLM load on the base."""
+    run = opened(folder)
+    version = write(run, target, portable=False).version
+    print(target)
+    print(
+        f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r})"
+        " loads it",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def opened(folder: Path) -> RunFolder:
+    """The run of a folder. Raises WrongUsage."""
+    run = run_folder.read(folder)
+    if run is None:
+        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+    return run
+
+
+def check_target(target: Path) -> None:
+    """Raise WrongUsage for a folder with something else in it."""
+    if target.exists() and any(target.iterdir()) and not (target / "config.json").exists():
+        raise WrongUsage(f"{target} is not empty and not a model folder: name another one")
+
+
+def write(run: RunFolder, target: Path, portable: bool) -> Exported:
+    """Write the newest policy to `target`. `portable`: for other machines, too, so an adapter whose base is a
+    folder of this one is left out. Raises UserError."""
+    check_target(target)
+    for sentence in spec_transfer.damaged_files(run).values():
+        raise CannotHere(sentence)
+    version, weights = newest_weights(run.path, run)
+    settings = from_run_dict(run.spec.run)
+    state = _told(run.path, settings)
+    if state.version > version:
+        print(
+            f"version {state.version} was made, and its bytes had not come to this folder: {version} is the"
+            " newest that is whole here",
+            file=sys.stderr,
+        )
+    if settings.model.training == "full":
+        _write_policy(run.model, run.model, weights, target)
+    else:
+        _write_merged(run.model, settings, weights, target, portable)
+    return Exported(version, state)
+
+
+def _told(folder: Path, settings: Run) -> State:
+    state = State(settings)
+    for tail in journals.tails(folder):
+        for event in tail.news():
+            fold(state, event)
+    return state
+
+
+def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None:
+    """Write weights of the architecture in `base`, with the other files of `model`."""
+    from swarm.learn.model import load_policy
+
+    load_policy(base, dtype="bfloat16", data=weights).save_pretrained(target)
+    for name in run_folder.MODEL_FILES:
+        if name != "config.json" and (model / name).exists():
+            shutil.copyfile(model / name, target / name)
+
+
+def _write_merged(model: Path, run: Run, weights: bytes, target: Path, portable: bool) -> None:
+    from peers.build import base_model
+    from swarm.learn import adapters
+    from swarm.learn.model import load_policy
+
+    base = base_model.base(model, run)
+    _write_policy(model, base, adapters.merged(load_policy(base), run.lora, weights), target)
+    travelled = base == model  # its weights came with the run: they are those of no Hub id
+    if portable and travelled:
+        return
+    name = str(base.resolve()) if travelled else run.model.name
+    adapters.write_folder(target / "adapter", Blocks.of(weights), run.lora, name)
+    print(f"the adapter alone, for {name}: {target / 'adapter'}", file=sys.stderr)
+
+
+def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
+    """(version, bytes) of the best undamaged release of this machine's peers, or of version 0. Raises
+    UserError."""
+    found = [(release, peer) for peer in sorted(folder.glob("peers/*")) for release in _kept(peer, run)]
+    for release, peer in sorted(found, key=lambda one: rank(one[0]), reverse=True):
+        if (weights := _whole(peer / "blobs", release)) is not None:
+            return release.version, weights
+        print(f"release {release.version} in {peer} is damaged: the next best is taken", file=sys.stderr)
+    if (genesis := run.genesis()) is not None:
+        return 0, genesis
+    raise Refusal(
+        f"{folder} holds no release: none of its peers has taken one yet; let one run until it has, or export"
+        " where another peer of the run is"
+    )
+
+
+def _kept(peer: Path, run: RunFolder) -> list[Release]:
+    """Releases whose bytes a peer holds."""
+    # any key will do to read what others signed, and that of a peer may be damaged
+    frames, found = Frames(run.digest, Keyring.new(), None, bool(run.spec.run["private"])), []
+    for path in sorted((peer / RELEASES).glob("*")):
+        try:
+            found.append(wire.decode(frames.open(path.read_bytes(), RELEASE_LIMIT).body, Release))
+        except wire.WireError as error:
+            print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
+    return found
+
+
+def _whole(blobs: Path, release: Release) -> bytes | None:
+    """The release's bytes; None when some are missing or damaged."""
+    path = blobs / release.weights
+    if not path.is_file() or path.stat().st_size != release.size:
+        return None
+    weights = Blocks.of(path.read_bytes())
+    return weights.whole if weights.root == release.weights else None

@@ -1,0 +1,138 @@
+"""`swarm push`: brings the newest policy of this machine to the Hugging Face Hub, with a card.
+
+    run folder --export--> model folder --card--> README.md --> repository, new and private unless --public
+
+The repository is made, or found, before anything is exported: what the Hub refuses is said at once. With `to`
+the folder is written there and nothing is uploaded. Not handled here: the model's files
+(peers.commands.export), what the card says (peers.commands.model_card).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from peers.commands import export
+from peers.commands.model_card import card, hub_base
+from peers.errors import CannotHere, Refusal, Unreached, WrongUsage, say
+from swarm.config import Run
+from swarm.config_loading import from_run_dict
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+
+LICENCE = ("license", "license_name", "license_link")
+"""Fields of a card that say what a model may be used for."""
+
+
+def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | None) -> int:
+    """Upload the newest policy to `repo` (owner/name, or a name of your own), or write it to the folder `to`.
+    Raises UserError."""
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise WrongUsage(f"{repo!r} is no name of a repository: it is name, or owner/name") from error
+    run = export.opened(folder)
+    if to is not None:
+        _write(folder, repo, to, licence)
+        print(to)
+        say(f"{to / 'README.md'} is the card; nothing was uploaded")
+        return 0
+    if get_token() is None:
+        raise CannotHere("there is no token of the Hub here: run `hf auth login`, or set HF_TOKEN")
+    hub = HfApi()
+    with _told(repo, str(hub.endpoint)):
+        there = hub.create_repo(repo, private=not public, exist_ok=True)
+    (folder / "cache").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder / "cache", prefix="push-") as place:
+        version = _write(folder, there.repo_id, Path(place), licence)
+        say(f"uploading version {version} to {there}")
+        with _told(there.repo_id, str(hub.endpoint)):
+            hub.upload_folder(
+                repo_id=there.repo_id,
+                folder_path=place,
+                commit_message=f"Version {version} of run {run.name} {run.digest[:12]}",
+            )
+    print(there)
+    return 0
+
+
+def _write(folder: Path, repo: str, target: Path, licence: str | None) -> int:
+    """Write model and card; returns the version."""
+    run = export.opened(folder)
+    exported = export.write(run, target, portable=True)
+    known = {"license": licence} if licence else _licence_of_base(from_run_dict(run.spec.run))
+    if not known:
+        say("the card names no licence, since that of the base is not known here: --license names one")
+    (target / "README.md").write_text(card(run, exported, repo, known))
+    return exported.version
+
+
+def _licence_of_base(run: Run) -> dict[str, str]:
+    """What the card of the model that the run started from says: `license`, and of one that the Hub has no
+    word for its name and where it is; nothing where there is no such card, or it cannot be had."""
+    from huggingface_hub import ModelCard, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HTTPError, OfflineModeIsEnabled
+
+    base, path = hub_base(run), Path(run.model.name).expanduser() / "README.md"
+    if base is not None:
+        try:
+            path = Path(hf_hub_download(base, "README.md", revision=run.model.revision))
+        except (EntryNotFoundError, HTTPError, OfflineModeIsEnabled) as error:
+            say(f"the card of {base} cannot be had ({type(error).__name__})")
+            return {}
+    elif not path.is_file():
+        return {}
+    data = ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
+    return {name: data[name] for name in LICENCE if isinstance(data.get(name), str)}
+
+
+@contextlib.contextmanager
+def _told(repo: str, hub: str) -> Iterator[None]:
+    """What the Hub answers, or that it does not, as a UserError."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        raise Unreached(
+            f"HF_HUB_OFFLINE is set, so {hub} is not asked: unset it, or write the folder with --to DIR"
+        ) from error
+    except HfHubHTTPError as error:
+        _refused(repo, hub, error)
+    except ValueError as error:
+        if not isinstance(error.__cause__, HfHubHTTPError):
+            raise
+        why = " ".join(str(error).split())
+        raise WrongUsage(
+            f"{hub} does not take the card of {repo}: {why}; --license names another licence"
+        ) from error
+    except HTTPError as error:
+        raise Unreached(
+            f"{hub} cannot be reached ({type(error).__name__}): check the network, or write the folder with"
+            " --to DIR"
+        ) from error
+
+
+def _refused(repo: str, hub: str, error: HfHubHTTPError) -> NoReturn:
+    status = error.response.status_code
+    said = f"{hub} refuses {repo} ({status}"
+    if status == 401:
+        raise Refusal(f"{said}): the token here is not valid; `hf auth login` takes another") from error
+    if status in (403, 404):
+        raise Refusal(
+            f"{said}): its owner has to be you or an organization of yours, and the token has to have the"
+            " permission to write; `hf auth whoami` says who you are"
+        ) from error
+    if status >= 500 or status == 429:
+        raise Unreached(
+            f"{hub} answers {status}: try again later; what was uploaded is not sent again"
+        ) from error
+    raise Refusal(f"{said}): {error.server_message or error}") from error
