@@ -112,7 +112,7 @@ def beat(rng: random.Random, member: Member, version: int, newest: int, at: floa
         seq=member.seq,
         version=version,
         weights=digest(version),
-        state=PHASES[member.phase].text,
+        state=PHASES[member.phase],
         phase=member.phase,
         credit=rng.randint(8, 48) if learner else 0,
         takers=4,

@@ -154,7 +154,7 @@ def roles() -> str:
 def phases() -> str:
     return table(
         ("phase", "what people read", "state of a round"),
-        ((code(phase), row.text, yes(phase in ROUND)) for phase, row in PHASES.items() if phase),
+        ((code(phase), text, yes(phase in ROUND)) for phase, text in PHASES.items() if phase),
     )
 
 

@@ -247,39 +247,33 @@ class Phase(StrEnum):
         return cls.UNKNOWN
 
 
-class PhaseRow(NamedTuple):
-    text: str
-    """What the page and the terminal call it."""
-    why: str = ""
-    """What the terminal adds where the peer is idle."""
-
-
-PHASES: Mapping[Phase, PhaseRow] = {
-    Phase.UNKNOWN: PhaseRow(""),
-    Phase.STARTING: PhaseRow("starting"),
-    Phase.LEAVING: PhaseRow("leaving"),
-    Phase.SAMPLING: PhaseRow("sampling"),
-    Phase.NO_POLICY: PhaseRow("waiting for a policy", "no peer has given a policy yet"),
-    Phase.NO_CREDIT: PhaseRow("waiting for credit", "no learner asks for groups now"),
-    Phase.NO_TASKS: PhaseRow("waiting for tasks", "the task source gives none"),
-    Phase.NO_ENGINE: PhaseRow("engine is away", "it is started again"),
-    Phase.GATHERING: PhaseRow("gathering"),
-    Phase.LEARNING: PhaseRow("learning"),
-    Phase.MATCHING: PhaseRow("matching"),
-    Phase.STEPPING: PhaseRow("stepping"),
-    Phase.RELEASING: PhaseRow("releasing"),
-    Phase.EARLY: PhaseRow("learning, releasing"),
-    Phase.CATCHING_UP: PhaseRow("catching up", "the swarm has a newer policy"),
-    Phase.FALLING_IN: PhaseRow("falling in", "it takes over another learner's state"),
-    Phase.STOPPED: PhaseRow("stopped"),
-    Phase.EVALUATING: PhaseRow("evaluating"),
-    Phase.NO_RELEASE: PhaseRow("waiting for a release", "nothing new is released"),
-    Phase.SERVING: PhaseRow("serving"),
-    Phase.WATCHING: PhaseRow("watching"),
-    Phase.PAUSED: PhaseRow("paused", "`swarm resume` lets it go on"),
-    Phase.LIMITED: PhaseRow("limited", "its owner lets it work at other times"),
-    Phase.COMPLETE: PhaseRow("complete"),
+PHASES: Mapping[Phase, str] = {
+    Phase.UNKNOWN: "",
+    Phase.STARTING: "starting",
+    Phase.LEAVING: "leaving",
+    Phase.SAMPLING: "sampling",
+    Phase.NO_POLICY: "waiting for a policy",
+    Phase.NO_CREDIT: "waiting for credit",
+    Phase.NO_TASKS: "waiting for tasks",
+    Phase.NO_ENGINE: "engine is away",
+    Phase.GATHERING: "gathering",
+    Phase.LEARNING: "learning",
+    Phase.MATCHING: "matching",
+    Phase.STEPPING: "stepping",
+    Phase.RELEASING: "releasing",
+    Phase.EARLY: "learning, releasing",
+    Phase.CATCHING_UP: "catching up",
+    Phase.FALLING_IN: "falling in",
+    Phase.STOPPED: "stopped",
+    Phase.EVALUATING: "evaluating",
+    Phase.NO_RELEASE: "waiting for a release",
+    Phase.SERVING: "serving",
+    Phase.WATCHING: "watching",
+    Phase.PAUSED: "paused",
+    Phase.LIMITED: "limited",
+    Phase.COMPLETE: "complete",
 }
+"""What the page and the terminal call each."""
 
 ROUND = (
     Phase.GATHERING,

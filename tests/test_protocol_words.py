@@ -15,7 +15,7 @@ from swarm.protocol import KEYS, KINDS, PARTS, PHASES, ROLES, SERVICES, TOPICS, 
 ROOT = Path(__file__).parents[1]
 STATIC = ROOT / "dashboard/static"
 ROOMS = ("swarm", "peers", "dashboard", "benchmarks")
-DOING = {*map(str, PHASES), *(row.text for row in PHASES.values())} - {""}
+DOING = {*map(str, PHASES), *PHASES.values()} - {""}
 
 OTHER_THINGS = {
     **dict.fromkeys(

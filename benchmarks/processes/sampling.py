@@ -214,7 +214,7 @@ async def _sink_beats(host: Any, sink: PeerId) -> None:
             seq=seq,
             version=0,
             weights=Digest(""),
-            state=PHASES[Phase.GATHERING].text,
+            state=PHASES[Phase.GATHERING],
             phase=Phase.GATHERING,
             credit=CREDIT,
             takers=1,

@@ -2,7 +2,7 @@
 
     journal of the peer --fold--> State --dashboard.diagnosis--> what concerns this peer
                                     |
-                                    +--> its phase, where no rule is sure yet
+                                    +--peers.runtime.idle--> why it waits, where no rule is sure yet
 
 Reads files alone, so that it works for a peer that hangs or has ended. Exit codes are those of all commands:
 0 it works, or waits for the others' work; 3 it does not run, or this machine is in its way; 4 nobody whom it
@@ -25,20 +25,18 @@ from dashboard.views import Problem
 from peers.build import run_folder
 from peers.commands.journals import tell_first
 from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
-from peers.runtime import peer_folder
+from peers.runtime import idle, peer_folder
 from peers.runtime.narration import LOG
 from swarm.config import Run
 from swarm.config_loading import from_run_dict
 from swarm.journal import Tail
-from swarm.protocol import PHASES, Phase, Role
+from swarm.protocol import PHASES, Role
 
 WORST = (CANNOT, UNREACHED, REFUSED, DONE)
 """Exit codes of several peers, the one that counts first."""
 
 LATELY = 3
 """Last sentences of a peer that are shown."""
-
-IDLE = (Phase.NO_POLICY, Phase.NO_CREDIT, Phase.NO_TASKS, Phase.NO_ENGINE, Phase.GATHERING, Phase.CATCHING_UP)
 
 CODES = {
     "refused": REFUSED,
@@ -136,7 +134,7 @@ def _does(state: State, row: PeerRow, now: float) -> str:
     version = f"version {row.version}" if row.version >= 0 else "no policy yet"
     newer = f" (the newest that it hears of is {state.version})" if state.version > row.version >= 0 else ""
     groups = f"; {row.done:,} groups, {row.refused:,} refused" if row.role is Role.SAMPLER else ""
-    return f"{PHASES[row.phase].text}, for {since}; {version}{newer}{groups}"
+    return f"{PHASES[row.phase]}, for {since}; {version}{newer}{groups}"
 
 
 def _reason(state: State, row: PeerRow, now: float) -> Reason | None:
@@ -146,8 +144,6 @@ def _reason(state: State, row: PeerRow, now: float) -> Reason | None:
         worst = mine[0]
         code = next((code for begins, code in CODES.items() if worst.key.startswith(begins)), DONE)
         return Reason(f"{worst.text} {worst.cause}", worst.todo, code)
-    if row.phase not in IDLE:
-        return None
     return _waiting(Situation(state, now), row)
 
 
@@ -156,37 +152,19 @@ def _concerns(problem: Problem, row: PeerRow) -> bool:
     return row.id in problem.peers or problem.key in ("deaf", "no learner")
 
 
-def _waiting(s: Situation, row: PeerRow) -> Reason:
+def _waiting(s: Situation, row: PeerRow) -> Reason | None:
     """Why a peer is idle, before a rule of the diagnosis is sure that it is for too long."""
-    if row.phase is Phase.NO_POLICY and not s.learners() and not s.alive[Role.SEED]:
-        return Reason(
-            "no learner and no seed of the run is heard",
-            "see that their machines run and that this one reaches them (`swarm doctor`); a new word has the"
-            " addresses that they have now",
-            UNREACHED,
+    fetched = row.fetching
+    cause = idle.cause(
+        idle.Known(
+            row.phase,
+            len(s.learners()),
+            len(s.alive[Role.SEED]),
+            idle.fetching(fetched.version, fetched.held, fetched.size) if fetched is not None else "",
+            fault=next((fault.detail for (who, _), fault in s.recent.faults.items() if who == row.id), ""),
         )
-    if row.phase is Phase.NO_POLICY and row.fetching is not None:
-        fetched = row.fetching
-        return Reason(
-            f"it fetches version {fetched.version}: {fetched.held:,} of {fetched.size:,} bytes", "wait"
-        )
-    if row.phase is Phase.NO_CREDIT and not s.learners():
-        return Reason(
-            "no learner is heard: nobody asks for groups",
-            "wait for a learner, or start one: `swarm join WORD` with a word for learners",
-            UNREACHED,
-        )
-    if row.phase is Phase.NO_CREDIT and not sum(one.credit for one in s.learners()):
-        return Reason(
-            "the learners have all the groups that they can use",
-            "nothing is broken: more learners would use more",
-        )
-    if row.phase is Phase.NO_ENGINE:
-        detail = next((fault.detail for (who, _), fault in s.recent.faults.items() if who == row.id), "")
-        return Reason(
-            f"its engine is away{detail and f': {detail}'}", "it is started again by itself", CANNOT
-        )
-    return Reason(PHASES[row.phase].why or "the groups of a batch are not there yet", "wait: it is not long")
+    )
+    return None if cause is None else Reason(cause.long, cause.todo, cause.code)
 
 
 def _hears(state: State, row: PeerRow, now: float) -> str:

@@ -335,7 +335,7 @@ class Host:
             seq=self._seq,
             version=status.version,
             weights=Digest(status.weights),
-            state=PHASES[status.phase].text,
+            state=PHASES[status.phase],
             phase=status.phase,
             credit=status.credit,
             takers=status.takers,

@@ -62,7 +62,7 @@ def sentence(status: PeerStatus, role: Role, now: float, credit: int = 0, why: s
     parts += _behind(status.lag, role)
     if credit:
         parts.append(f"credit {credit}")
-    return f"{', '.join(parts)}; {PHASES[status.phase].text}" + (f": {why}" if why else "")
+    return f"{', '.join(parts)}; {PHASES[status.phase]}" + (f": {why}" if why else "")
 
 
 def _behind(lag: Lag, role: Role) -> list[str]:
@@ -135,8 +135,9 @@ class StatusLine:
         host, now = self._host, self._host.now()
         sampler = host.who.role is Role.SAMPLER
         credit = host.roster.credit(now) if sampler else host.status.credit
+        cause = idle.of(host, self._arrived.rate(now))
         parts = (
-            sentence(host.status, host.who.role, now, credit, idle.why(host, self._arrived.rate(now))),
+            sentence(host.status, host.who.role, now, credit, cause.short if cause is not None else ""),
             ending(host.frames.membership, now),
             wrong_clock(host.roster.wrong()),
         )

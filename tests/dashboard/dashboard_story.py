@@ -48,7 +48,7 @@ def beat(
         incarnation=int(1000 * start),
         seq=seq,
         weights=digest(version),
-        state=PHASES[phase].text,
+        state=PHASES[phase],
         phase=phase,
         credit=24 if learner else 0,
         takers=3,

@@ -109,7 +109,7 @@ class Swarm:
                 role=role,
                 incarnation=1,
                 seq=self._seq,
-                state=PHASES[phase].text,
+                state=PHASES[phase],
                 phase=phase,
                 credit=16 if learner else 0,
                 version=self._version_of(peer),

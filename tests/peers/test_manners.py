@@ -214,10 +214,10 @@ def test_a_peer_that_rests_says_why(tmp_path: Path) -> None:
         kept.look()
         resting = asyncio.create_task(host.rest.taken())
         await asyncio.sleep(1)
-        assert idle.why(host) == "it is paused until `swarm resume`"
+        assert (cause := idle.of(host)) and cause.short == "it is paused until `swarm resume`"
         pause.end(tmp_path)
         kept.look()
-        assert await resting and idle.why(host) == ""
+        assert await resting and idle.of(host) is None
 
     run_virtual(rest())
 

@@ -86,17 +86,22 @@ def test_the_line_says_how_far_behind_a_peer_is_and_what_takes_most_of_the_time(
     assert "groups 2.2 versions old" in sentence(told, Role.LEARNER, 0.0)
 
 
+def short(host: Host) -> str:
+    cause = idle.of(host)
+    return cause.short if cause is not None else ""
+
+
 def test_a_sampler_without_credit_says_whether_learners_are_there_full_or_asked_again_later() -> None:
     async def scene() -> None:
         mine, learner = host(), PeerId("learner-0")
         mine.status.phase = Phase.NO_POLICY
-        assert idle.why(mine) == "no learner and no seed is heard"
+        assert short(mine) == "no learner and no seed is heard"
         mine.status.phase = Phase.NO_CREDIT
-        assert idle.why(mine) == "no learner is heard"
+        assert short(mine) == "no learner is heard"
         mine.roster.hear(learner, beat(credit=0, at=mine.now()), mine.now())
-        assert idle.why(mine) == "the learners have all the groups that they can use"
+        assert short(mine) == "the learners have all the groups that they can use"
         assert mine.roster.start_pause(learner, mine.now(), mine.now())
-        assert "the learners took no group, and are asked again in" in idle.why(mine)
+        assert "the learners took no group, and are asked again in" in short(mine)
 
     run(scene())
 

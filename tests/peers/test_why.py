@@ -71,6 +71,7 @@ def test_a_peer_that_works_is_told_to_work(tmp_path: Path) -> None:
         (Phase.NO_CREDIT, FULL[1:], 4, "no learner is"),
         (Phase.NO_POLICY, (), 4, "no learner"),
         (Phase.NO_TASKS, FULL, 0, "the task source gives none"),
+        (Phase.CATCHING_UP, FULL, 0, "the swarm has a newer policy"),
     ],
 )
 def test_an_idle_peer_is_told_why_at_once_and_after_a_while(
