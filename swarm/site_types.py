@@ -7,7 +7,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from swarm.types import Digest, Finite, PeerId, Struct
+from swarm.types import MARK_BYTES, MARKED, Digest, Finite, PeerId, Struct
+
+CONTRIBUTED = 16 * MARKED
+"""Most groups of one contribution that are told apart: of as many steps as a version has, 128 KiB."""
 
 
 class Contribution(Struct, tag="contribution"):
@@ -26,6 +29,16 @@ class Contribution(Struct, tag="contribution"):
     """Trained on for it."""
     weight: Finite
     """In the mean of contributions, in full groups."""
+
+
+class Contributed(Struct):
+    """What the blocks of a contribution hold."""
+
+    groups: Annotated[bytes, Meta(max_length=MARK_BYTES * CONTRIBUTED)]
+    """Marks of the groups that it was trained on (`swarm.core.trained.mark`)."""
+    values: Annotated[bytes, Meta(max_length=(1 << 32) - 1)]
+    """See swarm.learn.contribution. Whoever fetches them holds their blocks to what a model can need; this is
+    msgpack's own limit."""
 
 
 class ContributionList(Struct, tag="contributions"):

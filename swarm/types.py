@@ -42,8 +42,10 @@ COMPLETIONS = 4096
 """Completions of one group at most: the published methods take 4 to 64 of a task."""
 
 MARK_BYTES, MARKED = 8, 1024
+STEP_BYTES = 64 * MARK_BYTES * MARKED
 """Bytes of an id that tell groups apart, and most groups of one learner in one round. Ids are hashes of what
-was sampled: nobody can make another one's mark. An announcement of a round stays below 16 KiB."""
+was sampled: nobody can make another one's mark. An announcement of a round stays below 16 KiB; a step of 64
+learners has 512 KiB of marks."""
 
 BLOB = MAIL_LIMIT.inflated
 """Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
@@ -197,8 +199,8 @@ class TrainedStep(Struct):
     parent: Digest
     """Of the version before."""
     members: Annotated[tuple[PeerId, ...], Meta(max_length=256)]
-    """Of the round; one for a step alone."""
-    groups: Annotated[bytes, Meta(max_length=64 * MARK_BYTES * MARKED)]
+    """Of the round; one for a step alone, nobody where they are not known."""
+    groups: Annotated[bytes, Meta(max_length=STEP_BYTES)]
     """Marks of the groups of all members (`swarm.core.trained.mark`)."""
     weights: Digest = Digest("")
     """Of the version that it made; empty where nobody knows them."""

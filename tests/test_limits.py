@@ -44,7 +44,7 @@ from swarm.protocol import SCHEMA, Phase, Role
 from swarm.run_types import Delegation, Membership, Spec
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.site_types import Contribution, ContributionList, ListEntries
+from swarm.site_types import Contributed, Contribution, ContributionList, ListEntries
 from swarm.types import (
     Array,
     Beat,
@@ -87,6 +87,7 @@ DECODED = {
     "bytes": wire.Envelope,
     "Announcement": Announcement,
     "Contribution": Contribution,
+    "Contributed": Contributed,
     "ContributionList": ContributionList,
     "ListEntries": ListEntries,
     "DialQuery": DialQuery,

@@ -98,6 +98,7 @@ NOUNS = [
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     types.Patch(base=Digest("a" * 64), root=Digest("b" * 64), size=1),
     CONTRIBUTION,
+    site_types.Contributed(groups=bytes(8), values=b"values"),
     site_types.ContributionList(
         version=1, weights=Digest("a" * 64), leader=ME.me, root=Digest("b" * 64), size=1
     ),

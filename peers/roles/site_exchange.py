@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from peers.runtime.host import Host
@@ -30,8 +30,15 @@ from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.protocol import Kind, Role, Service, Topic
-from swarm.site_types import Contribution, ContributionList, ListEntries, ListEntry
-from swarm.types import Digest, PeerId
+from swarm.site_types import (
+    CONTRIBUTED,
+    Contributed,
+    Contribution,
+    ContributionList,
+    ListEntries,
+    ListEntry,
+)
+from swarm.types import MARK_BYTES, Digest, PeerId
 
 KEEP = 4
 """Versions whose lists and contributions are held: who is late takes the steps that it missed."""
@@ -41,6 +48,9 @@ LARGEST_LIST = 2 << 20
 
 AT_ONCE = 4
 """Contributions that are fetched at a time: more would all be late on a slow line."""
+
+CONTRIBUTED_BYTES = 64 + MARK_BYTES * CONTRIBUTED
+"""Of a contribution beside its values, at most."""
 
 RETRY = 1.0
 """Seconds before a contribution or a list that could not be had is fetched again."""
@@ -53,6 +63,8 @@ class Taken(NamedTuple):
     counted: tuple[Counted, ...]
     """In the order of the entries."""
     norms: tuple[float, ...]
+    marks: Mapping[PeerId, bytes]
+    """Of the groups that each was trained on."""
 
     @property
     def members(self) -> frozenset[PeerId]:
@@ -118,8 +130,8 @@ class SiteExchange:
         if (one.version, one.weights) != self._at or one.learner == self._host.ports.me:
             self._asked |= one.version == self._closed[0]
             return
-        if not 0 < one.size <= self._learner.largest:
-            most = self._learner.largest
+        most = self._largest()
+        if not 0 < one.size <= most:
             raise wire.WireError(f"contribution of {one.size} bytes to version {one.version}: at most {most}")
         if why := gathered.name(one, self._host.now()):
             raise wire.WireError(f"contribution to version {one.version}: {why}")
@@ -182,7 +194,7 @@ class SiteExchange:
             await self._host.ports.clock.sleep(RETRY)
             return
         try:
-            norm = await self._host.ports.work.run(Kind.PATCH, self._learner.norm, found.whole)
+            norm = await self._host.ports.work.run(Kind.PATCH, self._norm, found.whole)
         except ValueError as error:
             gathered.useless.add(one.learner)
             reason = f"contribution to version {one.version}: {error}"
@@ -190,6 +202,13 @@ class SiteExchange:
         else:
             gathered.norms[one.learner] = norm
         self._host.move()
+
+    def _norm(self, data: bytes) -> float:
+        return self._learner.norm(wire.decode(data, Contributed).values)
+
+    def _largest(self) -> int:
+        """Bytes of a contribution at most."""
+        return self._learner.largest + CONTRIBUTED_BYTES
 
     def _holders(self, first: PeerId) -> list[PeerId]:
         """Who may have what `first` named."""
@@ -204,11 +223,11 @@ class SiteExchange:
         self.gathered()
         return self._at not in self._lists
 
-    async def contribute(self, groups: int, weight: float) -> None:
-        """Name what I trained since my version, on `groups` groups. Raises ValueError where it is not
-        finite."""
+    async def contribute(self, groups: int, weight: float, marks: bytes) -> None:
+        """Name what I trained since my version, on `groups` groups with these marks. Raises ValueError where
+        it is not finite."""
         gathered, me = self.gathered(), self._host.ports.me
-        blocks, norm = await self._host.ports.work.run(Kind.COPY, self._packed)
+        blocks, norm = await self._host.ports.work.run(Kind.COPY, self._packed, marks)
         one = Contribution(
             version=self._at[0],
             weights=self._at[1],
@@ -224,9 +243,10 @@ class SiteExchange:
         self._mine = self._host.seal(one, RELEASE_LIMIT)
         await self._say(Topic.CONTRIBUTION, self._mine)
 
-    def _packed(self) -> tuple[Blocks, float]:
-        data = self._learner.contribution()
-        return Blocks.of(data), self._learner.norm(data)
+    def _packed(self, marks: bytes) -> tuple[Blocks, float]:
+        values = self._learner.contribution()
+        contributed = Contributed(groups=marks[: MARK_BYTES * CONTRIBUTED], values=values)
+        return Blocks.of(wire.encode(contributed)), self._learner.norm(values)
 
     async def close(self, groups: int) -> None:
         """Sign the list of what is here. `groups`: those of a version over all learners."""
@@ -260,9 +280,18 @@ class SiteExchange:
             gathered.norms.pop(learner, None)
         if not here.keys() <= gathered.norms.keys():
             return None
-        pairs = zip(here.values(), site_lists.factors(entries), strict=True)
-        counted = [Counted(blocks.whole, factor) for blocks, factor in pairs if blocks is not None]
-        return Taken(entries, tuple(counted), tuple(gathered.norms[learner] for learner in here))
+        found = {
+            learner: wire.decode(blocks.whole, Contributed)
+            for learner, blocks in here.items()
+            if blocks is not None
+        }
+        factors = site_lists.factors(entries)
+        return Taken(
+            entries,
+            tuple(Counted(one.values, factor) for one, factor in zip(found.values(), factors, strict=True)),
+            tuple(gathered.norms[learner] for learner in here),
+            {learner: one.groups for learner, one in found.items()},
+        )
 
     async def _read(self, closed: ContributionList) -> tuple[ListEntry, ...]:
         """The entries of a list; none while they cannot be had, or are of no use."""
@@ -278,7 +307,7 @@ class SiteExchange:
         except wire.WireError as error:
             self.refuse(str(error))
             return ()
-        if why := site_lists.objection(entries, self._learner.largest):
+        if why := site_lists.objection(entries, self._largest()):
             self.refuse(why)
             return ()
         if self._lists.get(self._at) == closed:

@@ -28,6 +28,7 @@ from swarm import events
 from swarm.core import site_lists
 from swarm.core.rounds import SITES, Cause, Command, Round
 from swarm.core.solo_turns import GOSSIP_SECONDS
+from swarm.core.trained import mark, marks_of
 from swarm.learn.site_learner import SiteLearner
 from swarm.protocol import Kind
 from swarm.tasks.base import TaskSource
@@ -138,7 +139,9 @@ class SiteLearnerPeer(LearnerPeer):
                 return cause
             if settled and not self._trained.contributed:
                 try:
-                    await self.exchange.contribute(self._trained.groups, self._trained.weight)
+                    trained = self._trained
+                    marks = b"".join(mark(item.group.id) for item, _ in trained.batches)
+                    await self.exchange.contribute(trained.groups, trained.weight, marks)
                 except ValueError as error:
                     host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
                     return Cause.ROUND_BROKE
@@ -187,8 +190,7 @@ class SiteLearnerPeer(LearnerPeer):
         """False when the list is of no use; nothing has changed then."""
         host, start, mine = self.host, self.host.now(), self.exchange.mine(taken)
         version, trained = self.learner.version, self._trained
-        if mine:
-            await self.trained.stepped(taken.members, trained.batches, {})
+        await self.trained.stepped(taken.members, trained.batches if mine else (), taken.marks)
         with host.status.computing(host.now):
             try:
                 metrics = await host.ports.work.run(Kind.STEP, self.learner.outer_step, taken.counted, mine)
@@ -214,6 +216,9 @@ class SiteLearnerPeer(LearnerPeer):
             host.now() - start + (trained.seconds.get("step", 0.0) if mine else 0.0),
         )
         self._begin_version(mine)
+        # an earlier life of mine contributed these
+        listed = {each for marks in taken.marks.values() for each in marks_of(marks)}
+        self._trained.batches = [its for its in self._trained.batches if mark(its[0].group.id) not in listed]
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot)
         if host.ports.me in taken.members:
             self.own_release.begin(snapshot, made_of, taken.members)
@@ -238,8 +243,10 @@ class SiteLearnerPeer(LearnerPeer):
             await self.own_release.packed()
             self.host.beat_now()
             return Cause.LOADED
-        # What a list that I do not know may have is not sent again; a lost policy takes all with it.
-        gone = self._trained.contributed or self.learner.version < 0
+        # what a list that I do not know may have is not sent again
+        gone = self._trained.contributed
+        if gone:
+            await self.trained.contributed(self._trained.batches)
         cause = await super().fetch()
         if cause is Cause.LOADED:
             self._begin_version(mine=gone)

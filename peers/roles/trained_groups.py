@@ -27,10 +27,21 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.batcher import Waiting
 from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
+from swarm.limits import FRAME_LIMIT
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.tasks.base import RewardError
-from swarm.types import MARKED, Digest, Group, PeerId, Struct, TrainedQuery, TrainedStep, TrainedSteps
+from swarm.types import (
+    MARKED,
+    STEP_BYTES,
+    Digest,
+    Group,
+    PeerId,
+    Struct,
+    TrainedQuery,
+    TrainedStep,
+    TrainedSteps,
+)
 
 T = TypeVar("T")
 
@@ -43,8 +54,9 @@ REMEMBERED_BYTES = 64 << 20
 ASKED = 3.0
 """Seconds that another learner has to say what it trained: a learner that falls in waits for it."""
 
-TOLD = 256
-"""Steps that another learner is told of, at most; a window has 64 versions by default."""
+TOLD, TOLD_BYTES = 256, FRAME_LIMIT // 2
+"""Steps that another learner is told of, at most, and bytes of their marks; a window has 64 versions by
+default."""
 
 
 class Kept(Struct):
@@ -145,15 +157,40 @@ class TrainedGroups:
     ) -> None:
         """A step from my version begins: along the average of `members`, with the marks of their groups, or
         alone."""
-        (version, weights), me = self._at(), self._host.ports.me
+        mine = {mark(item.group.id) for item, _ in batch}
+        others = [each for theirs in marks.values() for each in marks_of(theirs) if each not in mine]
+        step = await self._step(members, batch, others)
+        self._host.emit(
+            events.Stepped,
+            version=step.version,
+            parent=step.parent,
+            members=step.members,
+            groups=tuple(item.group.id for item, _ in batch),
+            others=tuple(each.hex() for each in others),
+        )
+        self._trained.update(others)
+        self._drop(others)
+        # the releases that they are of are not in this line
+        self._say(events.Dropped, [kept.group for kept in self._unread], why="of another line")
+        self._unread = []
+
+    async def contributed(self, batch: Sequence[Scored]) -> None:
+        """These went into my contribution to the next version, of which I know no list: its release may have
+        them, as the others know."""
+        await self._step((), batch, ())
+
+    async def _step(
+        self, members: Iterable[PeerId], batch: Sequence[Scored], others: Sequence[bytes]
+    ) -> TrainedStep:
+        """Record a step from my version."""
+        version, weights = self._at()
         mine = {mark(item.group.id): (item, task) for item, task in batch}
-        others = b"".join(theirs for peer, theirs in marks.items() if peer != me)
         self._settle()
         step = TrainedStep(
             version=version + 1,
             parent=weights,
             members=tuple(sorted(members)),
-            groups=b"".join(mine) + others,
+            groups=b"".join((*mine, *others))[:STEP_BYTES],
         )
         follows, self._follows = self._follows, True
         self._add(step, follows)
@@ -163,19 +200,7 @@ class TrainedGroups:
         self._stepped.append(mine)
         while sum(map(_bytes, self._stepped)) > REMEMBERED_BYTES:
             self._stepped.popleft()
-        self._host.emit(
-            events.Stepped,
-            version=step.version,
-            parent=weights,
-            members=step.members,
-            groups=tuple(item.group.id for item, _ in batch),
-            others=tuple(each.hex() for each in marks_of(others)),
-        )
-        self._trained.update(marks_of(others))
-        self._drop(marks_of(others))
-        # the releases that they are of are not in this line
-        self._say(events.Dropped, [kept.group for kept in self._unread], why="of another line")
-        self._unread = []
+        return step
 
     def loaded(self, parent: Digest, had: int, weights: Digest) -> None:
         """My version was loaded, and made from `parent`; before I had version `had` with these weights."""
@@ -287,7 +312,10 @@ class TrainedGroups:
             raise Refused("only learners of this run are told what was trained")
         if self._follows:
             self._ledger.name(*self._at())
-        return wire.encode(TrainedSteps(steps=tuple(self._ledger.told(since)[-TOLD:])))
+        steps = self._ledger.told(since)[-TOLD:]
+        while sum(len(step.groups) for step in steps) > TOLD_BYTES:
+            del steps[0]
+        return wire.encode(TrainedSteps(steps=tuple(steps)))
 
     async def _hear(self, policy: Policy) -> None:
         """Ask the other learners which steps the policy is made of: those since the last policy that all told

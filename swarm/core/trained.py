@@ -107,7 +107,7 @@ class TrainedLedger:
         before = line.get(step.version - 1)
         if before is not None and before != step.parent:
             return False
-        if announced := self._known(step.version, weights):
+        if step.members and (announced := self._known(step.version, weights)):
             return any(made_by(step.members, step.parent, release) for release in announced)
         return not step.weights and (step.version, weights) not in self._others
 
@@ -117,7 +117,7 @@ def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
         return old
     if old.weights:
         return replace(old, members=())
-    return None if old.members == new.members else old
+    return None if old.members in ((), new.members) else old
 
 
 def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:

@@ -50,6 +50,19 @@ def test_a_step_alone_is_lost_where_the_release_of_its_version_is_another_one() 
     assert lost(mine, 3, "d", "c") == [2]
 
 
+def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_list_has() -> None:
+    of_two = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
+    mine = ledger(step(1, "0", members=()), releases=(of_two,))
+    assert lost(mine, 1, "1") == []
+    mine.hear([step(1, "0", "1", members=(OTHER,))])
+    assert lost(mine, 1, "1") == [1]
+
+
+def test_a_contribution_that_nobody_took_into_account_makes_way_for_the_next_try() -> None:
+    mine = ledger(step(1, "0", members=()), step(1, "0", members=(ME, OTHER)))
+    assert [each.members for each in mine.mine] == [(ME, OTHER)]
+
+
 def test_a_step_without_known_weights_counts_where_the_release_is_of_its_round() -> None:
     together = step(1, "0", members=(ME, OTHER))
     of_both = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)

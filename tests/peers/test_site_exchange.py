@@ -27,7 +27,7 @@ from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role, Topic
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.site_types import Contribution, ContributionList, ListEntry
+from swarm.site_types import CONTRIBUTED, Contributed, Contribution, ContributionList, ListEntry
 from swarm.types import Digest, PeerId
 
 CONFIG = Config(
@@ -64,8 +64,11 @@ class One:
         sealed = self.host.seal(noun, RELEASE_LIMIT)
         await self.host.ports.gossip.publish(self.host.topic(topic), sealed)
 
-    def hold(self, data: bytes, **changes: Any) -> Contribution:
-        """A contribution of mine with these bytes."""
+    def hold(self, values: bytes, **changes: Any) -> Contribution:
+        """A contribution of mine with these values."""
+        return self.hold_bytes(wire.encode(Contributed(groups=bytes(8), values=values)), **changes)
+
+    def hold_bytes(self, data: bytes, **changes: Any) -> Contribution:
         blocks = Blocks.of(data)
         self.exchange._blobs.hold(7, blocks)
         good = Contribution(
@@ -124,7 +127,7 @@ def among(promise: Promise, third: Role = Role.LEARNER) -> None:
 
 def test_what_one_contributes_the_others_have() -> None:
     async def promise(one: One, two: One, three: One) -> None:
-        await one.exchange.contribute(8, 6.5)
+        await one.exchange.contribute(8, 6.5, b"first...second..")
         await asyncio.sleep(1.0)
         for other in (two, three):
             gathered = other.exchange.gathered()
@@ -138,7 +141,7 @@ def test_what_one_contributes_the_others_have() -> None:
 def test_a_list_and_all_that_it_names_come_to_who_heard_of_none_of_it() -> None:
     async def promise(one: One, two: One, three: One) -> None:
         for each in (one, two):
-            await each.exchange.contribute(8, 8.0)
+            await each.exchange.contribute(8, 8.0, each.me.encode().ljust(8))
         await asyncio.sleep(1.0)
         three.learner.version = 6  # it is late
         three.exchange.gathered()
@@ -152,14 +155,19 @@ def test_a_list_and_all_that_it_names_come_to_who_heard_of_none_of_it() -> None:
         assert taken is not None and taken == mine
         assert taken.members == {"one", "two"} and taken.groups == 16
         assert [one.factor for one in taken.counted] == [0.5, 0.5]
+        assert taken.marks == {"one": b"one     ", "two": b"two     "}
 
     among(promise)
 
 
-@pytest.mark.parametrize("data", [b"nothing", b"\1" + bytes(100)])
+NONE = wire.encode(Contributed(groups=b"", values=b"nothing"))
+TOO_MANY = wire.encode(Contributed(groups=bytes(8 * CONTRIBUTED + 8), values=b""))
+
+
+@pytest.mark.parametrize("data", [b"nothing", b"\1" + bytes(100), NONE, TOO_MANY])
 def test_bytes_that_are_no_contribution_name_their_learner(data: bytes) -> None:
     async def promise(one: One, two: One, three: One) -> None:
-        await two.say(Topic.CONTRIBUTION, two.hold(data))
+        await two.say(Topic.CONTRIBUTION, two.hold_bytes(data))
         await asyncio.sleep(1.0)
         gathered = one.exchange.gathered()
         assert gathered.useless == {"two"} and not gathered.norms and not gathered.missing()

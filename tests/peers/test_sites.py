@@ -16,13 +16,16 @@ import torch
 from test_roles_swarm import EPOCH
 
 from peers.roles.site_exchange import SiteExchange
+from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
-from swarm.events import Averaged, CaughtUp, Rejected, Released, Snapped, Trained
+from swarm.core.audit import audit
+from swarm.events import Averaged, CaughtUp, Rejected, Released, Returned, Snapped, Trained
 from swarm.learn import contribution
 from swarm.net.in_memory import MemoryAverager
 from swarm.protocol import Topic
 from swarm.sim.scenario import Fault, Scenario
+from swarm.site_types import Contributed
 from swarm.types import PeerId
 
 torch.set_num_threads(1)
@@ -151,11 +154,11 @@ def test_a_contribution_that_is_late_counts_in_a_later_list(monkeypatch: pytest.
     real = SiteExchange.contribute
     slow = list[int]()
 
-    async def late(self: SiteExchange, groups: int, weight: float) -> None:
+    async def late(self: SiteExchange, groups: int, weight: float, marks: bytes) -> None:
         if self._host.ports.me == "learner-1" and self._learner.version in (5, 9):
             slow.append(self._learner.version)
             await asyncio.sleep(10.0)
-        await real(self, groups, weight)
+        await real(self, groups, weight, marks)
 
     monkeypatch.setattr(SiteExchange, "contribute", late)
     told = Told(scenario(2.0, 3))
@@ -211,14 +214,15 @@ def test_a_contribution_of_absurd_size_counts_for_little_and_its_learner_is_name
 ) -> None:
     real = SiteExchange._packed
 
-    def packed(self: SiteExchange) -> tuple[Blocks, float]:
-        blocks, norm = real(self)
+    def packed(self: SiteExchange, marks: bytes) -> tuple[Blocks, float]:
+        blocks, norm = real(self, marks)
         if self._host.ports.me != "learner-3":
             return blocks, norm
         total, density = np.zeros(self._learner.size, np.float32), self._learner.run.averaging.density
-        contribution.add(total, blocks.whole, -1000.0, density)
-        data = contribution.encode(total, density)
-        return Blocks.of(data), self._learner.norm(data)
+        contribution.add(total, self._learner.contribution(), -1000.0, density)
+        values = contribution.encode(total, density)
+        contributed = Contributed(groups=marks, values=values)
+        return Blocks.of(wire.encode(contributed)), self._learner.norm(values)
 
     monkeypatch.setattr(SiteExchange, "_packed", packed)
     told = Told(scenario(1.5, 4))
@@ -233,8 +237,8 @@ def test_a_contribution_that_is_none_is_left_out_and_its_learner_named(
 ) -> None:
     real = SiteExchange._packed
 
-    def packed(self: SiteExchange) -> tuple[Blocks, float]:
-        blocks, norm = real(self)
+    def packed(self: SiteExchange, marks: bytes) -> tuple[Blocks, float]:
+        blocks, norm = real(self, marks)
         return (
             (Blocks.of(b"nothing" + blocks.whole[7:]), norm)
             if self._host.ports.me == "learner-2"
@@ -250,6 +254,36 @@ def test_a_contribution_that_is_none_is_left_out_and_its_learner_named(
     assert {event.peer for event in named} == {"learner-0", "learner-1"}
     lists = {members for lists in told.members().values() for members in lists}
     assert ("learner-0", "learner-1") in lists
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["counts", "does not count"])
+def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
+    monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    """The learner takes the release of the list, and the others say whose groups that has."""
+    real, hear = SiteExchange._say, SiteExchange._hear_list
+
+    def missed(self: SiteExchange) -> bool:
+        return self._host.ports.me == "learner-1" and self._learner.version % 3 == 2
+
+    async def say(self: SiteExchange, topic: Topic, sealed: bytes) -> None:
+        if counts or topic is not Topic.CONTRIBUTION or not missed(self):
+            await real(self, topic, sealed)
+
+    def hears(self: SiteExchange, sealed: bytes) -> None:
+        if not missed(self):
+            hear(self, sealed)
+
+    monkeypatch.setattr(SiteExchange, "_say", say)
+    monkeypatch.setattr(SiteExchange, "_hear_list", hears)
+    told = Told(scenario(1.5, 3))
+    behind = [event.version for event in told.of(CaughtUp, "learner-1") if event.version]
+    with_it = [("learner-1" in next(iter(told.members()[version - 1]))) == counts for version in behind]
+    assert len(behind) > 2 and all(with_it)
+    account = audit(told.all)
+    assert account.passed, (account.lost, account.doubled)
+    assert account.once > 200 and account.waiting < 40
+    assert bool(told.of(Returned, "learner-1")) != counts
 
 
 def test_learners_wait_for_nobody_who_is_slow() -> None:
