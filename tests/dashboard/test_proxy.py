@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import NamedTuple
 
 import pytest
-from dashboard_story import SEED
-from playwright.async_api import Browser, expect
+from dashboard_story import LEARNERS, SEED
+from nouns import release
+from playwright.async_api import Browser, BrowserContext, expect
 from starlette.testclient import TestClient
 from test_page import INVITE, Play, listen, past, play
 
@@ -21,6 +24,7 @@ from dashboard.app import create_app
 from dashboard.feed import Feed
 from dashboard.server import serve
 from dashboard.state import State
+from swarm import events as happened
 
 __all__ = ["play"]
 
@@ -67,48 +71,70 @@ class Proxy(BaseHTTPRequestHandler):
         """Nothing is written for each request."""
 
 
+class Served(NamedTuple):
+    port: int
+    feed: Feed
+
+
 @asynccontextmanager
-async def proxied(strips: bool) -> AsyncIterator[str]:
-    """The address of a page under PREFIX of a proxy."""
+async def served(path: str = "", hosts: Sequence[str] = ()) -> AsyncIterator[Served]:
+    """A page of a run at version 120."""
     feed = Feed(State())
     for event in past():
         feed(event)
-    page = await serve(create_app(feed, INVITE, path="" if strips else PREFIX), "127.0.0.1", 0, free=False)
-    handler = type("Handler", (Proxy,), {"page": f"127.0.0.1:{page.port}", "strips": strips})
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    serving = Thread(target=proxy.serve_forever, daemon=True)
-    serving.start()
+    page = await serve(create_app(feed, INVITE, hosts, path), "127.0.0.1", 0, free=False)
     try:
-        yield f"http://127.0.0.1:{proxy.server_address[1]}{PREFIX}/"
+        yield Served(page.port, feed)
     finally:
         await page.close()
-        await asyncio.to_thread(proxy.shutdown)
-        proxy.server_close()
+
+
+@asynccontextmanager
+async def proxied(strips: bool) -> AsyncIterator[tuple[str, Feed]]:
+    """The address of a page under PREFIX of a proxy."""
+    async with served("" if strips else PREFIX) as (port, feed):
+        handler = type("Handler", (Proxy,), {"page": f"127.0.0.1:{port}", "strips": strips})
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        serving = Thread(target=proxy.serve_forever, daemon=True)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{proxy.server_address[1]}{PREFIX}/", feed
+        finally:
+            await asyncio.to_thread(proxy.shutdown)
+            proxy.server_close()
+
+
+async def works_in_whole(context: BrowserContext, url: str, feed: Feed) -> None:
+    """Look at all of the page at `url`; a version that is released meanwhile appears."""
+    page = await context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    complaints = listen(page)
+    await page.goto(url)
+    await expect(page.locator("#version")).to_have_text("120")
+    await expect(page.locator("#staleness .readout")).to_contain_text("with a policy")
+    await expect(page.locator("#join-command")).to_have_text(INVITE.command)
+    await page.evaluate("location.hash = 'peers'")
+    await page.locator("#peer-rows .peer-link").first.click()
+    await expect(page.locator("dialog.drawer")).to_contain_text(str(SEED)[:8])
+    now, publisher = time.time(), LEARNERS[0]
+    made = release(version=121, publisher=publisher, released=now)
+    feed(happened.Released(at=now, peer=publisher, release=made))
+    await expect(page.locator("#version")).to_have_text("121")
+    links = await page.eval_on_selector_all(LINKED, "all => all.map(one => one.href || one.src)")
+    there = {link for link in links if "#" not in link and "?name=" not in link}
+    assert len(there) >= 8 and all(link.startswith(url) for link in (*there, *asked))
+    for link in there:
+        assert await page.evaluate("link => fetch(link).then((answer) => answer.status)", link) == 200, link
+    assert complaints == []
 
 
 @pytest.mark.parametrize("strips", [True, False], ids=["takes the path off", "keeps the path"])
 def test_a_page_under_a_path_works_in_whole(play: Play, strips: bool) -> None:
     async def scene(chromium: Browser) -> None:
-        async with proxied(strips) as url:
+        async with proxied(strips) as (url, feed):
             context = await chromium.new_context(http_credentials={"username": USER, "password": PASSWORD})
-            page = await context.new_page()
-            asked: list[str] = []
-            page.on("request", lambda request: asked.append(request.url))
-            complaints = listen(page)
-            await page.goto(url)
-            await expect(page.locator("#version")).to_have_text("120")
-            await expect(page.locator("#staleness .readout")).to_contain_text("with a policy")
-            await expect(page.locator("#join-command")).to_have_text(INVITE.command)
-            await page.evaluate("location.hash = 'peers'")
-            await page.locator("#peer-rows .peer-link").first.click()
-            await expect(page.locator("dialog.drawer")).to_contain_text(str(SEED)[:8])
-            links = await page.eval_on_selector_all(LINKED, "all => all.map(one => one.href || one.src)")
-            there = {link for link in links if "#" not in link and "?name=" not in link}
-            assert len(there) >= 8 and all(link.startswith(url) for link in (*there, *asked))
-            for link in there:
-                answer = await context.request.get(link)
-                assert answer.status == 200, link
-            assert complaints == []
+            await works_in_whole(context, url, feed)
 
     play(scene)
 
