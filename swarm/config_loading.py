@@ -2,6 +2,7 @@
 
     defaults < `extends` < file < environment < `--set` --load--> LoadedConfig
     Run --run_dict--> plain values in a Spec --from_run_dict--> the same Run at a joiner
+                                             --unknown, matters--> what another version set, and for whom
     Config --dump--> TOML that `load` reads back            --schema_text--> every key explained
 
 Invariant: what is loaded is within its types' ranges and satisfies RELATIONS between two fields. Not
@@ -11,9 +12,10 @@ handled here: which settings there are (swarm.config), how layers are folded (sw
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +23,7 @@ import msgspec
 
 from swarm import settings
 from swarm.config import Config, Run
+from swarm.protocol import ROLES, Policy, Role
 from swarm.sections import Section
 from swarm.settings import ConfigError
 
@@ -115,6 +118,33 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
 )
 """(key, other key, predicate on both values, end of the sentence 'the first must ...' with the reason)."""
 
+ACTING = frozenset(Policy) - {Policy.UNUSED}
+COMPUTING = ACTING - {Policy.KEPT}
+LEARNING = frozenset({Policy.TRAINED})
+
+ACTS: Mapping[str, frozenset[Policy]] = {
+    "model": COMPUTING,
+    "lora": COMPUTING,
+    "task": COMPUTING,
+    "sampling": COMPUTING,
+    "objective": LEARNING,
+    "optimizer": LEARNING,
+    "batch": LEARNING,
+    "window": LEARNING,
+    "averaging": LEARNING,
+    "evaluation": frozenset({Policy.USED}),
+    "pace": frozenset(),
+    "stop": frozenset(),
+}
+"""Table of [run] -> whose work it decides: what they compute, what they admit, which bytes are right. How
+often one beats and when a run is complete decide none of these, and whoever only shows or mirrors a run acts
+by nothing. Tables that are not here, and what is in none, are everybody's who acts."""
+
+YOUNGER: frozenset[str] = frozenset()
+"""Settings of [run] that came with later versions of this PROTOCOL. Their defaults are what was done before
+they were there, and never change; where one is the default, a Spec leaves it out, so that older versions of
+this program find what they do not know only where it says something."""
+
 LEAST_MBIT = 0.5
 """Mbit/s of a limit at least: a block of 1 MiB takes 17 s, and the four that are asked for together 67 s."""
 
@@ -143,31 +173,40 @@ def load(
 
 
 def run_dict(run: Run) -> dict[str, object]:
-    """The run half as plain values, complete with defaults: fields in the order of their definition, options
-    by name."""
-    tree: dict[str, object] = msgspec.to_builtins(run)
+    """The run half as plain values, complete with defaults but for those of YOUNGER: fields in the order of
+    their definition, options by name."""
+    tree: dict[str, Any] = msgspec.to_builtins(run)
     for table in (tree["task"], tree["objective"]):
-        assert isinstance(table, dict)
         table["options"] = dict(sorted(table["options"].items()))
+    for key in YOUNGER:
+        *tables, name = key.split(".")
+        here = functools.reduce(dict.__getitem__, tables, tree)
+        if here[name] == msgspec.to_builtins(SCHEMA.default(f"run.{key}")):
+            del here[name]
     return tree
 
 
 def from_run_dict(tree: Mapping[str, Any]) -> Run:
-    """Inverse of `run_dict`, for a joiner. Raises ConfigError when the swarm's keys are not exactly ours, or
-    a value is out of range."""
-    theirs = set(_paths(tree))
-    ours = set(_paths(run_dict(Run())))
-    if newer := sorted(theirs - ours):
-        raise ConfigError(
-            f"this swarm runs a newer version: its run has {', '.join(newer)}, unknown to this one; upgrade"
-        )
-    if older := sorted(ours - theirs):
-        raise ConfigError(
-            f"this swarm runs an older version: its run lacks {', '.join(older)}; install the swarm's version"
-        )
-    run = _convert(dict(tree), Run)
+    """Inverse of `run_dict`, as far as this program knows what is set: the rest is left out (`unknown`), and
+    what is not set is the default. Raises ConfigError when two settings do not go together."""
+    known: dict[str, Any] = {}
+    for key, setting in _leaves(tree):
+        if _is_known(key, setting):
+            *tables, name = key.split(".")
+            functools.reduce(lambda here, table: here.setdefault(table, {}), tables, known)[name] = setting
+    run = _convert(known, Run)
     _check_relations(LoadedConfig(Config(run=run), {}))
     return run
+
+
+def unknown(tree: Mapping[str, Any]) -> list[str]:
+    """Settings of a run that this program does not know, or not with such a value."""
+    return [key for key, setting in _leaves(tree) if not _is_known(key, setting)]
+
+
+def matters(key: str, role: Role) -> bool:
+    """Whether a peer of this role acts by a setting of [run]."""
+    return ROLES[role].policy in ACTS.get(key.partition(".")[0], ACTING)
 
 
 def value(config: Config, key: str) -> Any:
@@ -258,14 +297,19 @@ def _convert(tree: Mapping[str, Any], kind: type[T]) -> T:
         raise ConfigError(f"the configuration does not fit: {error}") from error
 
 
-def _paths(tree: Mapping[str, Any], table: str = "") -> list[str]:
-    paths: list[str] = []
+def _leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
     for name, inner in tree.items():
-        free = name == "options" and isinstance(inner, dict)
-        paths += (
-            _paths(inner, f"{table}{name}.") if isinstance(inner, dict) and not free else [f"{table}{name}"]
-        )
-    return paths
+        if isinstance(inner, dict) and name != "options":
+            yield from _leaves(inner, f"{table}{name}.")
+        else:
+            yield f"{table}{name}", inner
+
+
+def _is_known(key: str, setting: Any) -> bool:
+    try:
+        return (kind := SCHEMA.kind(f"run.{key}")) is not None and msgspec.convert(setting, kind) is not None
+    except msgspec.ValidationError:
+        return False
 
 
 def _own_doc(kind: type) -> str:

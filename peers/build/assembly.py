@@ -29,7 +29,15 @@ from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_node
 from peers.build.page_server import loopback, page, private_invite, public_invite
-from peers.build.real_host import folder_of, kept_up, membership_of, newest_membership, real_host, sources
+from peers.build.real_host import (
+    folder_of,
+    kept_up,
+    membership_of,
+    mind_settings,
+    newest_membership,
+    real_host,
+    sources,
+)
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, say
 from peers.fit import hardware
@@ -47,7 +55,7 @@ from peers.runtime.tracking import tracked
 from swarm import events
 from swarm import invite as invites
 from swarm.config import Config
-from swarm.config_loading import LoadedConfig, from_run_dict
+from swarm.config_loading import LoadedConfig
 from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.page_settings import Page
@@ -132,6 +140,7 @@ async def _seed(
         open_local_peer(run.peer_folder(Role.SEED)) as local,
         narrated(local.folder, local.bus, local.keyring.me),
     ):
+        mind_settings(run, Role.SEED)
         membership = member(local)
         entering = Entering(run.path, once=False, has_run=True)
         async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), entering) as node:
@@ -198,7 +207,7 @@ def _genesis(run: RunFolder, host: Host) -> Weights | None:
 def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -> None:
     """Write an invite for every role to the disk where the owner's key is, and print those for samplers and
     learners that this folder may make."""
-    say(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}")
+    say(f"run {run.name} {run.digest[:12]} in {run.path}")
     for role in Role:
         try:
             word = run.invite(role, addresses)
@@ -230,7 +239,7 @@ def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> I
     one."""
     if not settings.invite:
         return None
-    if not run.spec.run["private"]:
+    if not run.settings.private:
         return public_invite(run.digest, addresses)
     alone = loopback(settings.host) and not settings.hosts
     return private_invite(run.invite(Role.SAMPLER, addresses), time.time()) if alone else None
@@ -262,13 +271,14 @@ async def _join(
             )
             if fitting is not None:
                 role, config = fitting(run)
+            mind_settings(run, role)
             membership = membership_of(invite, role, run, local)
             invitations.keep(run, invite, word)
             if role is Role.SEED:
                 return await _act_as_seed(local, run, config, node, membership, True, on_signal)
             await spec_transfer.serve(node.mail, run)
             who = f"{role.value} {human_name(local.keyring.me)}"
-            what = f"run {run.spec.run['name']} {run.digest[:12]}"
+            what = f"run {run.name} {run.digest[:12]}"
             say(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)")
             say(
                 f"`swarm status --folder {path}` shows the run, `swarm why --folder {path}` says why a peer"
@@ -284,7 +294,7 @@ def _fitting(
     for it. Raises CannotHere."""
     from peers.fit import fits
 
-    settings = from_run_dict(run.spec.run)
+    settings = run.settings
     case = fits.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
     choice = fits.choose(
         case, asked or invite.role, invite.roles(settings.private) if asked is None else [asked]
@@ -313,7 +323,7 @@ async def _act(
             return await host.run(host.stop.wait)
     from peers.build import factory
 
-    settings = from_run_dict(run.spec.run)
+    settings = run.settings
     program = program_of(role, settings)
     if ROLES[role].policy is Policy.TRAINED:
         butterfly = settings.averaging.mode == "butterfly"

@@ -23,7 +23,6 @@ from peers.errors import CannotHere
 from peers.fit import rounds
 from swarm import events
 from swarm.config import Run
-from swarm.config_loading import from_run_dict
 from swarm.net.ports import Average
 from swarm.net.uplink import Uplink
 from swarm.types import PeerId
@@ -93,7 +92,7 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
     from swarm.net.averager import HiveAverager
     from swarm.net.guard import averaging_prefix
 
-    settings = from_run_dict(run.spec.run)
+    settings = run.settings
     numel = factory.size(run.model, settings)
     line = LearnerLine(local, settings, numel, lambda: node.pids().get("p2pd"), node.limits.up.rate)
     averager = HiveAverager(

@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING
 from peers.build import base_model, run_folder
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import DamagedSpec, RunFolder
-from peers.errors import Refusal
+from peers.errors import Refusal, say
 from peers.fit import hardware
 from peers.runtime import manners, peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import MembershipRenewal, renewer
 from peers.runtime.mirror import mirrors
-from swarm import events
+from swarm import config_loading, events, extras
 from swarm import invite as invites
 from swarm.config import Config
-from swarm.config_loading import from_run_dict
 from swarm.core.membership import Trust, needs_membership
 from swarm.identity import human_name, verify
 from swarm.invite import Invite
@@ -62,7 +61,7 @@ def membership_of(invite: Invite, role: Role, run: RunFolder, local: LocalPeer) 
     membership = newest_membership(
         invite.admit(local.keyring.me) if invite.role is role else None, role, run, local
     )
-    if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
+    if needs_membership(role, run.settings.private) and membership is None:
         one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
         raise Refusal(
             f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role"
@@ -84,6 +83,20 @@ def newest_membership(
     return max(found, key=lambda one: one.delegation.expires, default=None)
 
 
+def mind_settings(run: RunFolder, role: Role) -> None:
+    """Say which settings of the run this program does not know and does without. Raises Refusal where a peer
+    of this role acts by one."""
+    unknown = config_loading.unknown(run.spec.run)
+    if needed := [key for key in unknown if config_loading.matters(key, role)]:
+        raise Refusal(
+            f"another version of this program began run {run.name}: its {role.value}s act by"
+            f" {', '.join(needed)}, which this one does not know; {extras.upgrade()} brings the newest one"
+        )
+    if unknown:
+        said = f"the run's {', '.join(unknown)} is what this program does not know: set by another version"
+        say(f"{said}, and nothing by which {role.value}s act")
+
+
 def real_host(
     local: LocalPeer,
     run: RunFolder,
@@ -94,8 +107,7 @@ def real_host(
     membership: Membership | None,
 ) -> Host:
     """The peer's Host over real ports."""
-    spec = run.spec
-    config = Config(run=from_run_dict(spec.run), peer=config.peer)
+    config = Config(run=run.settings, peer=config.peer)
     trust = trust_of(run)
     frames = Frames(run.digest, local.keyring, membership, config.run.private)
     mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
@@ -178,4 +190,4 @@ def sources(node: Node, invite: Invite) -> list[PeerId]:
 
 
 def trust_of(run: RunFolder) -> Trust:
-    return Trust(run.name, bytes.fromhex(run.spec.owner), bool(run.spec.run["private"]), verify)
+    return Trust(run.name, bytes.fromhex(run.spec.owner), run.settings.private, verify)

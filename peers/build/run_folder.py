@@ -23,12 +23,13 @@ import contextlib
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-import msgspec
 import platformdirs
+from msgspec.structs import replace
 
 from peers.errors import CannotHere, Refusal, say
 from peers.runtime.peer_folder import PeerFolder
@@ -36,7 +37,7 @@ from swarm import PROTOCOL, durable, wire
 from swarm import invite as invites
 from swarm.blocks import Blocks
 from swarm.config import Run
-from swarm.config_loading import run_dict
+from swarm.config_loading import from_run_dict, run_dict
 from swarm.core.membership import needs_membership
 from swarm.durable import Torn, copy_durably, read_checked, sync, write_checked, write_durably
 from swarm.identity import DamagedKey, Keyring, open_key
@@ -115,9 +116,14 @@ class RunFolder:
             )
         return owner
 
+    @cached_property
+    def settings(self) -> Run:
+        """The run's, as far as this program knows them (swarm.config_loading). Raises ConfigError."""
+        return from_run_dict(self.spec.run)
+
     @property
     def name(self) -> str:
-        return str(self.spec.run["name"])
+        return self.settings.name
 
     def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
         """Make an invite to `role`, as text. Raises Refusal when this folder may not.
@@ -128,7 +134,7 @@ class RunFolder:
         memberships end then, which the owner alone can say. An invite for strangers expires only when
         `seconds` is given.
         """
-        if not needs_membership(role, bool(self.spec.run["private"])) and not self._observer_member(role):
+        if not needs_membership(role, self.settings.private) and not self._observer_member(role):
             expires = invites.FOREVER if seconds is None else int(time.time() + seconds)
             return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires)
         delegate = self._delegate(role, seconds)
@@ -274,11 +280,11 @@ def existing_run(path: Path, run: Run) -> RunFolder | None:
     if (content := spec_content(path)) is None:
         return None
     here = _of(path, content)
-    # msgpack makes lists of tuples, as in a Spec.
-    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))
-    settings = _pinned_as(decoded, here.spec.run)
-    if here.spec.run != settings:
-        changed = ", ".join(sorted(name for name in settings if here.spec.run.get(name) != settings[name]))
+    asked, begun = _pinned_as(run, here.settings), here.settings
+    if asked != begun:
+        changed = ", ".join(
+            sorted(name for name in Run.__struct_fields__ if getattr(asked, name) != getattr(begun, name))
+        )
         raise Refusal(
             f"{path} holds a run with other settings ({changed}): restore them, or name another folder with"
             " --folder"
@@ -373,23 +379,18 @@ def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str]) -> 
         source.close()
 
 
-def _pinned_as(settings: dict[str, object], here: Mapping[str, object]) -> dict[str, object]:
+def _pinned_as(run: Run, here: Run) -> Run:
     """Settings completed with the revisions and the learning rate that the run here was pinned to."""
-    model, task, optimizer = (dict(settings[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
-    my_model, my_task, my_optimizer = (dict(here[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
-    if model["name"] == my_model["name"] and not _commit(model["revision"]):
-        model["revision"] = my_model["revision"]
-    if (
-        task["name"] == my_task["name"]
-        and "revision" in my_task["options"]
-        and not _commit(task["options"].get("revision", ""))
-    ):
-        task["options"] = dict(
-            sorted({**task["options"], "revision": my_task["options"]["revision"]}.items())
-        )
-    optimizer["lr"] = optimizer["lr"] or my_optimizer["lr"]
-    return settings | {"model": model, "task": task, "optimizer": optimizer}
+    model, task, optimizer = run.model, run.task, run.optimizer
+    if model.name == here.model.name and not _commit(model.revision):
+        model = replace(model, revision=here.model.revision)
+    pinned = here.task.options.get("revision")
+    if task.name == here.task.name and pinned is not None and not _commit(task.options.get("revision")):
+        task = replace(task, options={**task.options, "revision": pinned})
+    return replace(
+        run, model=model, task=task, optimizer=replace(optimizer, lr=optimizer.lr or here.optimizer.lr)
+    )
 
 
-def _commit(revision: str) -> bool:
-    return re.fullmatch("[0-9a-f]{40}", revision) is not None
+def _commit(revision: object) -> bool:
+    return re.fullmatch("[0-9a-f]{40}", str(revision)) is not None

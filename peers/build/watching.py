@@ -72,6 +72,7 @@ def observe(
                         node.mail, real_host.sources(node, invite), invite.run, path
                     )
                 )
+                real_host.mind_settings(run, Role.OBSERVER)
                 membership = real_host.membership_of(invite, Role.OBSERVER, run, local)
                 host = real_host.real_host(local, run, Role.OBSERVER, config, node, NoAverager(), membership)
                 observer, leaving = Observer(host, local.folder), asyncio.Event()

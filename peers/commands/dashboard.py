@@ -19,7 +19,6 @@ from peers.commands.journals import no_journal
 from peers.errors import WrongUsage, say
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm.config import Config, Run
-from swarm.config_loading import from_run_dict
 from swarm.page_settings import Page
 from swarm.protocol import Role
 
@@ -100,4 +99,4 @@ def run_of(journal: Path) -> Run | None:
     """The run of the folder that holds the journal as `peers/<name>/journal.jsonl`."""
     peer_folder = journal.resolve().parent
     run = run_folder.read(peer_folder.parent.parent) if peer_folder.parent.name == "peers" else None
-    return from_run_dict(run.spec.run) if run is not None else None
+    return run.settings if run is not None else None

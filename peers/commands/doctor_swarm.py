@@ -22,15 +22,14 @@ from peers.build.run_folder import RunFolder
 from peers.commands.findings import Finding
 from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, CannotHere, Refusal, Unreached
 from peers.runtime.frames import Frames, MemberMail
-from swarm import extras, wire
+from swarm import config_loading, extras, wire
 from swarm.config import Config
-from swarm.config_loading import from_run_dict
 from swarm.identity import open_key
 from swarm.invite import Invite
 from swarm.net import torch_free
 from swarm.net.ports import Mail, NetError
 from swarm.net.scopes import Scope, scope_of
-from swarm.protocol import Service
+from swarm.protocol import Role, Service
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -136,8 +135,9 @@ class _Examination:
             self._tell("clock", "ok", "within 3 s of the clock of who answered")
 
     def _mail(self, node: Node, run: RunFolder) -> Mail | None:
-        private, membership = bool(run.spec.run["private"]), self._invite.admit(node.me)
-        name = f"{run.spec.run['name']} {run.digest[:12]}"
+        self._settings(run)
+        private, membership = run.settings.private, self._invite.admit(node.me)
+        name = f"{run.name} {run.digest[:12]}"
         if not private:
             self._tell("run", "ok", f"{name}, public")
             return node.mail
@@ -152,6 +152,14 @@ class _Examination:
         self._tell("run", "ok", f"{name}, private; the word admits a {membership.delegation.role.value}")
         frames = Frames(run.digest, self._keyring, membership, private)
         return MemberMail(node.mail, frames, real_host.trust_of(run), node.clock)
+
+    def _settings(self, run: RunFolder) -> None:
+        """Tell what this program does not know of the settings by which the word's role acts."""
+        role = self._invite.role or Role.SAMPLER
+        unknown = [key for key in config_loading.unknown(run.spec.run) if config_loading.matters(key, role)]
+        if unknown:
+            said = f"{role.value}s act by {', '.join(unknown)}, which this program does not know"
+            self._tell("version", "fail", said, extras.upgrade())
 
     async def _reach(self, node: Node, mail: Mail) -> None:
         """Whether others can dial this machine, its NAT, and who carries its connections if they cannot."""
@@ -220,7 +228,7 @@ class _Examination:
             return None  # the machine's own checks say so
         from peers.fit import fits, hardware
 
-        settings = from_run_dict(run.spec.run)
+        settings = run.settings
         try:
             await spec_transfer.fetch_file(node.mail, peers, run, "config.json")
             case = fits.Case.of(run.model, Config(run=settings, peer=self._config.peer), hardware.machine())
@@ -241,7 +249,7 @@ class _Examination:
             how = "it runs in bubblewrap" if policy == "sandbox" else f"peer.rewards.code is {policy}"
             said = missing or f"the run brings reward code: {how}"
             self._tell("sandbox", "fail" if missing else "ok", said)
-        source = str(run.spec.run["task"]["name"]).partition(":")[0]  # type: ignore[index]
+        source = run.settings.task.name.partition(":")[0]
         needed = {"gym": "reasoning_gym", "verifiers": "verifiers"}.get(source)
         if needed and find_spec(needed) is None:
             extra = extras.EXTRA_OF[needed]

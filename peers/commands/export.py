@@ -23,7 +23,6 @@ from peers.runtime.peer_folder import RELEASES
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Run
-from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
 from swarm.identity import Keyring
 from swarm.limits import RELEASE_LIMIT
@@ -71,7 +70,7 @@ def write(run: RunFolder, target: Path, portable: bool) -> Exported:
     for sentence in spec_transfer.damaged_files(run).values():
         raise CannotHere(sentence)
     version, weights = newest_weights(run.path, run)
-    settings = from_run_dict(run.spec.run)
+    settings = run.settings
     state = _told(run.path, settings)
     if state.version > version:
         print(
@@ -138,7 +137,7 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
 def _kept(peer: Path, run: RunFolder) -> list[Release]:
     """Releases whose bytes a peer holds."""
     # any key will do to read what others signed, and that of a peer may be damaged
-    frames, found = Frames(run.digest, Keyring.new(), None, bool(run.spec.run["private"])), []
+    frames, found = Frames(run.digest, Keyring.new(), None, run.settings.private), []
     for path in sorted((peer / RELEASES).glob("*")):
         try:
             found.append(wire.decode(frames.open(path.read_bytes(), RELEASE_LIMIT).body, Release))

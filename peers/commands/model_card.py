@@ -21,7 +21,6 @@ from peers.build.run_folder import RunFolder
 from peers.commands.export import Exported
 from swarm import __version__
 from swarm.config import Run
-from swarm.config_loading import from_run_dict
 from swarm.protocol import Role
 from swarm.tasks.dataset import DATA
 
@@ -55,7 +54,7 @@ was not looked at.
 def card(run: RunFolder, exported: Exported, repo: str, licence: Mapping[str, str]) -> str:
     """The text of README.md. `licence`: the front matter's fields about it, such as license: apache-2.0; none
     where it is not known."""
-    settings = from_run_dict(run.spec.run)
+    settings = run.settings
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag="text-generation",

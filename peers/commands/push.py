@@ -19,7 +19,6 @@ from peers.commands import export
 from peers.commands.model_card import card, hub_base
 from peers.errors import CannotHere, Refusal, Unreached, WrongUsage, say
 from swarm.config import Run
-from swarm.config_loading import from_run_dict
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -68,7 +67,7 @@ def _write(folder: Path, repo: str, target: Path, licence: str | None) -> int:
     """Write model and card; returns the version."""
     run = export.opened(folder)
     exported = export.write(run, target, portable=True)
-    known = {"license": licence} if licence else _licence_of_base(from_run_dict(run.spec.run))
+    known = {"license": licence} if licence else _licence_of_base(run.settings)
     if not known:
         say("the card names no licence, since that of the base is not known here: --license names one")
     (target / "README.md").write_text(card(run, exported, repo, known))

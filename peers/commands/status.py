@@ -21,7 +21,6 @@ from peers.commands import journals
 from peers.errors import CannotHere, WrongUsage
 from peers.runtime import pause, peer_folder
 from swarm.config import Config
-from swarm.config_loading import from_run_dict
 
 LISTEN = 5.0
 """Seconds that an observer listens when no seed answers: two heartbeats of every peer."""
@@ -43,7 +42,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     if (until := pause.until(folder, now := time.time())) is not None:
         print(f"the peers of {folder} are paused {pause.sentence(until, now)}", file=sys.stderr)
-    state = State(from_run_dict(run.spec.run), config.peer.history)
+    state = State(run.settings, config.peer.history)
     tails = journals.tails(folder)
 
     def read() -> None:

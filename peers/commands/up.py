@@ -36,7 +36,7 @@ from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, leave_signals
 from swarm import config_loading
 from swarm.config import Config, Swarm
-from swarm.config_loading import LoadedConfig, from_run_dict
+from swarm.config_loading import LoadedConfig
 from swarm.durable import write_durably
 from swarm.journal import Tail
 from swarm.protocol import Role
@@ -174,7 +174,7 @@ class Children:
         if self.signalled is not None:
             return
         if self.config.run.optimizer.lr == 0.0 and (run := read(self.folder)) is not None:
-            lr = from_run_dict(run.spec.run).optimizer.lr
+            lr = run.settings.optimizer.lr
             said = (
                 f"learning rate {lr:g}, what is known for this model and task; run.optimizer.lr sets another"
             )

@@ -1,7 +1,7 @@
 """`swarm update`: says whether a run needs another version of this program, and the line that installs one.
 
-It installs nothing. A run says its protocol in its specification and in its words; settings that this program
-does not know are those of a newer one.
+It installs nothing. A run says its protocol in its specification and in its words; what this program does not
+know of its settings was set by another version (swarm.config_loading).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from pathlib import Path
 
 from peers.build import run_folder
 from peers.errors import Refusal, WrongUsage
-from swarm import PROTOCOL, __version__, extras
+from swarm import PROTOCOL, __version__, config_loading, extras
 from swarm import invite as invites
-from swarm.config_loading import from_run_dict
 from swarm.invite import InviteError, InviteProblem
-from swarm.settings import ConfigError
+from swarm.protocol import JOINING
 
 ME = f"{extras.DISTRIBUTION} {__version__} (protocol {PROTOCOL})"
 
@@ -48,10 +47,11 @@ def _of_folder(folder: Path | None) -> str:
     if run.spec.protocol != PROTOCOL:
         age = "a newer" if run.spec.protocol > PROTOCOL else "an older"
         return f"run {run.name} speaks protocol {run.spec.protocol}, that of {age} version: {ME}; {_next()}"
-    try:
-        from_run_dict(run.spec.run)
-    except ConfigError as error:
-        return f"run {run.name} has settings of another version ({error}): this is {ME}; {_next()}"
+    unknown = config_loading.unknown(run.spec.run)
+    roles = [role.value for role in JOINING if any(config_loading.matters(key, role) for key in unknown)]
+    if roles:
+        what = f"settings of run {run.name} that this program does not know: {', '.join(unknown)}"
+        return f"{what}. It can be no {' or '.join(roles)} there: this is {ME}; {_next()}"
     return ""
 
 

@@ -28,7 +28,6 @@ from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
 from peers.runtime import idle, peer_folder
 from peers.runtime.narration import LOG
 from swarm.config import Run
-from swarm.config_loading import from_run_dict
 from swarm.journal import Tail
 from swarm.protocol import PHASES, Role
 
@@ -75,7 +74,7 @@ def why(folder: Path) -> int:
     journals = sorted(folder.glob("peers/*/journal.jsonl"))
     if not journals:
         raise WrongUsage(f"no peer of {folder} has run yet: `swarm join` starts one there")
-    running, settings, now = peer_folder.running(folder), from_run_dict(run.spec.run), time.time()
+    running, settings, now = peer_folder.running(folder), run.settings, time.time()
     found = [
         explain(journal, settings, running.get(journal.parent.name), now)
         for journal in journals

@@ -1,5 +1,6 @@
 """Settings: closed, layered, and each refusal says where the mistake stands and what to write instead."""
 
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm import config, config_loading
+from swarm import PROTOCOL, config, config_loading
 from swarm import settings as layers
 from swarm.config import Config, Run
 from swarm.config_loading import load
 from swarm.page_settings import Page
+from swarm.protocol import Role
 from swarm.settings import ConfigError
 
 
@@ -261,20 +263,69 @@ def test_the_order_in_which_options_were_written_does_not_change_the_run() -> No
     )
 
 
-def test_a_run_of_another_version_says_who_is_newer() -> None:
-    newer = config_loading.run_dict(Run()) | {"wisdom": {"level": 3}}
-    with pytest.raises(ConfigError, match=r"newer version: its run has wisdom\.level"):
-        config_loading.from_run_dict(newer)
-    older = config_loading.run_dict(Run())
-    del older["pace"]
-    with pytest.raises(ConfigError, match=r"older version: its run lacks pace\.beat"):
-        config_loading.from_run_dict(older)
+BEGUN = Path(__file__).with_name("run_of_protocol_5.json")
+"""The settings of a run, as the first version of this PROTOCOL wrote them."""
+
+
+def test_a_run_of_the_first_version_of_this_protocol_goes_on() -> None:
+    assert BEGUN.stem.endswith(f"_{PROTOCOL}"), "a new PROTOCOL begins with settings of its own"
+    assert config_loading.from_run_dict(json.loads(BEGUN.read_text())) == Run()
+
+
+def test_a_setting_that_came_later_is_in_a_spec_only_where_it_says_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    then = json.loads(BEGUN.read_text())
+    assert json.loads(msgspec.json.encode(config_loading.run_dict(Run()))).items() == then.items(), (
+        "a setting of [run] that is new belongs to config_loading.YOUNGER once this PROTOCOL is released;"
+        f" until then, and with a new one, to {BEGUN.name}"
+    )
+    monkeypatch.setattr(config_loading, "YOUNGER", frozenset({"pace.beat", "private"}))
+    tree = config_loading.run_dict(Run())
+    assert "private" not in tree and list(tree["pace"]) == ["patience"]
+    assert config_loading.from_run_dict(tree) == Run()
+    other = Run(pace=config.Pace(beat=1.0), private=True)
+    assert config_loading.from_run_dict(config_loading.run_dict(other)) == other
+
+
+NEWER = {
+    "wisdom": {"level": 3},
+    "averaging": {"compression": "int4", "match": 3.0},
+    "pace": {"rhythm": "waltz", "patience": 20.0},
+}
+
+
+def test_what_a_newer_version_set_is_named_and_the_rest_is_taken() -> None:
+    assert config_loading.unknown(NEWER) == ["wisdom.level", "averaging.compression", "pace.rhythm"]
+    taken = Run(averaging=config.Averaging(match=3.0), pace=config.Pace(patience=20.0))
+    assert config_loading.from_run_dict(NEWER) == taken
+
+
+@pytest.mark.parametrize(
+    ("key", "roles"),
+    [
+        ("seed", {Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
+        ("wisdom.level", {Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
+        ("release.fork", {Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
+        ("sampling.top_p", {Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
+        ("averaging.compression", {Role.LEARNER}),
+        ("evaluation.answers", {Role.EVALUATOR}),
+        ("pace.rhythm", set()),
+        ("stop.hours", set()),
+    ],
+)
+def test_what_is_not_known_matters_to_those_who_act_by_it(key: str, roles: set[Role]) -> None:
+    assert {role for role in Role if config_loading.matters(key, role)} == roles
+
+
+def test_every_table_of_a_run_that_is_said_to_matter_to_some_is_there() -> None:
+    assert set(config_loading.ACTS) <= set(Run.__struct_fields__)
 
 
 def test_a_run_from_elsewhere_is_checked_like_a_file() -> None:
-    tree = config_loading.run_dict(Run()) | {"seed": -1}
-    with pytest.raises(ConfigError, match="does not fit"):
-        config_loading.from_run_dict(tree)
+    assert config_loading.unknown(config_loading.run_dict(Run()) | {"seed": -1}) == ["seed"]
+    with pytest.raises(ConfigError, match="the first must be below"):
+        config_loading.from_run_dict({"averaging": {"match": 9.0, "request": 9.0}})
 
 
 def test_the_schema_lists_every_key_and_is_itself_a_good_file(tmp_path: Path) -> None:

@@ -40,10 +40,11 @@ MB = 1 << 20
 CORES = len(os.sched_getaffinity(0))
 
 
-def folder(path: Path, name: str = "guests", protocol: int = PROTOCOL) -> Path:
-    """A run's folder, as `swarm start` leaves it, with an owner's key."""
+def folder(path: Path, name: str = "guests", protocol: int = PROTOCOL, **newer: object) -> Path:
+    """A run's folder, as `swarm start` leaves it, with an owner's key; `newer` are settings that this program
+    does not know."""
     owner = identity.open_key(path / "owner.key").public.hex()
-    first, settings = Digest("0" * 64), run_dict(Run(name=name))
+    first, settings = Digest("0" * 64), run_dict(Run(name=name)) | newer
     spec = Spec(protocol=protocol, run=settings, owner=owner, files={}, genesis=first, release_size=1)
     run_folder.keep_spec(path, wire.encode(spec))
     return path
@@ -306,6 +307,9 @@ def test_update_says_whether_a_run_needs_another_version_and_the_line_that_bring
     assert main(["update", "--folder", str(folder(tmp_path / "new", protocol=PROTOCOL + 1))]) == REFUSED
     said = capsys.readouterr().err
     assert "a newer version" in said and extras.upgrade() in said
+    assert main(["update", "--folder", str(folder(tmp_path / "set", wisdom={"level": 3}))]) == REFUSED
+    assert "wisdom.level. It can be no sampler or learner or evaluator there" in capsys.readouterr().err
+    assert main(["update", "--folder", str(folder(tmp_path / "pace", pace={"rhythm": "waltz"}))]) == DONE
     word = invite.make(
         Digest("a" * 64), [f"/ip4/192.0.2.1/tcp/4000/p2p/{invite.keyring(bytes([7] * 32)).me}"]
     )

@@ -22,7 +22,7 @@ from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
 from swarm import events, wire
 from swarm.blocks import Blocks
-from swarm.config import Model, Run, TaskSettings
+from swarm.config import BatchSize, Model, Pace, Run, TaskSettings
 from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
 from swarm.journal import to_line
@@ -67,6 +67,21 @@ def test_the_same_settings_open_the_same_run_and_others_are_refused_by_their_nam
     )
     with pytest.raises(Refusal, match=r"other settings \(seed\)"):
         run_folder.existing_run(run.path, Run(seed=2))
+
+
+def test_a_folder_of_another_version_with_the_same_settings_goes_on_with_the_bytes_that_it_has(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    older = {name: table for name, table in run.spec.run.items() if name != "pace"}
+    newer = run.spec.run | {"wisdom": {"level": 3}}
+    for settings in (older, newer):
+        content = wire.encode(msgspec.structs.replace(run.spec, run=settings))
+        path = run_folder.digest_of(content)
+        kept = run_folder.keep_spec(tmp_path / path, content)
+        assert run_folder.existing_run(kept.path, Run()) == kept and kept.digest == path
+        assert (kept.path / "spec").read_bytes() == content
+        with pytest.raises(Refusal, match=r"other settings \(batch, pace\)"):
+            run_folder.existing_run(kept.path, Run(pace=Pace(beat=1.0), batch=BatchSize(groups=9)))
 
 
 def test_a_folder_belongs_to_one_run(run: RunFolder) -> None:

@@ -10,11 +10,14 @@ import msgspec
 import pytest
 
 from peers.build import spec_transfer
+from peers.build.real_host import mind_settings
 from peers.build.run_folder import RunFolder, digest_of, keep_spec
 from peers.build.spec_transfer import SLICE
 from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
 from swarm import PROTOCOL, wire
+from swarm.config import Run
 from swarm.net.ports import Handler, Refused, Unreachable
+from swarm.protocol import Role
 from swarm.run_types import Spec
 from swarm.types import Digest, PeerId
 
@@ -211,6 +214,31 @@ def test_another_protocol_is_refused_with_what_to_install(tmp_path: Path) -> Non
     run = origin(tmp_path / "run", protocol=PROTOCOL + 1)
     with pytest.raises(Refusal, match=f"protocol {PROTOCOL + 1}"):
         fetch(served(run), run, tmp_path / "joined")
+
+
+def test_a_run_of_a_newer_version_passes_through_an_older_one_as_it_was(tmp_path: Path) -> None:
+    """Its specification has a field that this program does not know, and settings that it does not know."""
+    known = msgspec.to_builtins(origin(tmp_path / "plain", files={}, task={}, sizes={}).spec)
+    newer = {**known, "licence": "of the model", "run": {"name": "demo", "wisdom": {"level": 3}}}
+    run = keep_spec(tmp_path / "run", wire.encode(newer))
+    joined = fetch(served(run), run, tmp_path / "joined")
+    third = fetch(served(joined), joined, tmp_path / "third")
+    assert third.digest == run.digest == digest_of(wire.encode(newer))
+    assert third.settings == Run(name="demo")
+
+
+@pytest.mark.parametrize("role", Role)
+def test_settings_that_are_not_known_are_refused_by_name_to_whom_they_matter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], role: Role
+) -> None:
+    settings = {"name": "demo", "pace": {"rhythm": "waltz"}, "averaging": {"compression": "int4"}}
+    run = origin(tmp_path / "run", run=settings)
+    if role is Role.LEARNER:
+        with pytest.raises(Refusal, match=r"learners act by averaging\.compression, which"):
+            mind_settings(run, role)
+    else:
+        mind_settings(run, role)
+        assert "pace.rhythm, averaging.compression" in capsys.readouterr().err
 
 
 def test_local_files_of_another_model_are_refused_and_the_runs_own_are_not_fetched_twice(
