@@ -83,6 +83,16 @@ class Internet:
         _run(*within, "iptables", "-t", "nat", "-A", "PREROUTING", *about, "-j", "DNAT", "--to", to)
         _run(*within, "iptables", "-A", "FORWARD", *about, "-j", "ACCEPT")
 
+    @contextmanager
+    def cut(self, place: Place) -> Iterator[None]:
+        """The uplink of a machine or of a home's router carries nothing, and nobody is told."""
+        port = ("-n", self._hub, "link", "set", f"port{place.outside.rpartition('.')[2]}")
+        _ip(*port, "nomaster")
+        try:
+            yield
+        finally:
+            _ip(*port, "master", "br0")
+
     def close(self) -> None:
         for space in self._spaces:
             subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)

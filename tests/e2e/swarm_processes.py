@@ -209,8 +209,10 @@ class SwarmProcesses:
     def invite(self, role: str) -> str:
         return (self.folder / "invites" / role).read_text()
 
-    def join(self, role: str, *sets: str, folder: Path | None = None, wrap: Sequence[str] = ()) -> Program:
-        """`swarm join`; returns at once."""
+    def join(
+        self, role: str, *sets: str, folder: Path | None = None, wrap: Sequence[str] = (), config: str = ""
+    ) -> Program:
+        """`swarm join`, with the peer's own file of settings; returns at once."""
         words = [
             "join",
             self.invite(role),
@@ -218,6 +220,7 @@ class SwarmProcesses:
             role,
             "--folder",
             str(folder or self.folder),
+            *(("--config", config) if config else ()),
             *_sets(sets),
         ]
         return self.run(role, *words, folder=folder, wrap=wrap)
