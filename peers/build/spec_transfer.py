@@ -9,17 +9,20 @@ offset; the answer is at most one slice, read from the disk for each request.
 What a run folder holds already is not asked for: a peer that comes back alone needs nobody. The joiner
 verifies everything: the Spec must have the digest in its invite, each file the digest and the size
 in the Spec, and only names that a model or a task has are written. A `.part` of an interrupted transfer is
-continued from any peer. Trained weights are not transferred here, but as releases.
+continued from any peer, by one process at a time. Trained weights are not transferred here, but as releases.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
+import itertools
+import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from dashboard.text import duration, volume
@@ -44,6 +47,16 @@ PATIENCE = 30.0
 
 PROGRESS_EVERY = 5.0
 """Seconds between two progress lines of a long transfer."""
+
+
+FETCHING = "fetching"
+"""File of a run folder that is locked by who fetches the run's files into it."""
+
+LOOK_EVERY = 0.1
+"""Seconds between two looks whether that is over."""
+
+TOLD_AFTER = 10
+"""Looks after which it is told: small files take less."""
 
 
 class FileRequest(Struct):
@@ -99,6 +112,32 @@ async def fetch(
     run's), CannotHere (the disk is too small).
     """
     run = await fetch_spec(mail, sources, digest, path)
+    async with _one_at_a_time(path):
+        await _fetch_files(mail, sources, run, model)
+    return run
+
+
+@contextlib.asynccontextmanager
+async def _one_at_a_time(path: Path) -> AsyncIterator[None]:
+    """Peers of this machine that join together share the run folder `path`: one of them writes into it."""
+    make_folder(path)
+    lock = os.open(path / FETCHING, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        for looks in itertools.count():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if looks == TOLD_AFTER:
+                    say(f"another peer of {path} fetches the run's files: waiting for it")
+                await asyncio.sleep(LOOK_EVERY)
+        yield
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
+    finally:
+        os.close(lock)
+
+
+async def _fetch_files(mail: Mail, sources: Sequence[PeerId], run: RunFolder, model: Path | None) -> None:
     files = dict(_files(run))
     if model is not None:
         _take(model, run)
@@ -106,12 +145,11 @@ async def fetch(
     for name in missing:
         if files[name].exists():
             say(f"{files[name]} is damaged: it is fetched again")
-    _check_room(path, needed := sum(run.spec.sizes[name] for name in missing))
+    _check_room(run.path, needed := sum(run.spec.sizes[name] for name in missing))
     if missing:
         say(f"fetching {len(missing)} files of the run, {volume(needed)}")
     for name in missing:
         await _Transfer(mail, run, name, files[name]).run(sources)
-    return run
 
 
 async def fetch_file(mail: Mail, sources: Sequence[PeerId], run: RunFolder, name: str) -> None:
@@ -148,7 +186,10 @@ async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path
             f"the swarm speaks protocol {spec.protocol}, this program {PROTOCOL}: install the swarm's version"
         )
     _check(spec)
-    return run_folder.keep_spec(path, content)
+    if here is not None:
+        return run_folder.keep_spec(path, content)
+    async with _one_at_a_time(path):
+        return run_folder.keep_spec(path, content)
 
 
 def _check(spec: Spec) -> None:

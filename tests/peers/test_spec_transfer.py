@@ -89,6 +89,33 @@ def test_a_joiner_gets_the_spec_and_every_file_slice_by_slice(tmp_path: Path) ->
     assert not list(joined.path.rglob("*.part"))
 
 
+def test_peers_that_join_together_in_one_folder_fetch_each_file_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = origin(tmp_path / "run")
+    post, asked = served(run), []
+    answer = post.handlers["good"]
+
+    async def counted(sender: PeerId, data: bytes) -> bytes:
+        asked.append(data)
+        await asyncio.sleep(0)  # another one's turn
+        return await answer(sender, data)
+
+    post.handlers["good"] = counted
+    fetch(post, run, tmp_path / "alone")
+    alone = [one for one in asked if b"tokenizer" in one or b"model" in one or b"task" in one]
+    asked.clear()
+
+    async def together() -> None:
+        one = (post, [PeerId("good")], run.digest, tmp_path / "joined", None)
+        await asyncio.gather(*(spec_transfer.fetch(*one) for _ in range(3)))  # type: ignore[arg-type]
+
+    asyncio.run(together())
+    assert [one for one in asked if b"tokenizer" in one or b"model" in one or b"task" in one] == alone
+    assert "damaged" not in capsys.readouterr().err
+    assert (tmp_path / "joined" / "model" / "tokenizer.json").read_bytes() == TOKENIZER
+
+
 def test_a_liar_and_a_dead_peer_are_passed_over(tmp_path: Path) -> None:
     run = origin(tmp_path / "run")
     post = served(run)
