@@ -58,6 +58,7 @@ OTHER_THINGS = {
         "a noun that is counted",
     ),
     ("benchmarks/rows/engines.py", "learner"): "a measurement",
+    ("swarm/config_loading.py", "sampling"): "a table of settings",
     ("benchmarks/synthetic_events.py", "learner"): "the kind of a made-up fault",
 }
 """(file, word) -> what the word means there."""
