@@ -40,6 +40,7 @@ def start(args: argparse.Namespace) -> int:
     if args.config is None:
         raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
     folder = arguments.folder_of(args, loaded)
+    run_check.need_port(loaded.config.peer.listen)
     run_check.check(loaded, folder)
     from peers.build import assembly
 

@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peers.errors import USAGE, explain
+from peers.errors import USAGE, CannotHere, explain
 from swarm import extras
-from swarm.config import Model, Run, TaskSettings
+from swarm.config import Listen, Model, Run, TaskSettings
+from swarm.net.listening import check_port
+from swarm.net.ports import NetError
 from swarm.page_settings import Track
 from swarm.settings import ConfigError
 
@@ -43,6 +45,16 @@ def need_tracker(settings: Track) -> None:
     """Raise ModuleNotFoundError when the tracker of these settings is not installed."""
     if settings.to != "none":
         extras.need_module(settings.to)
+
+
+def need_port(listen: Listen) -> None:
+    """Raise CannotHere when another program listens on the port that these settings name."""
+    if not listen.port or listen.dial_only:
+        return
+    try:
+        check_port(listen.host, listen.port)
+    except NetError as error:
+        raise CannotHere(str(error)) from error
 
 
 def _check_files(loaded: LoadedConfig, run: Run) -> None:

@@ -1,8 +1,6 @@
-"""Addresses to dial and ports to listen on.
+"""Addresses to dial.
 
     text --Address.parse--> Address (host, port, peer) --dial--> bytes for p2pd
-    host --free_port--> a port that nobody has
-    host, port --check_port--> NetError where another program has it
 
 Invariant: an Address ends in a peer id and is TCP, direct or over one relay. Not handled: whether anybody
 answers there (swarm.net.p2pd).
@@ -12,10 +10,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from dataclasses import dataclass
 
-from swarm.net.ports import NetError
 from swarm.net.scopes import Scope, scope_of
 
 # isort: split
@@ -75,31 +71,3 @@ class Address:
 def packed(address: str) -> bytes:
     """A multiaddress as p2pd reads it: hivemind encodes a relay's id as a CID, p2pd reads a multihash."""
     return bytes(Multiaddr(address).to_bytes()).replace(b"\xa5\x03\x28\x01\x72", b"\xa5\x03\x26")
-
-
-def free_port(host: str) -> int:
-    """A TCP port that nothing listens on now."""
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises NetError when somebody listens there. p2pd itself would share the port and lose half of its
-    callers."""
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            what = (
-                "already in use by another program"
-                if error.errno == 98
-                else f"not to be had ({error.strerror})"
-            )
-            todo = "choose another one with `--set listen.port=<port>`, or 0 for a free one"
-            raise NetError(f"TCP port {port} on {host} is {what}: {todo}") from error
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swarm.net import guard, torch_free
-from swarm.net.addresses import Address, check_port, free_port
+from swarm.net.addresses import Address
 from swarm.net.board import Dht, LoopDHT
+from swarm.net.listening import check_port, free_port
 from swarm.net.p2pd import Daemon
 
 # isort: split

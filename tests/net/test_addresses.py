@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import base58
 import pytest
 
-from swarm.net.addresses import Address, check_port, free_port, packed
+from swarm.net.addresses import Address, packed
+from swarm.net.listening import check_port, free_port
 from swarm.net.ports import NetError
 from swarm.types import PeerId
 
