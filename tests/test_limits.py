@@ -7,7 +7,6 @@ import ast
 import asyncio
 import os
 import tracemalloc
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -107,21 +106,21 @@ HOUSE = Path(__file__).parents[1]
 
 
 def decoded() -> Iterator[str]:
-    """The second argument of every `decode(bytes, kind)` and `read_question(bytes, kind)` in the programs."""
+    """The kind of every `decode(bytes, kind)`, `read_question(bytes, kind)` and `read(frame, limit, kind)`
+    in the programs."""
     for path in (path for room in ("swarm", "peers", "dashboard") for path in (HOUSE / room).rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (
-                isinstance(call, ast.Call)
-                and len(call.args) == 2
-                and ast.unparse(call.func) in ("decode", "wire.decode", "read_question")
-            ):
-                yield ast.unparse(call.args[1])
+            if not isinstance(call, ast.Call):
+                continue
+            name, many = ast.unparse(call.func), len(call.args)
+            is_frame = name.endswith(".read") and many == 3
+            if is_frame or (many == 2 and name in ("decode", "wire.decode", "read_question")):
+                yield ast.unparse(call.args[-1])
 
 
 def test_every_type_that_a_peer_fills_is_walked_here() -> None:
-    found = Counter(decoded())
-    assert found.pop("kind") == 1, "in read_question itself, whose calls are walked"
-    assert set(found) | {"Announcement"} == set(DECODED)
+    found = set(decoded()) - {"kind"}  # in read_question and read themselves, whose calls are walked
+    assert found | {"Announcement"} == set(DECODED)
 
 
 def boundless(kind: inspect.Type, where: str, seen: set[type]) -> Iterator[str]:
@@ -219,7 +218,7 @@ def cost(frame: bytes, kind: str) -> tuple[str, int]:
     frames = Frames(RUN, ME, None, private=False)
     tracemalloc.start()
     try:
-        wire.decode(frames.open(frame, limit).body, noun)
+        frames.read(frame, limit, noun)
     except wire.WireError as error:
         return str(error), tracemalloc.get_traced_memory()[1]
     else:
@@ -322,7 +321,7 @@ def test_the_largest_group_of_a_run_fits_its_limit(completions: int, tokens: int
     )
     frames = Frames(RUN, ME, MEMBERSHIP, private)
     limit = wire.group_limit(completions, tokens)
-    assert wire.decode(frames.open(frames.seal(group, limit), limit).body, Group) == group
+    assert frames.read(frames.seal(group, limit), limit, Group)[1] == group
 
 
 def test_a_count_of_many_lags_is_told_in_parts_and_none_is_lost() -> None:

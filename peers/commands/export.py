@@ -140,7 +140,7 @@ def _kept(peer: Path, run: RunFolder) -> list[Release]:
     frames, found = Frames(run.digest, Keyring.new(), None, run.settings.private), []
     for path in sorted((peer / RELEASES).glob("*")):
         try:
-            found.append(wire.decode(frames.open(path.read_bytes(), RELEASE_LIMIT).body, Release))
+            found.append(frames.read(path.read_bytes(), RELEASE_LIMIT, Release)[1])
         except wire.WireError as error:
             print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
     return found

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -52,6 +52,8 @@ from swarm.wire import Opened
 if TYPE_CHECKING:
     from swarm.sim.stand_in import StandIn
 
+T = TypeVar("T")
+
 RUN = Digest("5" * 64)
 """The digest of every simulated run: a simulation has one run only."""
 
@@ -59,7 +61,7 @@ ALPHABET = 8
 """Default number of letters of the table policy and its task."""
 
 FRAMES = 1024
-"""Opened frames that are kept: all readers have one within seconds."""
+"""Frames that are kept as they were read: all readers have one within seconds."""
 
 
 def simulate(path: Path, seed: int | None, out: Path | None) -> int:
@@ -74,7 +76,10 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
     outcome = World(loaded, spawn, sinks=[summary], journal=out).run()
     print(summary.text())
     print(f"journal sha256 {outcome.sha256} ({outcome.events} events)")
-    print(f"{outcome.virtual / 3600:.1f} virtual hours in {outcome.wall:.1f} s", file=sys.stderr)
+    print(
+        f"{outcome.virtual / 3600:.1f} virtual hours in {outcome.wall:.1f} s, {outcome.calls} callbacks",
+        file=sys.stderr,
+    )
     return 0
 
 
@@ -88,19 +93,19 @@ class Letters:
         return "".join(chr(ord("a") + token) for token in tokens)
 
 
-class OpenedOnce(Frames):
-    """Opens a frame once for all peers: a heartbeat has a thousand readers, and they would all verify the
-    same bytes."""
+class ReadOnce(Frames):
+    """Reads a frame once for all peers: a heartbeat has a thousand readers, and they would all verify and
+    decode the same bytes."""
 
-    _opened: ClassVar[OrderedDict[tuple[bytes, Limit], Opened]] = OrderedDict()
+    _found: ClassVar[OrderedDict[tuple[bytes, Limit, Any], tuple[Opened, Any]]] = OrderedDict()
 
-    def open(self, data: bytes, limit: Limit) -> Opened:
-        key = data, limit
-        if (opened := self._opened.get(key)) is None:
-            opened = self._opened[key] = super().open(data, limit)
-            if len(self._opened) > FRAMES:
-                self._opened.popitem(last=False)
-        return opened
+    def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[Opened, T]:
+        key = data, limit, kind
+        if (found := self._found.get(key)) is None:
+            found = self._found[key] = super().read(data, limit, kind)
+            if len(self._found) > FRAMES:
+                self._found.popitem(last=False)
+        return found
 
 
 RoleProgram = Sampler | LearnerPeer | Evaluator | Seed
@@ -140,7 +145,7 @@ def run_peer(
     )
     # In-memory ports know the sender, so every signature is accepted.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
-    frames = OpenedOnce(RUN, peer.ports.keyring, who.membership, run.private)
+    frames = ReadOnce(RUN, peer.ports.keyring, who.membership, run.private)
     shelf = None if peer.folder is None else peer.folder / "blobs"
     host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, shelf)
     if peer.stand_in is not None and peer.stand_in.begun:

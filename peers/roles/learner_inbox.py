@@ -161,8 +161,7 @@ class LearnerInbox:
         """The `groups` service: one verdict for one group."""
         host, now = self.host, self.host.now()
         try:
-            opened = host.open(frame, self._limit)
-            group = wire.decode(opened.body, Group)
+            opened, group = host.read(frame, self._limit, Group)
         except wire.WireError as error:
             host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
             self.tally.judged(sender, Verdict.MALFORMED)

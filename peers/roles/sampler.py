@@ -124,7 +124,7 @@ class Sampler:
         while True:
             above = self._above()
             if (found := await host.releases.obtain(above)) is None:
-                await host.changed(host.releases.retry_after(above))
+                await host.releases.changed(host.releases.retry_after(above))
                 continue
             await host.ports.clock.sleep(draw(host.config.peer.delay.policy, host.rng))
             self._ready = (*found, host.now())

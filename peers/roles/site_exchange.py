@@ -123,8 +123,7 @@ class SiteExchange:
         return self._gathered
 
     def _hear(self, sealed: bytes) -> None:
-        opened = self._host.open(sealed, RELEASE_LIMIT)
-        one = wire.decode(opened.body, Contribution)
+        opened, one = self._host.read(sealed, RELEASE_LIMIT, Contribution)
         self._check(opened, one.learner, f"contribution to version {one.version}")
         gathered = self.gathered()
         if (one.version, one.weights) != self._at or one.learner == self._host.ports.me:
@@ -138,8 +137,7 @@ class SiteExchange:
         self._host.move()
 
     def _hear_list(self, sealed: bytes) -> None:
-        opened = self._host.open(sealed, RELEASE_LIMIT)
-        closed = wire.decode(opened.body, ContributionList)
+        opened, closed = self._host.read(sealed, RELEASE_LIMIT, ContributionList)
         self._check(opened, closed.leader, f"list of version {closed.version}")
         if not 0 < closed.size <= LARGEST_LIST:
             raise wire.WireError(f"list of version {closed.version} with {closed.size} bytes")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -21,6 +22,8 @@ from swarm.net.ports import Clock, Handler, Keyring, Mail, Refused
 from swarm.net.turns import AnswerTurns
 from swarm.run_types import Membership
 from swarm.types import Digest, PeerId
+
+T = TypeVar("T")
 
 _NONCE = 12
 OVERHEAD = _NONCE + 16
@@ -47,8 +50,13 @@ class Frames:
             nonce, wire.seal(noun, self._run, self._keyring, self.membership, within), None
         )
 
-    def open(self, data: bytes, limit: Limit) -> wire.Opened:
-        """Decrypt and verify a frame. Raises WireError when it is not a valid frame of this run."""
+    def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[wire.Opened, T]:
+        """Decrypt, verify and decode a frame. Raises WireError when it is not a valid frame of this run with
+        a noun of this kind."""
+        opened = self._open(data, limit)
+        return opened, wire.decode(opened.body, kind)
+
+    def _open(self, data: bytes, limit: Limit) -> wire.Opened:
         if self._cipher is not None:
             if not OVERHEAD < len(data) <= limit.sealed:
                 raise wire.WireError(f"frame of {len(data)} bytes, limit {limit.sealed}")
@@ -76,8 +84,7 @@ class MemberMail:
 
         async def members_only(sender: PeerId, message: bytes) -> bytes:
             try:
-                opened = self._frames.open(message, limit)
-                request = wire.decode(opened.body, bytes)
+                opened, request = self._frames.read(message, limit, bytes)
             except wire.WireError as error:
                 raise Refused(f"this run is private: {error}") from error
             role = opened.membership.delegation.role if opened.membership is not None else None

@@ -18,8 +18,9 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ from peers.runtime.clock_check import ClockCheck
 from peers.runtime.faults import DiskFaults
 from peers.runtime.frames import Frames
 from peers.runtime.identity_check import IdentityCheck
+from peers.runtime.postings import post_forever
 from peers.runtime.releases import ReleaseExchange
 from peers.runtime.rest import Rest
 from peers.runtime.status import PeerStatus
@@ -36,11 +38,13 @@ from swarm import events, wire
 from swarm.config import Config
 from swarm.core.membership import Trust, needs_membership
 from swarm.core.roster import Roster
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, RECORD_SECONDS, Limit
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit
 from swarm.net.ports import NetError, Ports
 from swarm.protocol import PHASES, ROLES, TOPICS, Key, Part, Phase, Role, Topic
 from swarm.run_types import Membership
 from swarm.types import Beat, Digest, PeerId
+
+T = TypeVar("T")
 
 BUNDLE_EVERY = 0.25
 """Seconds between two bundles of events: a page shows four updates a second."""
@@ -215,7 +219,7 @@ class Host:
             self._expire_forever,
             self._bundle_forever,
             self.releases.queries.ask_forever,
-            self._post_forever,
+            partial(post_forever, self),
             self._emit_traffic_forever,
             self.releases.queries.look_for_holders_forever,
             self.releases.mirror_forever,
@@ -240,13 +244,12 @@ class Host:
         except wire.WireError as error:
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
-    def open(self, data: bytes, limit: Limit) -> wire.Opened:
-        """Open a frame of this run. Raises WireError for everything else."""
-        return self.frames.open(data, limit)
+    def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[wire.Opened, T]:
+        """Open a frame of this run, and decode it. Raises WireError for everything else."""
+        return self.frames.read(data, limit, kind)
 
     def hear_beat(self, data: bytes) -> None:
-        opened = self.open(data, BEAT_LIMIT)
-        beat = wire.decode(opened.body, Beat)
+        opened, beat = self.read(data, BEAT_LIMIT, Beat)
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
         if beat.mirror >= 0 and not self.invited(opened, beat.role):
@@ -256,7 +259,7 @@ class Host:
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
         if before is None or before.weights != beat.weights:
-            self.releases.candidates.found(beat.version, beat.weights)
+            self.releases.found(beat.version, beat.weights)
         self._met(opened.sender, beat)
         if self.who.observes:
             self.emit(events.Heard, subject=opened.sender, beat=beat)
@@ -267,8 +270,8 @@ class Host:
         self.move()
 
     def _hear_events(self, data: bytes) -> None:
-        opened = self.open(data, EVENT_LIMIT)
-        for event in wire.decode(opened.body, events.Bundle):
+        opened, bundle = self.read(data, EVENT_LIMIT, events.Bundle)
+        for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
             if (
@@ -366,21 +369,8 @@ class Host:
         topic = Topic.BEAT if beat.mirror >= 0 else ROLES[self.who.role].heartbeat
         await self.ports.gossip.publish(self.topic(topic), self._seal_beat(beat))
 
-    async def _post_forever(self) -> None:
-        """Post to the board who serves and which release is newest, and read it. Peers that others depend on
-        post it; a peer that knows no learner, since no gossip reaches it yet, reads it."""
-        while True:
-            if ROLES[self.who.role].posts:
-                await self.ports.board.put(
-                    self.topic(Key.MEMBER), self._seal_beat(self._beat()), ttl=RECORD_SECONDS
-                )
-                if sealed := self.releases.sealed_newest():
-                    await self.ports.board.put(self.topic(Key.NEWEST), sealed, ttl=RECORD_SECONDS)
-            if not self.roster.learners():
-                for name, take in ((Key.MEMBER, self.hear_beat), (Key.NEWEST, self.releases.hear)):
-                    for sender, sealed in (await self.ports.board.get(self.topic(name))).items():
-                        self.take(take, name, sender, sealed)
-            await self.ports.clock.sleep(RECORD_SECONDS / 3)
+    def sealed_beat(self) -> bytes:
+        return self._seal_beat(self._beat())
 
     def _seal_beat(self, beat: Beat) -> bytes:
         """Seal a heartbeat with as many addresses as fit: two long ones and a membership are too many."""

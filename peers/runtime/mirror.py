@@ -46,7 +46,8 @@ class Mirror:
             if held is not None and held.version > self._sought:
                 await self._take_patches(held.version)
             elif await self._releases.obtain(above) is None:
-                await host.changed(min(host.config.run.pace.beat, self._releases.retry_after(above)))
+                pause = min(host.config.run.pace.beat, self._releases.retry_after(above))
+                await self._releases.changed(pause)
 
     async def _take_patches(self, version: int) -> None:
         """Those of all announced releases up to `version` that were not sought yet."""

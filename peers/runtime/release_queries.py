@@ -94,7 +94,7 @@ class ReleaseQueries:
                     peer for peer, beat in host.roster if ROLES[beat.role].heartbeat is Topic.BEAT_SAMPLER
                 ]:
                     host.roster.forget(peer)  # nobody listens any more: its silence means nothing
-            await host.changed(host.config.run.pace.beat)
+            await self._releases.changed(host.config.run.pace.beat)
 
     async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
         return self._releases.sealed_newest()

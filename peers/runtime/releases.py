@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from peers.runtime.announcements import Announcements
+from peers.runtime.changes import Changes
 from peers.runtime.mirror import Mirror, mirrors
 from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
@@ -89,6 +90,7 @@ class ReleaseExchange:
         self.lines = ReleaseLines(host)
         self.lacks = False
         """A release that I wait for could not be had at once."""
+        self._changes = Changes()
         self._under_way = WeakValueDictionary[Digest, asyncio.Lock]()
         """Weights -> held while they are fetched: a role and a mirror want the same ones."""
 
@@ -156,8 +158,7 @@ class ReleaseExchange:
     def hear(self, sealed: bytes) -> bool:
         """Take an announcement. True when it is news. Raises WireError for one that cannot be believed."""
         host = self._host
-        opened = host.open(sealed, RELEASE_LIMIT)
-        release = wire.decode(opened.body, Release)
+        opened, release = host.read(sealed, RELEASE_LIMIT, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
         if (why := host.distrust(opened, role)) is not None or release.publisher != opened.sender:
             raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
@@ -179,7 +180,7 @@ class ReleaseExchange:
             self.hold(release)
         if news and (release.publisher == self._host.ports.me or self._host.who.observes):
             self._host.emit(events.Released, release=release)
-        self._host.move()
+        self.move()
         return news
 
     def remember(self, sealed: bytes) -> bool:
@@ -220,7 +221,7 @@ class ReleaseExchange:
             self.lacks = self.candidates.lacking(above, host.now())
             if self.lacks or self.candidates.held is None:
                 self._warn(f"release {wanted.version} could not be fetched: {error}")
-            host.move()
+            self.move()
             return None
         self.hold(wanted)
         return wanted, weights
@@ -267,6 +268,21 @@ class ReleaseExchange:
         return holders
 
     # --- what is known --------------------------------------------------------------------------------------
+
+    def found(self, version: int, weights: Digest) -> None:
+        """A peer says that it holds these weights: what could not be had is tried again at once."""
+        if self.candidates.found(version, weights):
+            self._changes.wake()
+
+    def move(self) -> None:
+        """Wake whoever waits for a release, and whoever waits for anything."""
+        self._changes.wake()
+        self._host.move()
+
+    async def changed(self, timeout: float) -> None:
+        """Wait until `obtain` may find something that it did not before, at most `timeout` seconds:
+        heartbeats, most of what a host hears, change nothing of that."""
+        await self._changes.wait(timeout)
 
     @property
     def held(self) -> Release | None:
@@ -330,10 +346,12 @@ class ReleaseExchange:
         for release in self.candidates.by_weights().get(weights, ()):
             if not self._is_here(release):
                 self.candidates.lose(release)
+        self.move()
 
     def refuse(self, release: Release) -> None:
         """Its bytes are of no use: it is not held, and not wanted again."""
         self.candidates.refuse(release)
+        self.move()
 
     async def store_forever(self) -> None:
         """While the disk refuses something, give it what it refused again now and then."""

@@ -68,8 +68,12 @@ class Traffic:
 
     def received(self, purpose: str, size: int, peer: PeerId | None = None) -> None:
         self._received[purpose] += size
-        if peer is not None and (peer in self._from or len(self._from) < COUNTED_PEERS):
-            self._from.setdefault(peer, Counter())[purpose] += size
+        if peer is None:
+            return
+        if (link := self._from.get(peer)) is not None:
+            link[purpose] += size
+        elif len(self._from) < COUNTED_PEERS:
+            self._from[peer] = Counter({purpose: size})
 
     def averaged(self, exchanged: Mapping[PeerId, int]) -> None:
         """Count a round's bytes; as many were sent to each member as came from it."""

@@ -151,11 +151,17 @@ class Releases:
         self._add(one)
         return _key(release) in self._candidates
 
-    def found(self, version: int, weights: Digest) -> None:
-        """A peer says that it holds this release: try it again at once."""
-        for one in self._candidates.values():
-            if (one.release.version, one.release.weights) == (version, weights):
-                one.not_before = -math.inf
+    def found(self, version: int, weights: Digest) -> bool:
+        """A peer says that it holds this release: try it again at once. False where no try of it is put
+        off."""
+        late = [
+            one
+            for one in self._candidates.values()
+            if one.failures and (one.release.version, one.release.weights) == (version, weights)
+        ]
+        for one in late:
+            one.not_before = -math.inf
+        return bool(late)
 
     # --- what to try ----------------------------------------------------------------------------------------
 

@@ -24,7 +24,18 @@ import msgspec
 from swarm.blocks import digest_of
 from swarm.net.ports import Busy, Mail, NetError, Reach, Refused
 from swarm.net.sharing import CHOICE, FELLOWS, NEWS, BlockQuery, Holding, held
-from swarm.net.sources import OF_ALONE, OF_ONE, Question, Source, choose, free, numbers, second
+from swarm.net.sources import (
+    LATE,
+    OF_ALONE,
+    OF_ONE,
+    Question,
+    Source,
+    choose,
+    free,
+    numbers,
+    second,
+    too_few,
+)
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 from swarm.wire import WireError, decode, encode
@@ -214,10 +225,16 @@ class Fetch:
                 break
             self._start(group, *choice)
             questions.append(choice[1])
-        left = free(self._lacking, questions)
+        left = free(self._lacking, [question for question in questions if now < question.began + LATE])
+        more = too_few(alive, self._lacking, now)
         for source in ready:
-            idle = len(questions) < AT_ONCE and not source.has & left and self._lacking & ~source.has
-            if source.told is None and (idle or not source.known):
+            if source.told is not None:
+                continue
+            if source.known:
+                due = left and len(questions) < AT_ONCE and not source.has & left
+            elif due := more > 0:
+                more, source.asked = more - 1, now
+            if due:
                 source.told = group.create_task(self._learn(source, self._news_of(source)))
 
     def _news_of(self, source: Source) -> BlockQuery:

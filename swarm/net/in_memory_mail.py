@@ -109,16 +109,24 @@ class MemoryPeer:
 class PendingCall:
     """One mail and its way back."""
 
-    __slots__ = ("answer", "message", "network", "passage", "sender", "service", "to")
+    __slots__ = ("answer", "is_watched", "message", "network", "passage", "sender", "service", "to")
 
     def __init__(
-        self, network: MemoryNetwork, sender: PeerId, to: PeerId, service: str, message: bytes
+        self,
+        network: MemoryNetwork,
+        sender: PeerId,
+        to: PeerId,
+        service: str,
+        message: bytes,
+        is_watched: bool,
     ) -> None:
+        """`is_watched`: its caller asks how long nothing has come."""
         self.network = network
         self.sender = sender
         self.to = to
         self.service = service
         self.message = message
+        self.is_watched = is_watched
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.passage: Passage | None = None
         """Of the message, then of its answer."""
@@ -169,7 +177,7 @@ class PendingCall:
 
         arrive = partial(self.settle, outcome)
         self.passage = self.network.carry(self.to, self.sender, size, arrive, lost, end)
-        if (host := self.network.hosts.get(self.sender)) is not None:
+        if self.is_watched and (host := self.network.hosts.get(self.sender)) is not None:
             host.coming.setdefault((self.to, self.service), Coming()).add(self.passage)
         if self.answer.done():
             self.end()
@@ -182,6 +190,9 @@ class PendingCall:
     def _lost(self, broke: bool) -> None:
         if broke:
             self.reply(Unreachable(f"{self.to} broke the connection before it answered"))
+
+    def expire(self, seconds: float) -> None:
+        self.settle(Silent(f"{self.to} did not answer {self.service!r} within {seconds:g} s"))
 
     def settle(self, outcome: bytes | NetError) -> None:
         if self.answer.done():
@@ -205,11 +216,9 @@ class MemoryMail:
                 f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs"
                 " does)"
             )
-        call = PendingCall(self._network, self._host.peer, to, service, data)
+        call = PendingCall(self._network, self._host.peer, to, service, data, idle is not None)
         call.start()
-        silent = Silent(f"{to} did not answer {service!r} within {timeout:g} s")
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout, call.settle, silent)
+        timer = asyncio.get_running_loop().call_later(timeout, call.expire, timeout)
         quiet = Quiet(self._host, call, idle) if idle is not None else None
         try:
             return await call.answer

@@ -11,6 +11,7 @@ the same, which is seldom what it brings. Not handled: asking (swarm.net.fetchin
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,13 @@ rest."""
 
 LAST = 8
 """Blocks at the end that are asked for twice."""
+
+FIRST = 2
+"""Sources at hand while anything is missing, beside one for each two blocks: the second has it where the
+first does not answer."""
+
+PROMPT = 1.0
+"""Seconds in which a source that was asked what it has may answer before another one is asked as well."""
 
 TRIP = 1.0
 """Seconds of a round trip as long as no answer was faster."""
@@ -72,6 +80,8 @@ class Source:
     has: int = 0
     known: bool = False
     """It has said what it has."""
+    asked: float = -math.inf
+    """When it was asked that last, before it has said it."""
     told: asyncio.Task[None] | None = None
     """The question for what it has that is under way."""
     under: list[Question] = field(default_factory=list)
@@ -92,6 +102,11 @@ class Source:
         """It was busy, or failed, and has given nothing since: one question at a time is enough to see
         whether it does."""
         return self.rest > REST
+
+    def is_at_hand(self, lacking: int, now: float) -> bool:
+        """It can give some of what is missing, or is about to say whether it can."""
+        able = self.has & lacking != 0 if self.known else now < self.asked + PROMPT
+        return able and self.rest_until <= now
 
     def cost(self, now: float, usual: float) -> float:
         """Seconds in which it would give one more block, by its own answers so far, or else by the usual
@@ -117,6 +132,12 @@ class Source:
     def pause(self, now: float, rng: random.Random) -> None:
         self.rest_until = now + self.rest * rng.uniform(0.5, 1.0)
         self.rest = min(2 * self.rest, LONGEST_REST)
+
+
+def too_few(sources: Sequence[Source], lacking: int, now: float) -> int:
+    """How many more sources are to be asked what they have: many blocks come sooner from many, and for one
+    block the answers of twenty would be most of all messages."""
+    return FIRST + lacking.bit_count() // 2 - sum(source.is_at_hand(lacking, now) for source in sources)
 
 
 def free(lacking: int, questions: Sequence[Question]) -> int:

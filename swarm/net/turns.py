@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 from swarm.net.ports import Busy
 from swarm.types import PeerId
@@ -46,8 +47,13 @@ class AnswerTurns:
 
     def __init__(self, at_once: int = AT_ONCE, queue: int = QUEUE, wait: float = WAIT) -> None:
         """`at_once` calls have their turn, `queue` wait, each for `wait` seconds."""
-        self._free, self._queue, self._wait = at_once, queue, wait
-        self._waiting: list[tuple[PeerId, asyncio.Future[None]]] = []
+        self._at_once, self._queue, self._wait = at_once, queue, wait
+        self._waiting: list[tuple[PeerId, asyncio.Future[Callable[[], None]]]] = []
+        self._turns: dict[int, tuple[PeerId, float]] = {}
+        """Number of a turn that has not ended -> whose it is, and the loop seconds at which it ends at last;
+        the oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
+        """For the end of the oldest turn, where somebody waits for it: most turns end long before."""
         self._of: Counter[PeerId] = Counter()
         self._served: OrderedDict[PeerId, int] = OrderedDict()
         """Peers that had a turn, the last one last -> the number of that turn."""
@@ -56,36 +62,28 @@ class AnswerTurns:
     async def take(self, peer: PeerId) -> Callable[[], None]:
         """Wait for a turn. Returns the function that ends it, to be called once the answer has left. Raises
         Busy."""
+        self._end_old()
         if self._of[peer] >= FROM_ONE or (len(self._waiting) >= self._queue and not self._make_room(peer)):
             raise Busy(FULL)
-        loop = asyncio.get_running_loop()
-        mine = peer, loop.create_future()
-        self._waiting.append(mine)
         self._of[peer] += 1
-        self._next()
+        if len(self._turns) < self._at_once and not self._waiting:
+            return self._begin(peer)
+        mine: tuple[PeerId, asyncio.Future[Callable[[], None]]]
+        mine = peer, asyncio.get_running_loop().create_future()
+        self._waiting.append(mine)
+        self._watch()
         try:
             async with asyncio.timeout(self._wait):
-                await mine[1]
+                return await mine[1]
         except BaseException as error:
             if mine in self._waiting:
                 self._waiting.remove(mine)
                 self._less(peer)
-            elif not _turned_away(mine[1]):
-                self._end(peer)  # its turn came in the same moment
+            elif _came(mine[1]):
+                mine[1].result()()  # its turn came in the same moment
             if isinstance(error, TimeoutError):
                 raise Busy(f"busy with others for {self._wait:g} s, try later") from error
             raise
-        over = False
-
-        def end() -> None:
-            nonlocal over
-            if not over:
-                over = True
-                timer.cancel()
-                self._end(peer)
-
-        timer = loop.call_later(LONGEST, end)
-        return end
 
     def _make_room(self, peer: PeerId) -> bool:
         """Turn away a call of the peer that has most, for one that has fewer; of those that have as many, of
@@ -106,23 +104,48 @@ class AnswerTurns:
     def _next(self) -> None:
         """Give free turns to the peers whose last turn is longest ago, and among these to the first that
         asked."""
-        while self._free and self._waiting:
+        while len(self._turns) < self._at_once and self._waiting:
             first = min(self._waiting, key=lambda waiting: self._served.get(waiting[0], -1))
             self._waiting.remove(first)
             peer, mine = first
-            self._free -= 1
-            self._number += 1
-            self._served[peer] = self._number
-            self._served.move_to_end(peer)
-            if len(self._served) > REMEMBERED:
-                self._served.popitem(last=False)
-            if not mine.done():
-                mine.set_result(None)
+            if mine.done():  # its caller has gone
+                self._less(peer)
+            else:
+                mine.set_result(self._begin(peer))
+        self._watch()
 
-    def _end(self, peer: PeerId) -> None:
-        self._less(peer)
-        self._free += 1
-        self._next()
+    def _begin(self, peer: PeerId) -> Callable[[], None]:
+        self._number += 1
+        self._served[peer] = self._number
+        self._served.move_to_end(peer)
+        if len(self._served) > REMEMBERED:
+            self._served.popitem(last=False)
+        self._turns[self._number] = peer, asyncio.get_running_loop().time() + LONGEST
+        return partial(self._end, self._number)
+
+    def _end(self, turn: int) -> None:
+        if (taken := self._turns.pop(turn, None)) is not None:
+            self._less(taken[0])
+            self._next()
+
+    def _end_old(self) -> None:
+        """End turns that have lasted LONGEST."""
+        now = asyncio.get_running_loop().time()
+        for turn, (_, end) in list(self._turns.items()):
+            if now < end:
+                break
+            self._end(turn)
+
+    def _watch(self) -> None:
+        """Look at the oldest turn when it has to end, while somebody waits."""
+        if self._timer is None and self._waiting and self._turns:
+            _, end = next(iter(self._turns.values()))
+            self._timer = asyncio.get_running_loop().call_at(end, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._end_old()
+        self._watch()
 
     def _less(self, peer: PeerId) -> None:
         self._of[peer] -= 1
@@ -130,8 +153,8 @@ class AnswerTurns:
             del self._of[peer]
 
 
-def _turned_away(call: asyncio.Future[None]) -> bool:
-    return call.done() and not call.cancelled() and call.exception() is not None
+def _came(turn: asyncio.Future[Callable[[], None]]) -> bool:
+    return turn.done() and not turn.cancelled() and turn.exception() is None
 
 
 def no_turn() -> None:

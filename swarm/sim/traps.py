@@ -104,11 +104,7 @@ class TrappedGossip:
 class TrappedMail:
     def __init__(self, mail: Mail, trap: Trap, gossip: TrappedGossip) -> None:
         self._mail, self._trap, self._gossip = mail, trap, gossip
-
-    async def send(
-        self, to: Any, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
-    ) -> bytes:
-        return await self._mail.send(to, service, data, timeout, idle)
+        self.send = mail.send
 
     async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         async def watched(sender: Any, message: bytes) -> bytes:

@@ -29,7 +29,7 @@ from swarm.net.in_memory import MemoryNetwork
 from swarm.net.in_memory_mail import as_it_is
 from swarm.net.ports import Ports
 from swarm.protocol import Role
-from swarm.sim.clock import run
+from swarm.sim.clock import VirtualLoop, run
 from swarm.sim.disks import FullDisks, damage
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
@@ -72,6 +72,8 @@ class SimulationOutcome:
     """Seconds simulated."""
     wall: float
     """Seconds of wall time."""
+    calls: int
+    """Callbacks that the loop ran: what the simulation costs, alike on any machine."""
 
 
 class World:
@@ -111,10 +113,12 @@ class World:
             self._stand_in.cut() if self._stand_in is not None else nullcontext(),
             self._full.refusing(),
         ):
-            virtual = run(self._live())
-        return SimulationOutcome(self._digest.hexdigest(), self._events, virtual, time.perf_counter() - since)
+            virtual, calls = run(self._live())
+        wall = time.perf_counter() - since
+        return SimulationOutcome(self._digest.hexdigest(), self._events, virtual, wall, calls)
 
-    async def _live(self) -> float:
+    async def _live(self) -> tuple[float, int]:
+        """-> the seconds simulated, and the callbacks that were run."""
         scenario = self._scenario
         links = scenario.links
         self._links = SimLinks(links.latency, links.bandwidth, self._rng("links"), self._lines())
@@ -137,7 +141,9 @@ class World:
             for name in list(self._alive):
                 self._crash(name)
             script.cancel()
-        return asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        return loop.time(), loop.calls
 
     async def _until_the_end(self, script: asyncio.Task[None]) -> None:
         end = self._scenario.hours * 3600

@@ -9,7 +9,7 @@ import pytest
 
 from swarm.net.ports import Busy
 from swarm.net.turns import FROM_ONE, LONGEST, QUEUE, REMEMBERED, AnswerTurns
-from swarm.sim.clock import run
+from swarm.sim.clock import VirtualLoop, run
 from swarm.types import PeerId
 
 
@@ -63,6 +63,16 @@ def test_so_many_have_turns_at_once_and_a_turn_that_ends_is_another_ones() -> No
         await asyncio.gather(*waiting)
 
     in_line(play, at_once=2)
+
+
+def test_a_turn_for_which_nobody_waits_costs_no_timer() -> None:
+    async def play(line: Line) -> None:
+        for _ in range(100):
+            (await line.turns.take(PeerId("one")))()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop) and not loop._timers
+
+    in_line(play)
 
 
 def test_a_full_line_turns_the_next_one_away() -> None:

@@ -261,6 +261,29 @@ def test_a_holder_that_is_busy_for_ever_ends_a_fetch_after_two_minutes() -> None
     over(Uplinks({}), promise)
 
 
+@pytest.mark.parametrize("silent", [0, 2])
+def test_for_one_block_two_of_twenty_holders_are_asked_and_others_where_these_are_silent(silent: int) -> None:
+    asked = list[PeerId]()
+
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        holders, fetcher = [peer(f"holder-{k:02}") for k in range(20)], peer("fetcher")
+        for holder in holders:
+            release = await holder.offer(b"one block")
+        network.links.hold([holder.ports.me for holder in holders[:silent]], [fetcher.ports.me])  # type: ignore[attr-defined]
+        send = fetcher.ports.mail.send
+
+        async def counted(to: PeerId, *question: Any) -> bytes:
+            asked.append(to)
+            return await send(to, *question)
+
+        fetcher.ports.mail.send = counted  # type: ignore[method-assign]
+        assert await fetched(fetcher.blobs, release, [holder.ports.me for holder in holders]) == b"one block"
+        assert now() < 2 * (1 + silent) and not fetcher.blamed
+
+    over(Uplinks({}), promise)
+    assert len(asked) == 3 + silent and len(set(asked)) == 2 + silent, "one question more brings the block"
+
+
 def test_a_release_is_not_dropped_while_it_is_being_fetched() -> None:
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, one = peer("source"), peer("one", keep=1)

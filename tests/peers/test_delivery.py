@@ -81,7 +81,7 @@ class Site:
         frames = Frames(RUN, ports.keyring, None, private=False)
 
         async def receive(sender: PeerId, message: bytes) -> bytes:
-            group = wire.decode(frames.open(message, MAIL_LIMIT).body, Group)
+            group = frames.read(message, MAIL_LIMIT, Group)[1]
             self.sent.append((peer, group.id, self.host.now() - EPOCH))
             return await answer(group)
 

@@ -362,6 +362,6 @@ def test_a_release_with_two_patches_fits_its_frame() -> None:
             patches=patches,
         )
         sealed = swarm.learner.seal(release, RELEASE_LIMIT)
-        assert wire.decode(swarm.learner.open(sealed, RELEASE_LIMIT).body, Release) == release
+        assert swarm.learner.read(sealed, RELEASE_LIMIT, Release)[1] == release
 
     among(promise)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from peers.commands import sim
 from swarm.events import Trained
+from swarm.protocol import Role
 from swarm.sim import report, scenario
 from swarm.sim.world import SimulationOutcome, World
 
@@ -23,6 +25,13 @@ def day() -> tuple[SimulationOutcome, report.Summary, list[Trained]]:
         sinks=[summary, lambda e: steps.append(e) if isinstance(e, Trained) else None],
     ).run()
     return outcome, summary, steps
+
+
+def test_a_peers_hour_costs_a_bounded_number_of_callbacks() -> None:
+    scene = scenario.load(FILE)
+    peers = scene.peers | {Role.SAMPLER: 40}
+    scene = msgspec.structs.replace(scene, hours=0.25, peers=peers)
+    assert World(scene, sim.spawn).run().calls < 1500 * scene.hours * sum(peers.values())
 
 
 @pytest.mark.slow
