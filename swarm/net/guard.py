@@ -5,14 +5,15 @@
 
 `install()` patches hivemind's classes; call it once, before any P2P or DHT: forked children inherit it.
 Whatever exceeds a limit is refused, closed or raised as ValueError into hivemind's own error path, before
-memory is allocated for it. Invariant: every record that a node keeps or returns was signed by the Ed25519 key
-inside its subkey, lies under a key of the run, is small and expires soon. Not handled: a storing node that
-hides records.
+memory is allocated for it. A stream that ends in the middle of a message ends its task, and nothing is
+printed. Invariant: every record that a node keeps or returns was signed by the Ed25519 key inside its subkey,
+lies under a key of the run, is small and expires soon. Not handled: a storing node that hides records.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -33,6 +34,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, P2PContext
+from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
@@ -42,6 +44,8 @@ from swarm.net.ports import Keyring
 from swarm.protocol import Key
 from swarm.types import Digest, PeerId
 from swarm.wire import topic
+
+log = logging.getLogger(__name__)
 
 DECODE_BYTES = 1 << 20
 """Bytes of msgpack decoded at once: a key that is full of records is 600 KiB; hivemind's other msgpack is
@@ -245,6 +249,7 @@ class Slots:
 _budget = Budget((PEER_RATE, PEER_BURST), (ALL_RATE, ALL_BURST), PEERS_KNOWN)
 _store, _find, _store_record = DHTProtocol.rpc_store, DHTProtocol.rpc_find, DictionaryDHTValue.store
 _receive_protobuf, _add_handler = P2P.receive_protobuf, P2P.add_binary_stream_handler
+_handle_stream = ControlClient._handler
 
 
 async def _store_bounded(
@@ -292,10 +297,33 @@ async def _receive_raw_bounded(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _receive_protobuf_bounded(kind: Any, reader: asyncio.StreamReader) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
+    if getattr(task.get_coro(), "cr_code", None) is _receive_protobuf_bounded.__code__:
+        # hivemind looks at this task or at the answer, whichever ends first: what it did not look at, the
+        # end of a stream, is no error that nobody saw.
+        task.add_done_callback(_looked_at)
     # Not wait_for: Python 3.11's loses a cancellation that comes together with the end of the stream, and
     # hivemind cancels here.
     async with asyncio.timeout(IDLE_SECONDS):
         return await _receive_protobuf(kind, reader)
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _begin_stream(
+    self: ControlClient, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """A stream that p2pd hands on. p2pd may die before it has said which one, or in the middle of a
+    message."""
+    try:
+        await _handle_stream(self, reader, writer)
+    except asyncio.IncompleteReadError as error:
+        log.debug("a stream ended: %s", error)
+        writer.close()
 
 
 async def _add_handler_bounded(
@@ -325,3 +353,4 @@ def install() -> None:
     P2P.receive_raw_data = staticmethod(_receive_raw_bounded)
     P2P.receive_protobuf = staticmethod(_receive_protobuf_bounded)
     P2P.add_binary_stream_handler = _add_handler_bounded
+    ControlClient._handler = _begin_stream

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import hashlib
 import os
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +31,9 @@ from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2P
-from hivemind.proto import dht_pb2
+from hivemind.utils.multiaddr import Multiaddr
+from hivemind.p2p.p2p_daemon_bindings.control import ControlClient, DaemonConnector
+from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils import MSGPackSerializer
 
 guard.install()
@@ -248,6 +253,68 @@ def test_a_stream_that_stops_in_the_middle_is_given_up(monkeypatch: pytest.Monke
         asyncio.run(body(header, P2P.receive_raw_data))
     with pytest.raises(TimeoutError):
         asyncio.run(body(b"", lambda reader: P2P.receive_protobuf(dht_pb2.PingRequest, reader)))
+
+
+Handled = Callable[[ControlClient, Path], Awaitable[None]]
+
+
+def told_of(body: Handled, folder: Path) -> list[str]:
+    """What asyncio would have printed while streams came in, as p2pd hands them on."""
+    told: list[str] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
+        address = Multiaddr(f"/unix{folder}/streams")
+        client = ControlClient(DaemonConnector(), address, _initialized_with_create=True)
+        async with client.listen():
+            await body(client, folder / "streams")
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    return told
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x08", b"\x08\x0a\x02"], ids=["nothing", "a length", "a part"])
+def test_a_stream_whose_beginning_never_comes_ends_without_a_traceback(sent: bytes, tmp_path: Path) -> None:
+    """p2pd was killed between the connection and the stream's header."""
+
+    async def body(_: ControlClient, path: Path) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(sent)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+
+    assert told_of(body, tmp_path) == []
+
+
+def test_an_error_of_a_stream_that_did_begin_is_told(tmp_path: Path) -> None:
+    async def body(client: ControlClient, path: Path) -> None:
+        async def handler(*_: Any) -> None:
+            raise ValueError("a bug of ours")
+
+        client.handlers["spoken"] = handler
+        info = p2pd_pb2.StreamInfo(peer=b"peer", addr=b"", proto="spoken").SerializeToString()
+        _, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(bytes([len(info)]) + info)
+        await asyncio.sleep(0.1)
+        writer.close()
+
+    told = told_of(body, tmp_path)
+    assert len(told) == 1 and "a bug of ours" in told[0]
+
+
+def test_a_request_that_is_cut_off_as_its_answer_ends_leaves_no_traceback(tmp_path: Path) -> None:
+    """hivemind looks at one of the two."""
+
+    async def body(_: ControlClient, path: Path) -> None:
+        reader = asyncio.StreamReader()
+        receiving = asyncio.create_task(P2P.receive_protobuf(dht_pb2.PingRequest, reader))
+        reader.feed_eof()
+        await asyncio.wait([receiving])
+
+    assert told_of(body, tmp_path) == []
 
 
 def test_a_peer_and_all_peers_have_a_budget_and_the_table_of_peers_is_bounded() -> None:
