@@ -73,8 +73,9 @@ class SoloTurns:
         return not before
 
     def contested(self, beats: Beats) -> bool:
-        """Whether another learner might claim the turn, or be in a round that still succeeds."""
-        return bool(self._ready(beats))
+        """Whether another learner might claim the turn, or be in a round that still succeeds. One that learns
+        may have its gradient by now: two that step within gossip's delay of each other make two releases."""
+        return bool(self._ready(beats)) or any(beat.phase is Phase.LEARNING for beat in beats.values())
 
     def claim(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
         """Whether I step alone, after I announced it and listened. When another learner claims it too, the

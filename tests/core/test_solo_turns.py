@@ -67,7 +67,12 @@ def test_a_turn_that_came_at_once_was_not_waited_for_and_is_asked_for_anew_when_
 def test_who_has_no_gradient_is_not_waited_for_however_old(state: str) -> None:
     mine = turns()
     mine.begin(beats(older="gathering"))
-    assert mine.ask(beats(older=state), 100.0) and not mine.contested(beats(older=state))
+    assert mine.ask(beats(older=state), 100.0)
+
+
+@pytest.mark.parametrize(("state", "listens"), [("gathering", False), ("learning", True)])
+def test_a_claim_is_listened_to_where_another_gradient_may_be_done_by_now(state: str, listens: bool) -> None:
+    assert turns().contested(beats(younger=state)) is listens
 
 
 def test_who_was_seen_under_way_has_kept_its_gradient() -> None:

@@ -31,10 +31,10 @@ from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2P
-from hivemind.utils.multiaddr import Multiaddr
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient, DaemonConnector
 from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils import MSGPackSerializer
+from hivemind.utils.multiaddr import Multiaddr
 
 guard.install()
 RUN = Digest(hashlib.sha256(b"guard").hexdigest())

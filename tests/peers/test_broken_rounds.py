@@ -122,24 +122,26 @@ def assert_one_release_of_each(
     steps = told.of(Trained)
     alone = {event.version for event in steps if event.members == 1}
     assert len(alone) > 3 * minutes and len({event.version for event in steps} - alone) > 3 * minutes
-    # On a good day there are 25 versions a minute; each break costs seconds.
+    # On a good day there are 25 versions a minute; each break costs seconds, and four learners make 11 to 20.
     assert max(event.version for event in steps) > 10 * minutes
     account = audit(told.all)
     assert account.passed and account.once > 0, (account.lost, account.doubled)
 
 
-@pytest.mark.parametrize(("learners", "seed"), [(3, 0), (4, 2)])
+@pytest.mark.parametrize(("learners", "seed"), [(3, 0), (4, 1)])
 def test_of_a_version_whose_rounds_break_at_random_comes_one_release(
     monkeypatch: pytest.MonkeyPatch, learners: int, seed: int
 ) -> None:
     assert_one_release_of_each(monkeypatch, 1.5, learners, seed)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
 def test_so_it_is_when_heartbeats_overtake_the_release_that_they_tell_of(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
+    """With seed 1 a learner's gradient is done 86 ms after another one stepped alone."""
     slow_releases(monkeypatch, 0.8)
-    Broken(monkeypatch, 2, versions=0.3, calls=0.3)
+    Broken(monkeypatch, seed, versions=0.3, calls=0.3)
     watched = Watched(monkeypatch)
     told = Told(scenario(1.5, (2, 4)))
     assert watched.several() == {}
