@@ -295,7 +295,8 @@ class Listen(Section):
     port: Port = 0
     """TCP port; 0 takes a free one and keeps it in the run folder."""
     announce: tuple[str, ...] = ()
-    """Multiaddresses to announce to others instead of those that libp2p finds."""
+    """Multiaddresses to announce to others instead of those that libp2p finds; this machine's address in a
+    private network comes after them."""
     dial_only: bool = False
     """Do not listen: for a machine that can only open connections."""
     relay: bool = True

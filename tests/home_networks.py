@@ -3,6 +3,7 @@ what goes out and drop what comes in.
 
     [hub: bridge] --- machine 45.9.1.n             a public address
                   --- router  45.9.1.n --- home 192.168.n.2   a NAT
+                                           `---- 192.168.n.3  another machine of that home
 
 Needs root, `ip` and `iptables` (Debian: iproute2, iptables). Not handled here: delay and rates.
 """
@@ -56,13 +57,11 @@ class Internet:
     def home(self) -> Place:
         """One behind a NAT of its own."""
         number = len(self._spaces)
-        router, home, lan = self._space(f"r{number}"), self._space(f"h{number}"), f"192.168.{number}"
+        router, lan = self._space(f"r{number}"), f"192.168.{number}"
         self._plug(router, number)
-        _ip("link", "add", "lan", "netns", router, "type", "veth", "peer", "name", "eth0", "netns", home)
-        for space, device, address in ((router, "lan", f"{lan}.1"), (home, "eth0", f"{lan}.2")):
-            _ip("-n", space, "addr", "add", f"{address}/24", "dev", device)
-            _ip("-n", space, "link", "set", device, "up")
-        _ip("-n", home, "route", "add", "default", "via", f"{lan}.1")
+        _ip("-n", router, "link", "add", "lan", "type", "bridge")
+        _ip("-n", router, "addr", "add", f"{lan}.1/24", "dev", "lan")
+        _ip("-n", router, "link", "set", "lan", "up")
         within = ["ip", "netns", "exec", router]
         _run(*within, "sysctl", "-qw", "net.ipv4.ip_forward=1")
         for rule in (
@@ -73,12 +72,16 @@ class Internet:
             ["-A", "INPUT", "-i", "wan", "-j", "DROP"],
         ):
             _run(*within, "iptables", *rule)
-        return Place(home, f"{lan}.2", f"{NETWORK}.{number}")
+        return self._at_home(router, number, 2)
+
+    def beside(self, home: Place) -> Place:
+        """Another machine in the same home, whose router does not lead it back to what it forwards."""
+        number = int(home.outside.rpartition(".")[2])
+        return self._at_home(self._router(home), number, 3)
 
     def forward(self, home: Place, port: int) -> None:
         """The home's router forwards a TCP port to it."""
-        router = home.space.replace("-h", "-r")
-        within, to = ["ip", "netns", "exec", router], f"{home.address}:{port}"
+        within, to = ["ip", "netns", "exec", self._router(home)], f"{home.address}:{port}"
         about = ["-i", "wan", "-p", "tcp", "--dport", str(port)]
         _run(*within, "iptables", "-t", "nat", "-A", "PREROUTING", *about, "-j", "DNAT", "--to", to)
         _run(*within, "iptables", "-A", "FORWARD", *about, "-j", "ACCEPT")
@@ -92,6 +95,19 @@ class Internet:
             yield
         finally:
             _ip(*port, "master", "br0")
+
+    def _router(self, home: Place) -> str:
+        return f"swarm-{os.getpid()}-r{home.outside.rpartition('.')[2]}"
+
+    def _at_home(self, router: str, number: int, place: int) -> Place:
+        lan, device = f"192.168.{number}", f"port{place}"
+        home = self._space(f"h{number}-{place}")
+        _ip("link", "add", device, "netns", router, "type", "veth", "peer", "name", "eth0", "netns", home)
+        _ip("-n", router, "link", "set", device, "master", "lan", "up")
+        _ip("-n", home, "addr", "add", f"{lan}.{place}/24", "dev", "eth0")
+        _ip("-n", home, "link", "set", "eth0", "up")
+        _ip("-n", home, "route", "add", "default", "via", f"{lan}.1")
+        return Place(home, f"{lan}.{place}", f"{NETWORK}.{number}")
 
     def close(self) -> None:
         for space in self._spaces:

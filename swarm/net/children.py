@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from swarm.net import guard, torch_free
 from swarm.net.addresses import Address
 from swarm.net.board import Dht, LoopDHT
-from swarm.net.listening import check_port, free_port
+from swarm.net.listening import announced, check_port, free_port
 from swarm.net.p2pd import Daemon
 
 # isort: split
@@ -90,7 +90,7 @@ class NodeChildren:
         if not self._listen.dial_only:
             check_port(self._listen.host, self.port)
         self.daemon = await Daemon.launch(self._key, self._me, self._listen, self.port)
-        self.addresses = _announced(self._me, self._listen, await self.daemon.identify())
+        self.addresses = _told(self._me, announced(self._listen, self.port), await self.daemon.identify())
         await self._attach(self.daemon)
         self._daemon_up.set()
 
@@ -140,9 +140,9 @@ def _dht_kind() -> type[LoopDHT] | type[ChildDHT]:
     return ChildDHT
 
 
-def _announced(me: PeerId, listen: Listen, found: Sequence[str]) -> tuple[str, ...]:
-    """The addresses to tell: what the config says, else TCP ones that p2pd found, loopback last."""
-    said = [address.split("/p2p/")[0] for address in listen.announce] or [
+def _told(me: PeerId, said: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
+    """The addresses to tell: what is announced, else TCP ones that p2pd found, loopback last."""
+    said = said or [
         address
         for address in found
         if "/tcp/" in address and not address.endswith(("/ws", "/wss")) and not address.startswith(LINK_LOCAL)

@@ -1,5 +1,6 @@
-"""TCP ports to listen on, without libp2p.
+"""Where a peer listens, and what it says of that, without libp2p.
 
+settings --announced--> where others reach it
 host --free_port--> a port that nobody has
 host, port --check_port--> NetError where another program has it
 """
@@ -9,7 +10,36 @@ from __future__ import annotations
 import errno
 import socket
 
+from swarm.config import Listen
 from swarm.net.ports import NetError
+from swarm.net.scopes import Scope, scope_of
+
+EVERYWHERE = ("0.0.0.0", "::")
+"""Hosts that stand for all interfaces."""
+
+ELSEWHERE = "192.0.2.1"
+"""An address that nobody has (RFC 5737): the way to it is the way to all others."""
+
+
+def announced(listen: Listen, port: int) -> list[str]:
+    """What the settings say where others reach this peer, without its id, and then this machine's address in
+    a private network: not every router leads its own machines to a port that it forwards."""
+    said = [address.split("/p2p/")[0] for address in listen.announce]
+    host = _route() if listen.host in EVERYWHERE else listen.host
+    if not said or listen.dial_only or host is None or scope_of(host) is not Scope.PRIVATE:
+        return said
+    beside = f"/ip{6 if ':' in host else 4}/{host}/tcp/{port}"
+    return list(dict.fromkeys([*said, beside]))
+
+
+def _route() -> str | None:
+    """This machine's address on the way to others; None where there is no way. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((ELSEWHERE, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
 
 
 def free_port(host: str) -> int:

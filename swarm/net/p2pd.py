@@ -36,6 +36,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarm.config import Listen
 from swarm.net.addresses import Address
 from swarm.net.dialling import PROBE_SECONDS, knock
+from swarm.net.listening import announced
 from swarm.net.streams import StreamHandler, read_message, varint
 from swarm.types import PeerId
 
@@ -102,7 +103,7 @@ class Daemon(P2P):
         kind = type("Daemon", (cls,), mine)
         options: dict[str, Any] = {
             "host_maddrs": [] if listen.dial_only else _listening(listen.host, port),
-            "announce_maddrs": [address.split("/p2p/")[0] for address in listen.announce] or None,
+            "announce_maddrs": announced(listen, port) or None,
             "no_listen": listen.dial_only,
             "dht_mode": "client" if listen.dial_only else "server",
             "nat_port_map": listen.upnp,

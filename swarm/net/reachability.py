@@ -274,7 +274,7 @@ def _reaches(answer: DialAnswer) -> bool:
 def _rank(text: str, listen: Listen, reachable: bool | None) -> int:
     """0: from everywhere, 1: the first relay, 2: from a private network, 3: other relays, 4: hardly."""
     address = Address.parse(text)
-    if listen.announce or address is None:
+    if address is None or any(text.startswith(said.split("/p2p/")[0] + "/") for said in listen.announce):
         return 0
     if address.scope is Scope.PRIVATE:
         return 2

@@ -19,8 +19,8 @@ PROGRAM = Path(__file__).with_name("home_node.py")
 
 
 class HomeNode:
-    def __init__(self, place: Place, folder: Path, name: str, *bootstrap: str, host: str = "0.0.0.0") -> None:
-        how = json.dumps({"port": PORT, "host": host})
+    def __init__(self, place: Place, folder: Path, name: str, *bootstrap: str, **listen: object) -> None:
+        how = json.dumps({"port": PORT, "host": "0.0.0.0", **listen})
         words = [*place.inside, sys.executable, str(PROGRAM), name, str(folder), how, *bootstrap]
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROGRAM.parents[2]
@@ -108,6 +108,27 @@ def test_a_home_with_a_forwarded_port_learns_its_public_address_and_needs_no_rel
     two.do("met", peer=one.peer, addresses=told["addresses"][:2])
     assert two.do("ask", peer=one.peer, size=10)["size"] == 10
     assert two.until(lambda status: one.peer in status["peers"])["relayed"] == []
+
+
+@pytest.mark.timeout(400)
+def test_who_tells_a_forwarded_port_is_found_in_its_own_home_where_the_router_leads_nobody_back(
+    tmp_path: Path,
+) -> None:
+    with internet() as net:
+        here = net.home()
+        net.forward(here, PORT)
+        public = f"/ip4/{here.outside}/tcp/{PORT}"
+        nodes = [HomeNode(here, tmp_path, "seed", announce=[public])]
+        try:
+            told = nodes[0].first["addresses"]
+            beside = f"/ip4/{here.address}/tcp/{PORT}"
+            assert told == [f"{way}/p2p/{nodes[0].peer}" for way in (public, beside)]
+            for place in (net.machine(), net.beside(here)):
+                nodes.append(HomeNode(place, tmp_path, place.space, *told))
+                nodes[-1].until(lambda status: nodes[0].peer in status["peers"])
+        finally:
+            for node in reversed(nodes):
+                node.end()
 
 
 @pytest.mark.timeout(400)
