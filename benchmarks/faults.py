@@ -40,8 +40,8 @@ class Fault:
     """`kill`, `stop`, `part` or `fill`."""
     peer: str
     what: str
-    """Which part of the peer: `peer` (its main process), `p2pd`, `fork` (DHT, averager), `shm`
-    (torch_shm_manager), `all`, `line`, `disk`."""
+    """Which part of the peer: `peer` (its main process), `p2pd`, `fork` (DHT, averager), `all`, `line`,
+    `disk`."""
     seconds: float = 0.0
     others: tuple[str, ...] = ()
     """Peers that are cut off together with this one."""
@@ -133,7 +133,7 @@ def what(process: psutil.Process, peer: psutil.Process) -> str:
         return "peer"
     with contextlib.suppress(psutil.NoSuchProcess):
         name = process.name()
-        return "fork" if name.startswith("python") else "shm" if "shm" in name else name
+        return "fork" if name.startswith("python") else name
     return "gone"
 
 

@@ -46,7 +46,7 @@ EXTRA_OF = {
 
 WATCHING = "hivemind==1.1.12"
 """What an observer needs beside the distribution. Installed without the packages that it asks for it brings
-no torch, which no observer imports (swarm.net.torch_free)."""
+no torch, which no observer imports (swarm.net.bare_hivemind)."""
 
 
 def install(extra: str) -> str:

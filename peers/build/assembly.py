@@ -3,9 +3,9 @@
     key -> node (p2pd, DHT: forks) -> spec and model files -> averager (forks) -> model (torch) -> role
     and back: the role leaves, then the averager, then the node, each with a deadline
 
-hivemind forks, so its parts start before torch computes anything; an observer uses neither torch nor forks.
-The first SIGINT or SIGTERM asks the role to finish its group or step and leave; the second ends the program
-at once.
+hivemind forks, so its parts start before torch computes anything, and the node before torch is imported; an
+observer uses neither torch nor forks. The first SIGINT or SIGTERM asks the role to finish its group or step
+and leave; the second ends the program at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from peers.build import base_model, invitations, run_folder, spec_transfer
 from peers.build.adopted_releases import take_releases
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager, open_averager
-from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_node
+from peers.build.local_peer import LocalPeer, open_local_peer, open_node
+from peers.build.model_code import ModelCode, one_thread
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import (
     folder_of,
@@ -41,7 +42,6 @@ from peers.build.real_host import (
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, say
 from peers.fit import hardware
-from peers.fit.hardware import Machine
 from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
@@ -77,11 +77,15 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     config = loaded.config
     manners.begin(config.peer.limits)
     path = run_folder.make_folder(folder or run_folder.default_path(config.run.name))
-    one_thread()
-    run = run_folder.existing_run(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
+    run = run_folder.existing_run(path, config.run) or _created(path, config)
     return run_until_signalled(
         lambda on_signal: _seed(run, config, paged, on_signal, lambda one: run.member(one.keyring, Role.SEED))
     )
+
+
+def _created(path: Path, config: Config) -> RunFolder:
+    one_thread()
+    return run_folder.create(path, *base_model.pinned(config.run))
 
 
 def adopt(config: Config, path: Path, paged: bool) -> int:
@@ -91,7 +95,6 @@ def adopt(config: Config, path: Path, paged: bool) -> int:
     run = run_folder.read(path)
     if run is None:
         raise Refusal(f"{path} holds no run: name the folder of one of its peers")
-    one_thread()
     return run_until_signalled(
         lambda on_signal: _seed(run, config, paged, on_signal, lambda one: _adopted(run, one))
     )
@@ -119,8 +122,7 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     manners.begin(limits)
     fitting = None
     if chosen in JOINING and (role is None or limits.memory or limits.gpu_memory < 1):
-        machine = hardware.lent(hardware.machine(), limits)
-        fitting = partial(_fitting, invite, role, loaded.config, machine)
+        fitting = partial(_fitting, invite, role, loaded.config)
     return run_until_signalled(
         lambda on_signal: _join(invite, word, chosen, loaded.config, path, once, on_signal, fitting)
     )
@@ -264,11 +266,15 @@ async def _join(
         entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
         if invite.addresses:
             say(f"dialling the invite's addresses, {len(invite.addresses)} at once (10 s at most)")
-        async with open_node(local, invite.run, *line, invite.addresses, entering) as node:
+        code = ModelCode()
+        forked = code.begin if role in JOINING else lambda: None
+        async with open_node(local, invite.run, *line, invite.addresses, entering, forked=forked) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await entering.until_had(
                 lambda: spec_transfer.fetch(node.mail, sources(node, invite), invite.run, path, model)
             )
+            if role in JOINING:
+                await code.ready()
             if fitting is not None:
                 role, config = fitting(run)
             mind_settings(run, role)
@@ -287,14 +293,12 @@ async def _join(
             await _act(local, run, role, config, node, membership, on_signal)
 
 
-def _fitting(
-    invite: Invite, asked: Role | None, config: Config, machine: Machine, run: RunFolder
-) -> tuple[Role, Config]:
+def _fitting(invite: Invite, asked: Role | None, config: Config, run: RunFolder) -> tuple[Role, Config]:
     """The role that fits this machine, the one asked for or one that the invite admits to, and the settings
     for it. Raises CannotHere."""
     from peers.fit import fits
 
-    settings = run.settings
+    settings, machine = run.settings, hardware.lent(hardware.machine(), config.peer.limits)
     case = fits.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
     choice = fits.choose(
         case, asked or invite.role, invite.roles(settings.private) if asked is None else [asked]

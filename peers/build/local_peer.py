@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,6 @@ from swarm.config import Listen
 from swarm.durable import write_checked, write_durably
 from swarm.identity import DamagedKey, Keyring, open_key
 from swarm.journal import Journal, Thinned
-from swarm.net import torch_free
 from swarm.net.ports import NetError, Unreachable
 from swarm.peer_limits import Limits
 from swarm.protocol import Part
@@ -130,14 +128,11 @@ async def open_node(
     limits: Limits,
     bootstrap: Sequence[str],
     entering: Entering,
-    light: bool = False,
+    watches: bool = False,
+    forked: Callable[[], object] = lambda: None,
 ) -> AsyncIterator[Node]:
     """Run a node under supervision, which dials the bootstrap peers and all that this run folder's peers
-    met; a `light` one does not import torch."""
-    if light:
-        torch_free.enter()
-    else:
-        one_thread()
+    met. `watches` and `forked` as in WayIn."""
     from swarm.net.hive import Node
     from swarm.net.network import WayIn
 
@@ -151,7 +146,7 @@ async def open_node(
             bootstrap=bootstrap,
             report=local.report,
             limits=limits,
-            way_in=WayIn(local.contacts.addresses, entering.unreached, entering.dialled),
+            way_in=WayIn(local.contacts.addresses, entering.unreached, entering.dialled, watches, forked),
         )
     except Unreachable:
         raise
@@ -166,14 +161,6 @@ async def open_node(
         supervision.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(node.close(), CLOSE_TIMEOUT)
-
-
-def one_thread() -> None:
-    """Limit torch to one thread before it computes anything: its threads do not survive a fork."""
-    import torch
-
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)  # on a machine that peers share, two threads are six times slower than one
 
 
 def last_port(listen: Listen, path: Path) -> Listen:

@@ -65,7 +65,7 @@ def observe(
                 config.peer.limits,
                 invite.addresses,
                 entering,
-                light=True,
+                watches=True,
             ) as node:
                 run = await entering.until_had(
                     lambda: spec_transfer.fetch_spec(

@@ -26,7 +26,6 @@ from swarm import config_loading, extras, wire
 from swarm.config import Config
 from swarm.identity import open_key
 from swarm.invite import Invite
-from swarm.net import torch_free
 from swarm.net.ports import Mail, NetError
 from swarm.net.scopes import Scope, scope_of
 from swarm.protocol import Role, Service
@@ -57,7 +56,6 @@ class Diagnosis(NamedTuple):
 
 def examine(invite: Invite, config: Config) -> Diagnosis:
     """Ask the swarm that `invite` names. Without torch."""
-    torch_free.enter()
     with tempfile.TemporaryDirectory(prefix="swarm-doctor-") as folder:
         return asyncio.run(_Examination(invite, config, Path(folder)).run())
 
@@ -70,10 +68,14 @@ class _Examination:
 
     async def run(self) -> Diagnosis:
         from swarm.net.hive import Node
+        from swarm.net.network import WayIn
 
         listen, key = self._config.peer.listen, self._folder / "key"
         try:
-            node = await Node.start(self._keyring, key, self._invite.run, listen, (), lambda *_: None)
+            watching = WayIn(watches=True)
+            node = await Node.start(
+                self._keyring, key, self._invite.run, listen, (), lambda *_: None, way_in=watching
+            )
         except NetError as error:
             return Diagnosis(
                 [Finding("port", "fail", str(error), "name another with peer.listen.port")], CANNOT

@@ -128,11 +128,11 @@ async def _put(node: DHTNode, record: tuple[str, bytes, bytes, float], alone: bo
     return bool(await node.store(key, value, expires, subkey=subkey, exclude_self=True))
 
 
-async def _get(node: DHTNode, key: str) -> dict[bytes, Any]:
+async def _get(node: DHTNode, key: str) -> dict[bytes, bytes]:
     found = await node.get(key, latest=True)
     if found is None or not isinstance(found.value, dict):
         return {}
-    return {subkey: item.value for subkey, item in found.value.items()}
+    return {subkey: item.value for subkey, item in found.value.items() if isinstance(item.value, bytes)}
 
 
 class Owner(Protocol):
@@ -172,11 +172,7 @@ class DhtBoard:
 
     async def get(self, key: str) -> Mapping[PeerId, bytes]:
         found = await self._ask(_get, key, otherwise={})
-        return {
-            PeerId(base58.b58encode(peer).decode()): value
-            for peer, value in found.items()
-            if isinstance(value, bytes)
-        }
+        return {PeerId(base58.b58encode(peer).decode()): value for peer, value in found.items()}
 
     async def _ask(
         self, coroutine: Callable[..., Coroutine[Any, Any, Any]], *args: Any, otherwise: Any

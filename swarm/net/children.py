@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from swarm.net import guard, torch_free
+from swarm.net import guard
 from swarm.net.addresses import Address
 from swarm.net.board import Dht, LoopDHT
+from swarm.net.dht import ChildDHT
 from swarm.net.listening import announced, check_port, free_port
 from swarm.net.p2pd import Daemon
 
@@ -29,10 +30,6 @@ from hivemind.dht.routing import DHTID
 from swarm.config import Listen
 from swarm.identity import Keyring
 from swarm.types import Digest, PeerId
-
-if TYPE_CHECKING:
-    from swarm.net.dht import ChildDHT
-
 
 LINK_LOCAL = "/ip6/fe80:"
 """Nobody can dial such an address without the name of an interface of his own."""
@@ -48,8 +45,10 @@ class NodeChildren:
         run: Digest,
         listen: Listen,
         attach: Callable[[Daemon], Awaitable[None]],
+        in_loop: bool,
     ) -> None:
-        """`attach(daemon)` gives a new p2pd what everybody expects of it, before anybody has it."""
+        """`attach(daemon)` gives a new p2pd what everybody expects of it, before anybody has it. `in_loop`:
+        the DHT only asks, in this process's loop; otherwise its child is forked here."""
         self.daemon: Daemon | None = None
         """The last one launched, dead or alive; None while there is none."""
         self.addresses: tuple[str, ...] = ()
@@ -60,6 +59,9 @@ class NodeChildren:
         self._me, self._key, self._listen = keyring.me, key, listen
         self._rules = guard.RecordRules(keyring, guard.allowed_keys(run))
         self._attach = attach
+        self._in_loop = in_loop
+        self._waiting = None if in_loop else ChildDHT(self._rules)
+        """Forked before this process imports what computes."""
         self._dht: Dht | None = None
         self._daemon_up, self._dht_up = asyncio.Event(), asyncio.Event()
 
@@ -108,7 +110,12 @@ class NodeChildren:
         # The same place for every life of a peer: with hivemind's random ids a restarted one is in the
         # others' tables twice.
         options |= {"node_id": DHTID.generate(source=self._me), "client_mode": self._listen.dial_only}
-        self._dht = await _dht_kind().launch(daemon, self._rules, options)
+        if self._in_loop:
+            self._dht = await LoopDHT.launch(daemon, self._rules, options)
+        else:
+            child, self._waiting = self._waiting or ChildDHT(self._rules), None
+            await child.launch(daemon, options)
+            self._dht = child
         self._dht_up.set()
 
     def withhold(self) -> None:
@@ -118,6 +125,9 @@ class NodeChildren:
     async def stop(self) -> None:
         """End both; no process and no socket is left."""
         self.withhold()
+        if self._waiting is not None:
+            await self._waiting.stop()
+            self._waiting = None
         await self.stop_dht()
         if self.daemon is not None:
             await self.daemon.stop()
@@ -128,16 +138,6 @@ class NodeChildren:
         if self._dht is not None:
             await self._dht.stop()
             self._dht = None
-
-
-def _dht_kind() -> type[LoopDHT] | type[ChildDHT]:
-    """A child, which stores for others whatever this loop does; in a process without torch one that only
-    asks."""
-    if torch_free.slim():
-        return LoopDHT
-    from swarm.net.dht import ChildDHT
-
-    return ChildDHT
 
 
 def _told(me: PeerId, said: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:

@@ -23,9 +23,6 @@ from typing import Any
 
 os.environ.setdefault("HIVEMIND_LOGLEVEL", "DEBUG" if os.environ.get("SWARM_LOG") == "debug" else "WARNING")
 # hivemind reads it while it is imported, and hands it on to p2pd.
-os.environ.setdefault("HIVEMIND_SHM_BUFFER_SIZE", str(1 << 20))
-# A byte for each question to the DHT's process, from torch's manager of shared memory. By default there is a
-# new buffer every 16 questions: whoever's manager was killed cannot make one. This one lasts for days.
 
 import base58
 import msgpack

@@ -11,9 +11,8 @@
 In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()`
 replaces a dead or hung p2pd (same identity, same port, all services and subscriptions again) or DHT child,
 and finds the network again after it was lost. `generation` grows with every replacement. Invariant: no
-process outlives this one. Start a Node in the main thread, before torch computes and before CUDA: hivemind
-forks, except in a process without torch (swarm.net.torch_free), whose DHT runs in its loop. Not handled:
-two Nodes with one key.
+process outlives this one. A Node forks its DHT's process when it is made, and again when that one dies: made
+before torch is imported, it has a child without it. Not handled: two Nodes with one key.
 """
 
 from __future__ import annotations
@@ -105,6 +104,7 @@ class Node:
         bootstrap: Sequence[str],
         report: Report,
         limits: Limits,
+        watches: bool,
     ) -> None:
         self.me, self.run, self.listen = keyring.me, run, listen
         self.limits = RateLimits.of(limits)
@@ -112,7 +112,7 @@ class Node:
         self.work = ThreadWork()
         self._report = report
         others = parsed(bootstrap, self.me)
-        self._children = NodeChildren(keyring, key, run, listen, self._attach)
+        self._children = NodeChildren(keyring, key, run, listen, self._attach, watches)
         self.gossip = PubSub(self.me, self.line)
         self.network = Network(self.me, others, self._children, self.gossip, report)
         self.mail = StreamMail(run, self.line, self.network.find, hang_up, self._bug, self.limits)
@@ -138,8 +138,9 @@ class Node:
         """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address), or what
         `way_in.unreached` raises when nobody answered: Unreachable, unless told otherwise."""
         guard.install()
-        node = cls(keyring, key_path, run, listen, bootstrap, report, limits)
+        node = cls(keyring, key_path, run, listen, bootstrap, report, limits, way_in.watches)
         try:
+            way_in.forked()
             await node._children.launch_daemon()
             for peer, addresses in way_in.met.items():
                 node.network.remember(peer, addresses)

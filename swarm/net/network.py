@@ -59,13 +59,17 @@ Dialled = Callable[[str, str], None]
 
 
 class WayIn(NamedTuple):
-    """How a node gets to the others, beside bootstrap addresses."""
+    """How a node begins, beside its bootstrap addresses."""
 
     met: Mapping[PeerId, Sequence[str]] = {}
     """Peers that were met before, and their addresses."""
     unreached: Unreached = give_up
     dialled: Dialled = lambda *_: None
     """Hears of each address that is dialled on the way in, as soon as that is over."""
+    watches: bool = False
+    """It stores nothing for others on the board, and needs no process for that."""
+    forked: Callable[[], object] = lambda: None
+    """Called when the node has forked its process: what is imported from then on is not in it."""
 
 
 BOOTSTRAP_ALONE = WayIn()

@@ -19,15 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarm.net import torch_free
-
-torch_free.enter()
-
-from swarm.config import Listen  # noqa: E402
-from swarm.identity import open_key  # noqa: E402
-from swarm.net.hive import Node  # noqa: E402
-from swarm.net.ports import NetError  # noqa: E402
-from swarm.types import Digest, PeerId  # noqa: E402
+from swarm.config import Listen
+from swarm.identity import open_key
+from swarm.net.hive import Node
+from swarm.net.network import WayIn
+from swarm.net.ports import NetError
+from swarm.types import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"homes").hexdigest())
 SERVICE = "bytes"
@@ -68,7 +65,9 @@ async def obey(node: Node, order: dict[str, Any]) -> dict[str, Any]:
 async def main(name: str, folder: str, listen: str, *bootstrap: str) -> None:
     key = Path(folder) / name
     how = Listen(**{"host": "0.0.0.0", **json.loads(listen)})
-    node = await Node.start(open_key(key), key, RUN, how, bootstrap, lambda *_: None)
+    node = await Node.start(
+        open_key(key), key, RUN, how, bootstrap, lambda *_: None, way_in=WayIn(watches=True)
+    )
     await node.mail.serve(SERVICE, answer)
     await node.reachability.serve(node.mail)
     watching = node.reachability.watch(node.mail, lambda _: None)

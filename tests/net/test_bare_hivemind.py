@@ -1,5 +1,5 @@
-"""A node without torch: it reads and writes the board of real nodes under the same rules, in a process of its
-own."""
+"""hivemind's packages without their `__init__`: a node that watches reads and writes the board of real nodes
+under the same rules, without torch and without processes but p2pd; an averager has torch and no scipy."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from typing import Any
 import pytest
 from hive_world import HivePorts, HiveWorld, in_world
 
-from swarm.net import torch_free
 from swarm.types import PeerId
 from swarm.wire import topic
 
 BEGIN = """
 import asyncio, sys
 from pathlib import Path
-from swarm.net import torch_free
-torch_free.enter()
 from swarm.config import Listen
 from swarm.identity import open_key
 from swarm.net import hive
+from swarm.net.network import WayIn
 from swarm.wire import topic
 
 async def main(run, key, address):
-    keyring = open_key(Path(key))
-    node = await hive.Node.start(keyring, Path(key), run, Listen(dial_only=True), [address], print)
+    keyring, listen, watching = open_key(Path(key)), Listen(dial_only=True), WayIn(watches=True)
+    node = await hive.Node.start(keyring, Path(key), run, listen, [address], print, way_in=watching)
     watching = asyncio.create_task(node.supervise())
     try:
         await check(node, run)
@@ -126,8 +124,6 @@ async def check(node, run):
 
 def test_msgpack_is_bounded_without_torch() -> None:
     script = """
-from swarm.net import torch_free
-torch_free.enter()
 from swarm.net import guard
 guard.install()
 from hivemind.utils import MSGPackSerializer
@@ -142,9 +138,54 @@ except guard.GuardError:
     assert ran.stdout == "refused\n", ran.stderr
 
 
-def test_a_process_that_has_hivemind_whole_cannot_be_without_torch() -> None:
-    import hivemind  # noqa: F401 (that it was imported is the point)
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("swarm.net.hive", {"torch", "numpy", "scipy", "hivemind.optim", "hivemind.dht.dht"}),
+        ("swarm.net.averager", {"scipy", "hivemind.optim", "hivemind.moe", "hivemind.averaging.averager"}),
+    ],
+)
+def test_what_is_not_used_of_hivemind_is_not_imported(module: str, without: set[str]) -> None:
+    script = f"import sys, {module}; print(*{without} & set(sys.modules))"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout == "\n", ran.stderr + ran.stdout
 
-    with pytest.raises(RuntimeError, match="imported hivemind whole"):
-        torch_free.enter()
-    assert not torch_free.slim()
+
+def test_a_program_that_has_hivemind_whole_keeps_it() -> None:
+    script = "import hivemind, swarm.net.hive; print(hivemind.DHT.__name__, hivemind.utils.MPFuture.__name__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout == "DHT MPFuture\n", ran.stderr
+
+
+def test_the_dht_of_a_node_that_is_made_before_torch_is_imported_has_no_torch() -> None:
+    async def body(world: HiveWorld) -> None:
+        (peer,) = await world.ports(1)
+        dht = await peer.node.live_dht()
+        assert await dht.ask(imported, "hivemind.dht.node")
+        if "torch" not in sys.modules:  # in this test's process
+            assert not await dht.ask(imported, "torch")
+
+    in_world(body)
+
+
+async def imported(_: Any, module: str) -> bool:
+    return module in sys.modules
+
+
+def test_what_fails_beside_the_dht_is_told_with_its_reason_and_the_next_question_is_answered() -> None:
+    async def body(world: HiveWorld) -> None:
+        (peer,) = await world.ports(1)
+        dht = await peer.node.live_dht()
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            await dht.ask(divided, 1, 0)
+        assert await dht.ask(divided, 4, 2) == 2.0
+
+    in_world(body)
+
+
+async def divided(_: Any, above: int, below: int) -> float:
+    return above / below
