@@ -1,6 +1,6 @@
 """Imports hivemind's packages without their `__init__`: p2p and DHT without torch, averaging without scipy.
 
-    enter() -> bare packages `hivemind`, `hivemind.utils`, `hivemind.dht`, `hivemind.averaging` in sys.modules
+    enter() -> a finder: `hivemind`, `hivemind.utils`, `hivemind.dht`, `hivemind.averaging` are bare packages
             -> `import hivemind.p2p` finds its files
 
 The `__init__` of hivemind's packages imports all of hivemind: optimizers, mixtures of experts, torch, scipy.
@@ -12,8 +12,10 @@ which is more. Not handled here: what a process imports besides.
 from __future__ import annotations
 
 import importlib
-import importlib.machinery
 import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 BARE = ("hivemind", "hivemind.utils", "hivemind.dht", "hivemind.averaging")
@@ -41,17 +43,24 @@ class _Bare(ModuleType):
         return getattr(importlib.import_module(f"hivemind.utils.{_HOMES[name]}"), name)
 
 
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in BARE or (found := PathFinder.find_spec(name, path)) is None:
+            return None
+        spec = ModuleSpec(name, self, is_package=True)
+        spec.submodule_search_locations = found.submodule_search_locations
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Bare(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Its `__init__` is left out."""
+
+
 def enter() -> None:
-    """Prepare the imports, unless hivemind is imported already, or not installed."""
-    if "hivemind" in sys.modules:
-        return
-    search = None
-    for name in BARE:
-        found = importlib.machinery.PathFinder.find_spec(name, search)
-        if found is None or found.submodule_search_locations is None:
-            return  # whoever imports it hears that it is missing
-        search = list(found.submodule_search_locations) if name == "hivemind" else search
-        package = sys.modules[name] = _Bare(name)
-        package.__path__ = list(found.submodule_search_locations)
-        package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        package.__spec__.submodule_search_locations = package.__path__
+    """Find these packages so from now on, unless hivemind is imported already."""
+    if "hivemind" not in sys.modules:
+        sys.meta_path.insert(0, _Finder())
