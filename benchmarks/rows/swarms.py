@@ -1,4 +1,4 @@
-"""Row `swarms`: what share of their time learners compute, in five simulated swarms on lines of their own.
+"""Row `swarms`: what share of their time learners compute, in six simulated swarms on lines of their own.
 
     scenario -> World -> Trained, Sampled, Adopted events -> useful share, versions an hour, groups, lag
     the same without lines                                -> what it could be
@@ -29,7 +29,7 @@ from swarm.sim.world import World
 if TYPE_CHECKING:
     from benchmarks import Say
 
-SWARMS = ("one-home", "two-homes", "two-labs", "four-homes-lora", "lab-8b")
+SWARMS = ("one-home", "two-homes", "two-homes-sites", "two-labs", "four-homes-lora", "lab-8b")
 """Scenarios that ship."""
 
 ENDLESS = 1e12
@@ -84,8 +84,8 @@ class Useful:
 
     @property
     def later(self) -> list[Trained]:
-        """Steps of which the whole round was counted."""
-        return [step for step in self.steps if step.at > self.steps[0].at]
+        """Steps of which the whole round was counted, by any learner."""
+        return [step for step in self.steps if step.version > self.steps[0].version]
 
     @property
     def share(self) -> float:

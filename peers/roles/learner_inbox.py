@@ -148,7 +148,7 @@ class LearnerInbox:
         self.keep: Keep = in_memory
         self._tasks: dict[str, TaskAndRewards] = {}
         self._senders: dict[PeerId, float] = {}
-        """Sampler -> when its last group came; credit is shared among these."""
+        """Sampler -> when its last group came, the oldest first; credit is shared among these."""
         self._shown: float | None = None
         """When the last Shown event was emitted."""
         self._reported = 0.0
@@ -175,6 +175,7 @@ class LearnerInbox:
             )
             judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
+            self._senders.pop(sender, None)
             self._senders[sender] = now
         if judgement.verdict is Verdict.ADMIT:
             judgement = await self._scored(group, judgement)
@@ -206,7 +207,8 @@ class LearnerInbox:
 
     def _credit(self, now: float, learners: int) -> int:
         status, patience = self.host.status, self.host.config.run.pace.patience
-        self._senders = {peer: last for peer, last in self._senders.items() if now - last < patience}
+        while self._senders and now - self._senders[(oldest := next(iter(self._senders)))] >= patience:
+            del self._senders[oldest]
         credit = (
             min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORING_AT_ONCE // 2)))
             if self._open()

@@ -101,6 +101,7 @@ class TrainedGroups:
         """Segment -> the newest version of a step in it."""
         self._stepped: deque[dict[bytes, Scored]] = deque()
         """The groups of my last steps, by their marks."""
+        self._stepped_bytes = 0
         self._follows = False
         """My policy is what my last step made."""
         self._loaded = asyncio.Queue[Policy]()
@@ -197,10 +198,14 @@ class TrainedGroups:
         segment = await self._steps.keep(wire.encode(KeptStep(step=step, follows=follows)))
         if segment is not None:
             self._step_segments[segment] = step.version
-        self._stepped.append(mine)
-        while sum(map(_bytes, self._stepped)) > REMEMBERED_BYTES:
-            self._stepped.popleft()
+        self._remember(mine)
         return step
+
+    def _remember(self, step: dict[bytes, Scored]) -> None:
+        self._stepped.append(step)
+        self._stepped_bytes += _bytes(step)
+        while self._stepped_bytes > REMEMBERED_BYTES:
+            self._stepped_bytes -= _bytes(self._stepped.popleft())
 
     def loaded(self, parent: Digest, had: int, weights: Digest) -> None:
         """My version was loaded, and made from `parent`; before I had version `had` with these weights."""
@@ -275,6 +280,7 @@ class TrainedGroups:
         self._stepped = deque(
             {each: step[each] for each in step if each not in marks} for step in self._stepped
         )
+        self._stepped_bytes = sum(map(_bytes, self._stepped))
         self._return([its for each, its in back.items() if each not in waiting])
 
     async def _take_up(self, version: int) -> None:
@@ -293,7 +299,7 @@ class TrainedGroups:
         ]
         # a checkpoint's last steps may be lost as those are that this life takes
         stepped = {mark(item.group.id): (item, task) for item, task in scored}
-        self._stepped.append({each: its for each, its in stepped.items() if each in mine})
+        self._remember({each: its for each, its in stepped.items() if each in mine})
         self._return([its for each, its in stepped.items() if each not in mine])
 
     def _return(self, back: Sequence[Scored]) -> None:

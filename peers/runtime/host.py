@@ -108,8 +108,9 @@ class Host:
         self.releases = ReleaseExchange(self, shelf)
         self._changes, self._clock_check = Changes(), ClockCheck(self)
         self.identity, self.rest = IdentityCheck(self), Rest(self)
-        self._beat_now, self._seq = asyncio.Event(), 0
+        self._beat_due, self._beats, self._seq = False, Changes(), 0
         self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
+        self._collected = asyncio.Event()
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.bus.add(self._collect)
 
@@ -141,7 +142,8 @@ class Host:
 
     def beat_now(self) -> None:
         """Send a heartbeat at once: something changed that others wait for (credit, a new version)."""
-        self._beat_now.set()
+        self._beat_due = True
+        self._beats.wake()
 
     def delivered(self, peer: PeerId) -> None:
         """Remember that a group of this peer was admitted."""
@@ -295,10 +297,13 @@ class Host:
     def _collect(self, event: events.Event) -> None:
         if event.peer == self.ports.me and isinstance(event, events.GOSSIPED):
             self._bundle.append(event)
+            self._collected.set()
 
     async def _bundle_forever(self) -> None:
         while True:
+            await self._collected.wait()
             await self.ports.clock.sleep(max(BUNDLE_EVERY, self.config.run.pace.beat / 4))
+            self._collected.clear()
             with contextlib.suppress(NetError):
                 await self._send_bundle()
 
@@ -321,12 +326,11 @@ class Host:
     async def _beat_forever(self) -> None:
         pace = self.config.run.pace.beat
         while True:
+            self._beat_due = False
             with contextlib.suppress(NetError):
                 await self._send_beat()
-            self._beat_now.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pace * self.rng.uniform(1.0, 1.25)):
-                    await self._beat_now.wait()
+            if not self._beat_due:
+                await self._beats.wait(pace * self.rng.uniform(1.0, 1.25))
 
     def _beat(self) -> Beat:
         now, status = self.now(), self.status

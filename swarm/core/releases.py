@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
@@ -92,6 +92,8 @@ class Releases:
         self._heard: dict[Release, bytes] = {}
         """Announcement -> the frame that its publisher signed; the last ANNOUNCEMENTS * keep, in the order of
         arrival."""
+        self._by_weights: dict[Digest, list[Release]] = {}
+        """Weights -> the announcements of these: a peer looks for a way among them at each release."""
         self._keep, self._patience = keep, patience
         self._candidates: dict[tuple[int, Digest, int], Candidate] = {}
         self._ranked: list[Candidate] = []
@@ -101,6 +103,8 @@ class Releases:
         """Publisher -> its candidates; whose last one is longest ago comes first."""
         self._unavailable: dict[PeerId, float] = {}
         """Publisher -> when one of its releases was first unavailable since its last one that was fetched."""
+        self._missed: dict[tuple[int, Digest, int], Candidate] = {}
+        """Those that were unavailable at the last try: mostly none, and each heartbeat asks for them."""
 
     @property
     def held(self) -> Release | None:
@@ -110,9 +114,7 @@ class Releases:
     def known(self, version: int, weights: Digest) -> list[Release]:
         """All announced releases with these weights: a publisher and its stand-in sign the same bytes at
         different times."""
-        return [
-            release for release in self._heard if release.version == version and release.weights == weights
-        ]
+        return [release for release in self._by_weights.get(weights, ()) if release.version == version]
 
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best release with these weights that is usable."""
@@ -121,12 +123,9 @@ class Releases:
         ]
         return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
-    def by_weights(self) -> dict[Digest, list[Release]]:
-        """Weights -> all announced releases of them."""
-        found: dict[Digest, list[Release]] = {}
-        for release in self._heard:
-            found.setdefault(release.weights, []).append(release)
-        return found
+    def by_weights(self) -> Mapping[Digest, Sequence[Release]]:
+        """Weights -> all announced releases of them, of the moment."""
+        return self._by_weights
 
     def sealed(self, release: Release) -> bytes:
         """The frame that its publisher signed; empty when it is not known."""
@@ -136,9 +135,11 @@ class Releases:
     def hear(self, release: Release, sealed: bytes = b"") -> bool:
         """Record an announcement. True when it is new; a release that waits for its next try is tried at
         once."""
+        if release not in self._heard:
+            self._by_weights.setdefault(release.weights, []).append(release)
         self._heard[release] = sealed
         if len(self._heard) > ANNOUNCEMENTS * self._keep:
-            del self._heard[next(iter(self._heard))]
+            self._forget_oldest()
         one = self._candidates.get(_key(release))
         if one is not None and one.rank >= rank(release):
             one.not_before = -math.inf
@@ -154,11 +155,7 @@ class Releases:
     def found(self, version: int, weights: Digest) -> bool:
         """A peer says that it holds this release: try it again at once. False where no try of it is put
         off."""
-        late = [
-            one
-            for one in self._candidates.values()
-            if one.failures and (one.release.version, one.release.weights) == (version, weights)
-        ]
+        late = [one for key, one in self._missed.items() if key[:2] == (version, weights)]
         for one in late:
             one.not_before = -math.inf
         return bool(late)
@@ -193,8 +190,8 @@ class Releases:
 
     def given_up(self, now: float) -> Iterator[Release]:
         """Releases that are not awaited any more, each once."""
-        for one in self._candidates.values():
-            if one.failures and not one.reported and now - one.since >= self._patience:
+        for one in self._missed.values():
+            if not one.reported and now - one.since >= self._patience:
                 one.reported = True
                 yield one.release
 
@@ -206,6 +203,7 @@ class Releases:
         if one is None or one.held:
             return False
         one.held, one.failures, one.since, one.not_before, one.reported = True, 0, math.inf, -math.inf, False
+        self._missed.pop(_key(release), None)
         self._unavailable.pop(one.release.publisher, None)
         return True
 
@@ -226,6 +224,7 @@ class Releases:
         one.held, one.since = False, min(one.since, now)
         one.not_before = now + min(FIRST_RETRY * 2**one.failures, LONGEST_RETRY)
         one.failures = min(one.failures + 1, 32)  # beyond it the pause does not grow
+        self._missed[_key(release)] = one
         self._unavailable.setdefault(one.release.publisher, now)
         if len(self._unavailable) > PUBLISHERS:
             self._unavailable = {peer: at for peer, at in self._unavailable.items() if peer in self._of}
@@ -250,10 +249,20 @@ class Releases:
         if publisher not in self._of and len(self._of) == PUBLISHERS:
             self._forget(*self._least())
         self._candidates[_key(one.release)] = one
+        if one.failures:
+            self._missed[_key(one.release)] = one
         # Of equal ones the first announced is the better one.
         insort_left(self._ranked, one, key=attrgetter("rank"))
         self._of[publisher] = [*self._of.pop(publisher, ()), one]
         self._trim(publisher)
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._heard))
+        del self._heard[oldest]
+        same = self._by_weights[oldest.weights]
+        same.remove(oldest)
+        if not same:
+            del self._by_weights[oldest.weights]
 
     def _least(self) -> list[Candidate]:
         """The candidates of the publisher that announced something longest ago: of those of whom nothing is
@@ -274,6 +283,7 @@ class Releases:
         for one in gone:
             publisher = one.release.publisher
             del self._candidates[_key(one.release)]
+            self._missed.pop(_key(one.release), None)
             self._ranked.remove(one)
             self._of[publisher].remove(one)
             if not self._of[publisher]:

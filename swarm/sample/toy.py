@@ -6,8 +6,9 @@ engines do not import swarm.learn.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,33 +19,60 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+TABLES = 8
+"""Versions whose tables are kept: the engines of a swarm are a few apart."""
+
+
+class Table(NamedTuple):
+    """What is sampled from."""
+
+    shapes: Mapping[str, list[int]]
+    """Of the weights' tensors."""
+    logp: np.ndarray
+    cdf: np.ndarray
+
+
 class ToyEngine:
     """See Engine. A prompt is a decimal number and selects a row of the table modulo its size."""
 
     name = "toy"
+    _tables: ClassVar[OrderedDict[tuple[bytes, float], Table]] = OrderedDict()
+    """Weights and temperature -> their table: a simulated swarm has a thousand engines, which load the same
+    weights."""
 
     def __init__(self, decode: Callable[[bytes], Mapping[str, Tensor]], temperature: float = 1.0) -> None:
         self._decode = decode
         self._temperature = temperature
         self._groups = 0
-        self._shapes: dict[str, list[int]] | None = None
+        self._shapes: Mapping[str, list[int]] | None = None
         """Of the first weights."""
         self.version = -1
 
     def load(self, weights: Weights) -> None:
-        tensors = self._decode(weights.data)
+        table = self._table(weights.data)
+        if self._shapes not in (None, table.shapes):
+            raise ValueError(f"these weights are of another model: {table.shapes}, here {self._shapes}")
+        self._shapes, self._logp, self._cdf = table
+        self.version = weights.version
+
+    def _table(self, data: bytes) -> Table:
+        key = data, self._temperature
+        if (table := self._tables.get(key)) is None:
+            table = self._tables[key] = self._made(data)
+            if len(self._tables) > TABLES:
+                self._tables.popitem(last=False)
+        return table
+
+    def _made(self, data: bytes) -> Table:
+        tensors = self._decode(data)
         if "logits" not in tensors or tensors["logits"].ndim != 3:
             raise ValueError(f"these weights are not a table of logits: {sorted(tensors)[:3]}")
-        shapes = {name: [*tensor.shape] for name, tensor in tensors.items()}
-        if self._shapes not in (None, shapes):
-            raise ValueError(f"these weights are of another model: {shapes}, here {self._shapes}")
-        self._shapes = shapes
         logits = tensors["logits"].float().numpy().astype(np.float64) / self._temperature
         logits -= logits.max(-1, keepdims=True)
-        self._logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        self._cdf = np.exp(self._logp).cumsum(-1)
-        self._cdf[..., -1] = 1.0  # rounding must not leave a gap above the last token
-        self.version = weights.version
+        logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        cdf = np.exp(logp).cumsum(-1)
+        cdf[..., -1] = 1.0  # rounding must not leave a gap above the last token
+        return Table({name: [*tensor.shape] for name, tensor in tensors.items()}, logp, cdf)
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         self._groups += len(prompts)

@@ -9,7 +9,10 @@ import pytest
 
 from benchmarks.rows import swarms
 from benchmarks.table import Unmeasured
+from swarm.events import Trained
+from swarm.protocol import Role
 from swarm.sim.scenario import Scenario, load
+from swarm.types import PeerId
 
 SCENARIOS = Path(__file__).parents[2] / "configs" / "scenarios"
 
@@ -28,6 +31,27 @@ def test_a_learner_that_waits_for_groups_is_of_less_use() -> None:
     assert 0.8 < useful.share <= 1.0 and less.share < 0.7
     assert less.versions < useful.versions
     assert "groups trained" in useful.text()
+
+
+def test_a_learner_that_ends_a_round_later_than_another_counts_no_round_of_before() -> None:
+    useful = swarms.Useful(scene(peers={Role.LEARNER: 2}))
+    for version in (1, 2, 3):
+        for late in (0.0, 1.0):
+            useful(
+                Trained(
+                    at=100.0 * version + late,
+                    peer=PeerId(f"learner-{late:.0f}"),
+                    version=version,
+                    groups=1,
+                    members=2,
+                    metrics={},
+                    gather=0.0,
+                    learn=90.0,
+                    average=9.0,
+                    step=1.0,
+                )
+            )
+    assert 0.9 < useful.share < 0.91 and 0.99 < useful.versions / 36 < 1.0
 
 
 def test_a_swarm_without_two_versions_is_not_measured() -> None:
