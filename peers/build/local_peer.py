@@ -24,6 +24,7 @@ from peers.build.entering import Entering
 from peers.errors import CannotHere, say
 from peers.runtime.contacts import Contacts
 from peers.runtime.faults import DiskFaults
+from peers.runtime.narration import told_beneath
 from peers.runtime.peer_folder import INCARNATION, PeerFolder, next_incarnation
 from swarm import events
 from swarm.config import Listen
@@ -155,12 +156,13 @@ async def open_node(
     if not listen.dial_only:
         local.keep(local.folder / "port", str(node.port), "it takes another port when it is started again")
     supervision = asyncio.create_task(node.supervise())
-    try:
-        yield node
-    finally:
-        supervision.cancel()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.close(), CLOSE_TIMEOUT)
+    with told_beneath():
+        try:
+            yield node
+        finally:
+            supervision.cancel()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(node.close(), CLOSE_TIMEOUT)
 
 
 def last_port(listen: Listen, path: Path) -> Listen:

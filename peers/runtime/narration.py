@@ -2,6 +2,7 @@
 
     bus --Narrator--> at most one sentence a minute of each kind --say--> terminal, <peer folder>/log
     whatever else `peers.errors.say` prints ----------------------------'
+    what hivemind and p2pd say --> log; with -v the terminal, too
 
 The log has what the page's hints say that it has: what could not be fetched, which groups were refused and
 why, what broke and what is back. It has at most two files of LARGEST bytes each, `log` and the older `log.1`.
@@ -12,6 +13,7 @@ status`).
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import time
 from collections import OrderedDict
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dashboard.sentences import sentence_of
-from peers.errors import hearing, say
+from peers.errors import heard, hearing, say
 from swarm import events
 from swarm.identity import human_name
 from swarm.types import PeerId
@@ -94,6 +96,26 @@ def narrated(folder: Path, bus: events.Bus, me: PeerId) -> Iterator[None]:
     bus.add(Narrator(me))
     with hearing(PeerLog(folder / LOG).write):
         yield
+
+
+class Beneath(logging.Handler):
+    """What is beneath a peer, as a line of its log: p2pd calls errors what people can do nothing about."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        heard(f"{getattr(record, 'caller', record.name)}: {record.getMessage()}")
+
+
+@contextmanager
+def told_beneath() -> Iterator[None]:
+    """While the body runs, the log alone hears what hivemind says, its p2pd's lines among it; with
+    `--verbose` the terminal does, too. hivemind has to be imported: it opens its way to the terminal then."""
+    logger = logging.getLogger("hivemind")
+    before = logger.handlers
+    logger.handlers = [Beneath(), *(before if logger.level <= logging.INFO else ())]
+    try:
+        yield
+    finally:
+        logger.handlers = before
 
 
 class PeerLog:

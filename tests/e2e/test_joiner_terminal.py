@@ -43,7 +43,7 @@ def test_a_joiner_says_what_it_does_and_why_it_is_idle_from_its_first_line_to_it
         it.wait_until(lambda: waits(sampler), 120, "the sampler does not wait for a learner")
         code, said = why(sampler)
         assert code == 4 and "no learner is" in said.lower() and f"process {sampler.pid}" in said
-        it.join("learner", folder=tmp_path / "other")
+        learner = it.join("learner", folder=tmp_path / "other")
         it.wait_until(lambda: sampler.saw(events.Sampled), 120, "the sampler did not begin")
         it.wait_until(lambda: why(sampler)[0] == 0, 60, "a sampler that works is told to be idle")
         sampler.signal(signal.SIGINT)
@@ -55,3 +55,9 @@ def test_a_joiner_says_what_it_does_and_why_it_is_idle_from_its_first_line_to_it
         assert -1 not in places and places == sorted(places), terminal
         log = (tmp_path / "helper" / "peers" / "sampler-1" / "log").read_text()
         assert all(words in log for words in IN_ORDER[1:]), log
+        for process in learner.tree():  # as systemd does by default
+            process.terminate()
+        assert learner.process.wait(60) == 143
+        beneath = "go-libp2p"
+        assert beneath not in learner.log.read_text()
+        assert beneath in (tmp_path / "other" / "peers" / "learner-1" / "log").read_text()

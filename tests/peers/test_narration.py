@@ -3,17 +3,25 @@ that has them all."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
 from random import Random
 
 import pytest
+from hivemind.p2p import P2P
 
 from peers.errors import say
 from peers.runtime import narration
-from peers.runtime.narration import LOG, Narrator, narrated
+from peers.runtime.narration import LOG, Narrator, narrated, told_beneath
 from swarm import events
 from swarm.identity import Keyring, human_name
 from swarm.types import PeerId
+
+CLOSED = """{"level": "error", "ts": "2026-01-01T00:00:00.000+0000", "logger": "p2pd",
+ "caller": "go-libp2p-daemon/daemon.go:198", "msg": "error accepting connection",
+ "error": "accept unix: closed"}"""
+"""A line of p2pd's, whose logger is ended with it."""
 
 ME, LEARNER = Keyring.new().me, Keyring.new().me
 
@@ -50,6 +58,23 @@ def test_a_fault_and_its_end_are_sentences(capsys: pytest.CaptureFixture[str]) -
     broke, back = capsys.readouterr().err.splitlines()
     assert broke.startswith("engine of this peer") and "out of memory" in broke
     assert back == "engine of this peer is back after 5.0 s."
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_hivemind_and_its_p2pd_say_is_in_the_log_and_on_a_terminal_that_asked_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verbose: bool
+) -> None:
+    beneath = logging.getLogger("hivemind")
+    monkeypatch.setattr(beneath, "level", logging.INFO if verbose else logging.ERROR)
+    terminal = logging.StreamHandler(sys.stderr)
+    monkeypatch.setattr(beneath, "handlers", [terminal])
+    with narrated(tmp_path, events.Bus(), ME), told_beneath():
+        P2P._log_p2pd_message(CLOSED)
+    assert "go-libp2p-daemon/daemon.go:198: error accepting connection: accept unix: closed" in (
+        (tmp_path / LOG).read_text()
+    )
+    assert ("error accepting connection" in capsys.readouterr().err) is verbose
+    assert beneath.handlers == [terminal]
 
 
 def test_kinds_that_are_remembered_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
