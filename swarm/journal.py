@@ -250,28 +250,41 @@ class Thinned:
     """A sink before a journal: of the heartbeats of a peer it lets every second one pass, and each that says
     something new: a start, a version, a farewell."""
 
-    def __init__(self, sink: Callable[[Event], None]) -> None:
-        self._sink = sink
-        self._kept: OrderedDict[PeerId, Beat] = OrderedDict()
+    def __init__(self, sink: Callable[[Event], None], apart: float = 0.0) -> None:
+        """`apart`: seconds between two heartbeats that only say that the peer is there or has another
+        version; 0: each version passes, so that a page can play when it reached whom."""
+        self._sink, self._apart = sink, apart
+        self._kept: OrderedDict[PeerId, Heard] = OrderedDict()
 
     def __call__(self, event: Event) -> None:
-        if not isinstance(event, Heard) or self._is_news(event.subject, event.beat):
+        if not isinstance(event, Heard) or self._is_news(event):
             self._sink(event)
 
-    def _is_news(self, peer: PeerId, beat: Beat) -> bool:
-        kept = self._kept.get(peer)
-        if kept is not None and _said(kept) == _said(beat) and beat.seq - kept.seq < HEARTBEATS:
+    def _is_news(self, event: Heard) -> bool:
+        kept = self._kept.get(event.subject)
+        if kept is not None and self._repeats(kept, event):
             return False
-        self._kept[peer] = beat
-        self._kept.move_to_end(peer)
+        self._kept[event.subject] = event
+        self._kept.move_to_end(event.subject)
         if len(self._kept) > PEERS_KEPT:
             self._kept.popitem(last=False)
         return True
 
+    def _repeats(self, kept: Heard, event: Heard) -> bool:
+        was, now = kept.beat, event.beat
+        if _standing(was) != _standing(now):
+            return False
+        if self._apart:
+            return event.at - kept.at < self._apart
+        return _version(was) == _version(now) and now.seq - was.seq < HEARTBEATS
 
-def _said(beat: Beat) -> tuple[object, ...]:
-    """What a heartbeat says that a reader must not miss."""
-    return beat.incarnation, beat.role, beat.version, beat.weights, beat.mirror, beat.phase is Phase.LEAVING
+
+def _standing(beat: Beat) -> tuple[object, ...]:
+    return beat.incarnation, beat.role, beat.phase is Phase.LEAVING
+
+
+def _version(beat: Beat) -> tuple[object, ...]:
+    return beat.version, beat.weights, beat.mirror
 
 
 def _part(path: Path, number: int) -> Path:

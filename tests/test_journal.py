@@ -119,3 +119,13 @@ def test_heartbeats_that_say_nothing_new_are_thinned() -> None:
         assert hears(f"c{seq}", seq=seq) and hears(f"c{seq}", seq=seq + 1, **change)
     sink(noted(1))
     assert kept[-1] == noted(1)
+
+
+def test_where_no_page_plays_the_journal_versions_come_with_the_next_heartbeat_that_is_kept() -> None:
+    kept: list[Heard] = []
+    sink = Thinned(kept.append, apart=3.0)  # type: ignore[arg-type]
+    for seq in range(100):  # ten versions a second, and a heartbeat with each
+        sink(Heard(at=seq / 10, peer=ME, subject=PeerId("a"), beat=beat(seq=seq, version=seq)))
+    assert [event.beat.version for event in kept] == [0, 30, 60, 90]
+    sink(Heard(at=9.95, peer=ME, subject=PeerId("a"), beat=beat(seq=100, version=100, phase=Phase.LEAVING)))
+    assert kept[-1].beat.phase is Phase.LEAVING, "who leaves is not taken for lost"

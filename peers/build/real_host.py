@@ -31,6 +31,7 @@ from swarm.config import Config
 from swarm.core.membership import Trust, needs_membership
 from swarm.identity import human_name, verify
 from swarm.invite import Invite
+from swarm.journal import Thinned
 from swarm.net.ports import Averager, Ports
 from swarm.protocol import ROLES, Role
 from swarm.run_types import Membership
@@ -38,6 +39,10 @@ from swarm.types import Beat, PeerId
 
 if TYPE_CHECKING:
     from swarm.net.hive import Node
+
+HEARD_APART = 1.5
+"""Of the time between two heartbeats: so far apart are those of another peer in a journal that no page plays.
+Its readers take a peer for silent after three (dashboard.diagnosis.situation)."""
 
 
 def folder_of(invite: Invite, folder: Path | None) -> Path:
@@ -136,9 +141,11 @@ def real_host(
     )
     shelf = local.folder / "blobs" if role is not Role.OBSERVER or mirrors(config) else None
 
+    seldom = Thinned(local.bus.emit, HEARD_APART * config.run.pace.beat)
+
     def met(peer: PeerId, beat: Beat) -> None:
         if not who.observes:  # its journal tells whom it hears all the same: `swarm status`, `swarm why`
-            host.emit(events.Heard, subject=peer, beat=beat)
+            seldom(events.Heard(at=node.clock.now(), peer=local.keyring.me, subject=peer, beat=beat))
         if peer == local.keyring.me:
             return
         node.network.remember(peer, beat.addresses)
