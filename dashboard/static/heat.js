@@ -1,7 +1,7 @@
 // The heat map peer × time in versions, on a canvas as large as its window: only the rows in view are drawn, however many peers.
 //
 // Colour is perceptual (mixed in OKLab, on a logarithmic scale up to the admission window); what is beyond the window is red and
-// crossed. Pointer and arrow keys read a cell as text. The map is fetched once a slot, and only while somebody sees it.
+// crossed. Pointer and arrow keys read a cell as text. The map is fetched once a slot, and seldom while nobody sees it: a print has it.
 
 import { html, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { clock, count, duration, some } from "./format.js";
@@ -16,6 +16,7 @@ const SHADES = 64;
 const LATELY = 6; // columns whose largest lag sorts the rows: by the last alone they would jump
 const SEEK = 5; // seconds that a replay moves before the map is asked for anew
 const SOONEST = 2; // seconds between two fetches, however short a slot is
+const AWAY = 60; // seconds between two fetches while nobody sees it
 
 export function Heat() {
   const [order, setOrder] = useState("lag");
@@ -39,18 +40,18 @@ function useHeat() {
   const [heat, set] = useState(null);
   const [error, tell] = useState("");
   useEffect(() => {
-    if (!near) return undefined;
     let timer = 0;
     let stopped = false;
+    const soonest = near ? SOONEST : AWAY;
     const fetchOnce = async () => {
-      let slot = SOONEST;
+      let slot = soonest;
       fetched.current = performance.now();
       if (!document.hidden) {
         try {
           const answer = await fetch(store.url("api/heat"));
           if (!answer.ok) throw new Error(answer.statusText);
           const map = await answer.json();
-          slot = Math.max(map.slot, SOONEST);
+          slot = Math.max(map.slot, soonest);
           set(map);
           tell("");
         } catch {
@@ -59,7 +60,7 @@ function useHeat() {
       }
       if (!stopped) timer = setTimeout(fetchOnce, 1000 * slot);
     };
-    timer = setTimeout(fetchOnce, Math.max(fetched.current + 1000 * SOONEST - performance.now(), 0));
+    timer = setTimeout(fetchOnce, Math.max(fetched.current + 1000 * soonest - performance.now(), near ? 0 : 1000 * SOONEST));
     return () => {
       stopped = true;
       clearTimeout(timer);

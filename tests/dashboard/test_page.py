@@ -346,6 +346,7 @@ def test_a_print_has_every_curve_and_a_reader_aloud_hears_what_is_claimed(play: 
             await expect(page.locator("footer")).to_have_count(1)
             drawn = page.locator("#curves .plot canvas")
             assert await drawn.count() == 0, "nobody scrolled there"
+            await expect(page.locator(".heat .readout")).to_contain_text("with a policy")
             await page.pdf()
             await expect(drawn).to_have_count(CURVES)
             assert await drawn.first.evaluate(BRIGHT) > 0
