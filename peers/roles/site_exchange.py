@@ -92,6 +92,8 @@ class SiteExchange:
         """Version and its weights -> its list: the last that were heard."""
         self._entries: tuple[ListEntry, ...] = ()
         """Of that list."""
+        self._tried: dict[Digest, float] = {}
+        """List of my version -> when it was tried first."""
         self._refused: set[Digest] = set()
         """Lists that are of no use."""
         self._mine = b""
@@ -120,6 +122,7 @@ class SiteExchange:
         if (at := self._where()) != self._at:
             self._at, self._gathered, self._mine, self._entries = at, Gathered(at[1]), b"", ()
             self._refused.clear()
+            self._tried.clear()
         return self._gathered
 
     def _hear(self, sealed: bytes) -> None:
@@ -265,7 +268,10 @@ class SiteExchange:
         missing."""
         gathered = self.gathered()
         closed = self._lists.get(self._at)
-        if closed is None or not (entries := await self._read(closed)):
+        if closed is None:
+            return None
+        self._tried.setdefault(closed.root, self._host.now())
+        if not (entries := await self._read(closed)):
             return None
         if gathered.must_have(entries, self._at[0], self._host.now()):
             self._host.move()
@@ -312,10 +318,30 @@ class SiteExchange:
             self._entries = entries
         return entries
 
+    def give_up(self) -> None:
+        """Forget the list of my version where nobody gave it, or what it names, in time: another one may
+        come, of mine too."""
+        gathered, now = self.gathered(), self._host.now()
+        closed = self._lists.get(self._at)
+        if closed is None or now < self._tried.get(closed.root, now) + site_lists.PATIENCE:
+            return
+        if self._entries and gathered.awaited(now):
+            return
+        lacks = ", ".join(one.learner for one in gathered.missing()) or closed.leader
+        what = f"what the list of version {closed.version} is made of ({lacks})"
+        text = f"nobody gives {what}: going on without it"
+        self._host.emit(events.Noted, level="warning", text=text)
+        self._forget(closed)
+
+    def _forget(self, closed: ContributionList) -> None:
+        del self._lists[self._at]
+        self._entries = ()
+        self._refused.add(closed.root)
+
     def refuse(self, why: str) -> None:
         """The list of my version is of no use: another one may come, or the release of the next version."""
-        closed, self._entries = self._lists.pop(self._at), ()
-        self._refused.add(closed.root)
+        closed = self._lists[self._at]
+        self._forget(closed)
         reason = f"list of version {closed.version}: {why}"
         self._host.emit(events.Rejected, sender=closed.leader, kind=Topic.COUNTED, reason=reason)
 

@@ -149,6 +149,7 @@ class SiteLearnerPeer(LearnerPeer):
             elif settled and self.exchange.undecided and self._may_close(start):
                 await self.exchange.close(run.batch.groups * run.averaging.local_steps)
             else:
+                self.exchange.give_up()
                 self.inbox.credit()
                 await host.changed(run.pace.beat)
         self._trained.seconds["average"] = host.now() - start

@@ -129,6 +129,7 @@ class _Planner:
         self._kinds: dict[Callable[[float], None], int] = {
             self._bounce: 4,
             self._die_publishing: 4,
+            self._announce_in_vain: 2,
             self._replace: 1,
             self._damage: 3,
             self._all_bounce: 2,
@@ -174,6 +175,18 @@ class _Planner:
         self._add(at - 5.0, "crash", peer=peer, step=step)
         self._host(at, LEARNER)
         return None
+
+    def _announce_in_vain(self, at: float) -> None:
+        """A learner that nobody can call ends for good when it has announced a release: everybody hears of
+        one that nobody has, and a lone learner goes on from its own."""
+        learners = [name for name in self._names if name.startswith(LEARNER)]
+        if len(learners) < 2:
+            return
+        peer = self._rng.choice(learners)
+        self._names.remove(peer)
+        others = tuple(sorted(self._names))
+        self._add(at - 5.0, "oneway", between=(others, (peer,)))
+        self._add(at - 5.0 + self._for(at, 4.0), "crash", peer=peer, step="announced")
 
     def _replace(self, at: float) -> None:
         old = self._any(self._rng.choice((LEARNER, SAMPLER)))

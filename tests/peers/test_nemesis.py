@@ -81,9 +81,24 @@ KEPT = (
         peers={"seed": 1, "learner": 1, "sampler": 3},
         faults=(Fault(at=13.6, fault="bounce", peer="learner-0", down=3.0, step="packed"),),
     ),
+    Plan(
+        seed=155,
+        peers={"seed": 1, "learner": 2, "sampler": 3},
+        mode="sites",
+        faults=(
+            Fault(at=6.8, fault="bounce", peer="seed-0", down=14.0),
+            Fault(at=11.6, fault="bounce", peer="sampler-1", down=9.5),
+            Fault(
+                at=14.1,
+                fault="oneway",
+                between=(("learner-0", "sampler-0", "sampler-1", "sampler-2", "seed-0"), ("learner-1",)),
+            ),
+            Fault(at=14.6, fault="crash", peer="learner-1", step="announced"),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
-that one after its return."""
+that one after its return. At sites one announces a list and its release that nobody can have, and is gone."""
 
 
 @pytest.mark.parametrize("script", KEPT)

@@ -19,7 +19,8 @@ from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, Config, DelayLaw, EngineSettings, Optimizer, Peer, Run, TaskSettings
 from swarm.core.membership import Trust
-from swarm.events import Event, Rejected
+from swarm.core.site_lists import PATIENCE
+from swarm.events import Event, Noted, Rejected
 from swarm.learn.site_learner import SiteLearner
 from swarm.learn.tabular import Tabular
 from swarm.limits import RELEASE_LIMIT
@@ -291,6 +292,30 @@ def test_a_list_whose_contribution_nobody_has_is_waited_for() -> None:
             await asyncio.sleep(1.0)
             assert await one.exchange.take() is None
         assert not one.exchange.undecided and not one.rejected()
+
+    among(promise)
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["a contribution", "the list"])
+def test_a_list_that_nobody_gives_in_time_makes_way_for_another(listed: bool) -> None:
+    """Its leader announced it and was gone."""
+
+    async def promise(one: One, two: One, three: One) -> None:
+        missing = entry(two.hold(b"held"), root=Digest("e" * 64))
+        changes = {} if listed else {"root": Digest("d" * 64)}
+        await two.say(Topic.COUNTED, two.listed(missing, **changes))
+        for _ in range(int(PATIENCE) + 2):
+            await asyncio.sleep(1.0)
+            assert await one.exchange.take() is None
+            one.exchange.give_up()
+        assert one.exchange.undecided and not one.rejected()
+        assert [event.text for event in one.told if isinstance(event, Noted)] == [
+            "nobody gives what the list of version 7 is made of (two): going on without it"
+        ]
+        await one.exchange.contribute(8, 8.0, b"")
+        await one.exchange.close(8)
+        taken = await one.exchange.take()
+        assert taken is not None and taken.members == {"one"}
 
     among(promise)
 
