@@ -1,1 +1,5 @@
 """Turns groups into gradients, gradients into policies, policies into bytes."""
+
+from swarm.learn import lean_transformers
+
+lean_transformers.begin()
