@@ -7,6 +7,11 @@ socket.
 The ways take turns and carry the same bytes with the same number in flight. The difference of "admitted" and
 "acknowledged" is the cost of admission (signature, shape, rewards recomputed, journal, log on the disk); the
 difference to TCP is that of p2pd and Mail. Small frames are the demo's (G=8, 6 tokens), large ones 256 KiB.
+
+The log is synced once for all groups that arrived meanwhile, so its cost is the wait for one fsync, shared by
+the groups under way: with fsyncs of 4 ms one sender had 0.40 of the groups/s without the log with 4 of them
+under way, 0.67 with 16, 0.84 with 48. A sampler does not stop for a receipt: it sends whatever its engine has
+finished, up to a thousand groups at once, and samples on meanwhile.
 """
 
 from __future__ import annotations
