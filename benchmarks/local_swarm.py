@@ -181,14 +181,12 @@ class LocalSwarm:
         self._temporary.cleanup()
 
 
-def start(
-    words: list[str], stderr: int, module: str = "peers.cli", before: Sequence[str] = ()
-) -> subprocess.Popen[bytes]:
+def start(words: list[str], stderr: int, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """A `swarm` command as a process that ends with this one, behind the words `before`."""
     from peers.runtime.signals import PARENT
 
     return subprocess.Popen(
-        [*before, sys.executable, "-m", module, *words],
+        [*before, sys.executable, "-m", "peers.cli", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,

@@ -1,29 +1,29 @@
-"""Row `join`: seconds from the start of `swarm join` to the joiner's first group that a learner admitted.
+"""Row `join`: seconds from the start of `swarm join` until it says something, has joined, and a learner has
+admitted a group of it; in an empty folder, in the same folder again, and by a word most of whose addresses
+are silent.
 
-The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler), the joiner comes with an empty
-folder. Stages end when:
-
-    imports        all of them (benchmarks.processes.joiner), taken out of the stages in which they happen
-    node up        the file `port` is there: key, p2pd, a bootstrap peer reached, DHT
-    spec + model   the joiner emits Started: specification and files fetched and checked, engine built
-    policy         it emits Adopted: newest release heard of, fetched, loaded
-    first group    the learner admits a group of the joiner
+The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler). What the joiner says is read as it
+comes: its first line, `joined run ...`. Not handled here: what of it is processor time, of which a machine
+that does something else has less to give.
 """
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
+import os
+import socket
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.local_swarm import LocalSwarm, end, start
 from benchmarks.table import Figure
-from swarm import events
-from swarm.identity import open_key
-from swarm.journal import read_journal
+from swarm import events, invite
+from swarm.identity import Keyring, open_key
 from swarm.protocol import Role
 from swarm.types import Verdict
 
@@ -31,87 +31,109 @@ if TYPE_CHECKING:
     from benchmarks import Say
 
 TIMES = 3
-STAGES = ("imports", "node up", "spec + model", "policy", "first group")
+SILENT = invite.ADDRESSES - 1
+"""Addresses of a word that take a connection and say nothing, beside one that answers."""
+
+
+class Join(NamedTuple):
+    """Seconds from its start."""
+
+    line: float
+    joined: float
+    accepted: float
 
 
 def measure(say: Say, times: int = TIMES) -> list[Figure]:
-    joins: list[dict[str, float]] = []
-    with LocalSwarm() as home:
+    with LocalSwarm() as home, tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         home.join(Role.LEARNER)
         home.join(Role.SAMPLER)
         home.until(
             "the first step",
             lambda: any(isinstance(event, events.Trained) for event in home.events("learner-1")),
         )
-        for _ in range(times):
-            joins.append(_join(home))
-            say(
-                f"{sum(joins[-1].values()):.2f} s: "
-                + ", ".join(f"{stage} {joins[-1][stage]:.2f}" for stage in STAGES)
-            )
-    total = median(sum(join.values()) for join in joins)
-    first = Figure(
-        row="join",
-        what="`swarm join` to its first accepted group",
-        value=total,
-        unit="s",
-        note=f"median of {times}; a training swarm of 1 learner and 1 sampler",
-    )
-    parts = [
-        Figure(row="join", what=f"  of it {stage}", value=median(join[stage] for join in joins), unit="s")
-        for stage in STAGES
+        whole = home.words(Role.SAMPLER, Path())[1]
+        first = [_join(home, Path(folder) / f"first-{number}", whole) for number in range(times)]
+        say(f"in an empty folder: {_said(first)}")
+        again = [_join(home, Path(folder) / f"first-{number}", whole) for number in range(times)]
+        say(f"in the same folder again: {_said(again)}")
+        with _silent(whole) as word:
+            mostly = [_join(home, Path(folder) / f"silent-{number}", word) for number in range(times)]
+        say(f"{SILENT} of {SILENT + 1} addresses silent: {_said(mostly)}")
+    return [
+        _figure("to its first line", [one.line for one in first]),
+        _figure("until it has joined", [one.joined for one in first]),
+        _figure("to its first accepted group", [one.accepted for one in first], f"median of {times}"),
+        _figure("  the same, the run's files and a version being there", [one.accepted for one in again]),
+        _figure("  of it until it has joined", [one.joined for one in again]),
+        Figure(
+            row="join",
+            what=f"  until it has joined, {SILENT} of {SILENT + 1} addresses silent",
+            value=median(one.joined for one in mostly),
+            unit="s",
+            against="all answer",
+            other=median(one.joined for one in first),
+        ),
     ]
-    return [first, *parts]
 
 
-def _join(home: LocalSwarm) -> dict[str, float]:
-    """Stage -> seconds of one join; the joiner leaves again."""
-    with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
-        path = Path(folder) / "run"
-        peer_folder = path / "peers" / "sampler-1"
-        began = time.time()
-        imports = Path(folder) / "imports"
-        process = start(
-            [str(imports), *home.words(Role.SAMPLER, path)], subprocess.DEVNULL, "benchmarks.processes.joiner"
-        )
-        try:
-            home.until("the joiner's key", (peer_folder / "key").exists)
-            me = open_key(peer_folder / "key").me
-            home.until("the joiner's first accepted group", lambda: _admitted(home, me) is not None)
-            accepted = _admitted(home, me)
-        finally:
-            end([process])
-        assert accepted is not None
-        mine = list(read_journal(peer_folder / "journal.jsonl"))
-        moments = {
-            "node up": (peer_folder / "port").stat().st_mtime,
-            "spec + model": next(event.at for event in mine if isinstance(event, events.Started)),
-            "policy": next(event.at for event in mine if isinstance(event, events.Adopted)),
-            "first group": accepted,
-        }
-        return _stages(began, moments, _read_imports(imports))
+def _figure(what: str, seconds: list[float], note: str = "") -> Figure:
+    return Figure(row="join", what=f"`swarm join` {what}", value=median(seconds), unit="s", note=note)
 
 
-def _stages(began: float, moments: dict[str, float], imports: list[tuple[float, float]]) -> dict[str, float]:
-    def imported(until: float) -> float:
-        return sum(seconds for at, seconds in imports if at <= until)
-
-    spent = {"imports": imported(moments["first group"])}
-    before = began
-    for stage, moment in moments.items():
-        spent[stage] = max(0.0, moment - before - (imported(moment) - imported(before)))
-        before = moment
-    return spent
+def _said(joins: list[Join]) -> str:
+    return ", ".join(f"{one.line:.1f} {one.joined:.1f} {one.accepted:.1f} s" for one in joins)
 
 
-def _read_imports(path: Path) -> list[tuple[float, float]]:
-    """(when it ended, seconds) of each outermost import."""
-    rows = (line.split() for line in path.read_text().splitlines())
-    return [(float(at), float(seconds)) for at, seconds in rows]
+def _join(home: LocalSwarm, path: Path, word: str) -> Join:
+    """One join, from an idle moment; the joiner leaves again."""
+    peer_folder = path / "peers" / "sampler-1"
+    words = home.words(Role.SAMPLER, path)
+    words[1] = word
+    heard, to_print = os.pipe()
+    began = time.time()
+    process = start(words, to_print)
+    os.close(to_print)
+    lines: list[tuple[float, str]] = []
+    reading = threading.Thread(target=_read, args=(heard, lines))
+    reading.start()
+    try:
+        home.until("the joiner's key", (peer_folder / "key").exists)
+        me = open_key(peer_folder / "key").me
+        home.until("the joiner's first accepted group", lambda: _admitted(home, me, began) is not None)
+        accepted = _admitted(home, me, began)
+    finally:
+        end([process])
+        reading.join()
+    assert accepted is not None
+    joined = next(at for at, line in lines if line.startswith("joined run"))
+    return Join(lines[0][0] - began, joined - began, accepted - began)
 
 
-def _admitted(home: LocalSwarm, sampler: str) -> float | None:
+def _read(heard: int, lines: list[tuple[float, str]]) -> None:
+    with open(heard) as said:
+        for line in said:
+            lines.append((time.time(), line))
+
+
+@contextlib.contextmanager
+def _silent(word: str) -> Iterator[str]:
+    """The word with addresses where somebody listens and never says anything."""
+    whole = invite.read(word, time.time())
+    with contextlib.ExitStack() as open_ones:
+        silent = []
+        for _ in range(SILENT):
+            listener = open_ones.enter_context(socket.create_server(("127.0.0.1", 0)))
+            silent.append(f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}/p2p/{Keyring.new().me}")
+        yield invite.make(whole.run, [*silent, whole.addresses[0]], Role.SAMPLER)
+
+
+def _admitted(home: LocalSwarm, sampler: str, since: float) -> float | None:
     for event in home.events("learner-1"):
-        if isinstance(event, events.Judged) and event.sampler == sampler and event.verdict is Verdict.ADMIT:
+        if (
+            isinstance(event, events.Judged)
+            and event.sampler == sampler
+            and event.verdict is Verdict.ADMIT
+            and event.at >= since
+        ):
             return event.at
     return None
