@@ -279,7 +279,7 @@ class Saved(Event):
 
 class Transferred(Event):
     """Bytes that passed between this peer and others, by purpose: `rollouts`, `weights`, `gradients`,
-    `gossip`, `other`."""
+    `gossip`, `other`, and `carried` of a relay, from others to others."""
 
     seconds: Finite
     """Seconds in which they passed: since the peer's last Transferred."""

@@ -126,6 +126,7 @@ def real_host(
         keyring=local.keyring,
         addresses=node.addresses,
         relayed=node.relayed,
+        carried=node.carried,
         introduced=node.network.introduce,
     )
     who = PeerInfo(

@@ -291,7 +291,7 @@ class Host:
             self._emit_traffic()
 
     def _emit_traffic(self) -> None:
-        if passed := self.traffic.drain(self.now(), self.ports.relayed()):
+        if passed := self.traffic.drain(self.now(), self.ports.relayed(), self.ports.carried()):
             self.emit(events.Transferred, **passed)
 
     def _collect(self, event: events.Event) -> None:

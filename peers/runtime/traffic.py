@@ -6,8 +6,9 @@ alike in both worlds.
 Requests and answers have a purpose each, so that a purpose flows one way: `rollouts` to learners, `weights`
 from the peers that hold them, `gradients` between learners (averaging, and state transfers). Gossip is
 counted without a sender: its signer is seldom the neighbour that delivered it. Bytes are those of messages as
-roles send them. Not counted: what libp2p, GossipSub's copies, the DHT and encryption add, messages that break
-off, and what passed before the host existed (the run's specification).
+roles send them; those that a relay carries between others are `carried`, in and out. Not counted: what
+libp2p, GossipSub's copies, the DHT and encryption add, messages that break off, and what passed before the
+host existed (the run's specification).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Traffic:
     def __init__(self, now: float) -> None:
         self.heard = 0
         """Bytes of gossip received; a plain sum, since gossip has the most messages."""
-        self._since = now
+        self._since, self._carried = now, 0
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._from: dict[PeerId, Counter[str]] = {}
@@ -84,11 +85,15 @@ class Traffic:
     def answered(self, peer: PeerId, seconds: float) -> None:
         self._fastest[peer] = min(seconds, self._fastest.get(peer, seconds))
 
-    def drain(self, now: float, relayed: Collection[PeerId]) -> dict[str, Any] | None:
-        """The bytes since the last call, as the fields of a Transferred event; None when there are none."""
+    def drain(self, now: float, relayed: Collection[PeerId], carried: int = 0) -> dict[str, Any] | None:
+        """The bytes since the last call, as the fields of a Transferred event; None when there are none.
+        `carried` are those between others, so far: they came in and went out."""
         seconds, self._since = max(now - self._since, 0.0), now
         fastest = self._fastest_of_span(now)
         self._received["gossip"] += self.heard
+        for sums in (self._sent, self._received):
+            sums["carried"] += carried - self._carried
+        self._carried = carried
         sent, received = (
             {name: size for name, size in sums.items() if size} for sums in (self._sent, self._received)
         )

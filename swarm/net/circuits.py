@@ -62,6 +62,8 @@ class Circuits:
         """Until when, in loop seconds."""
         self._carried: dict[asyncio.Task[None], tuple[PeerId, PeerId]] = {}
         """Both ends of each connection."""
+        self.passed = 0
+        """Bytes that came from one end and went to the other, so far."""
         self._closing = False
 
     async def attach(self, daemon: StreamDaemon) -> None:
@@ -153,6 +155,7 @@ class Circuits:
             down.count(len(piece))
             await up.wait(len(piece))
             writer.write(piece)
+            self.passed += len(piece)
             await writer.drain()
 
 

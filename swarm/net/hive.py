@@ -205,6 +205,10 @@ class Node:
         daemon = self._children.daemon
         return daemon.relayed if daemon is not None else frozenset()
 
+    def carried(self) -> int:
+        """Bytes that this node has carried between others so far; each passed its line twice, in and out."""
+        return self._circuits.passed
+
     def pids(self) -> dict[str, int]:
         """Process ids of the children, for `doctor` and for tests."""
         return self._children.pids()

@@ -236,6 +236,8 @@ class Ports:
     """Multiaddresses under which other peers can dial this one; empty where they cannot."""
     relayed: Callable[[], Collection[PeerId]] = tuple
     """Peers that are connected only over a relay."""
+    carried: Callable[[], int] = int
+    """Bytes that this peer has carried between others so far."""
     introduced: Callable[[PeerId, Sequence[str]], None] = _forget
     """Hears where a peer can be dialled, as somebody else says."""
 

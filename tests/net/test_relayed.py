@@ -76,6 +76,7 @@ def test_a_peer_that_nobody_can_dial_is_reached_over_a_member_that_it_found_itse
                 while not (two.node.relayed() == {one.me} and one.node.relayed() == {two.me}):
                     await asyncio.sleep(0.1)
             assert relay.node.relayed() == frozenset()
+            assert relay.node.carried() > 2 << 20 and one.node.carried() == 0
         finally:
             await world.close()
 

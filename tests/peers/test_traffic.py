@@ -75,6 +75,13 @@ def test_a_request_and_its_answer_are_counted_once_at_either_end(
     between_two(promise)
 
 
+def test_what_a_relay_carries_between_others_came_in_and_went_out_once() -> None:
+    traffic = Traffic(0.0)
+    told = [traffic.drain(float(at), (), carried) for at, carried in enumerate((0, 500, 500, 700), 1)]
+    sums = [one and (one["sent"], one["received"], one["links"]) for one in told]
+    assert sums == [None, ({"carried": 500},) * 2 + ({},), None, ({"carried": 200},) * 2 + ({},)]
+
+
 def test_gossip_is_counted_where_it_is_published_and_where_it_is_heard() -> None:
     async def promise(one: Ports, mine: Traffic, two: Ports, theirs: Traffic) -> None:
         async with two.gossip.subscribe("news") as messages:
