@@ -48,12 +48,11 @@ def measure(say: Say, sizes: dict[int, Sequence[int]] | None = None, seeds: int 
     found = []
     for size, numbers in (sizes or SIZES).items():
         for receivers in numbers:
-            for hidden in (0, round(HIDDEN * receivers)):
-                if receivers > 1 or not hidden:
-                    say(f"{size / 1e6:.0f} MB to {receivers} receivers, {hidden} of them one-way")
-                    tries = 1 if size * receivers > LARGE else seeds
-                    outcomes = [spread(size, receivers, hidden, seed) for seed in range(tries)]
-                    found.append(_figure(size, receivers, hidden, outcomes))
+            for hidden in sorted({0, round(HIDDEN * receivers)}):
+                say(f"{size / 1e6:.0f} MB to {receivers} receivers, {hidden} of them one-way")
+                tries = 1 if size * receivers > LARGE else seeds
+                outcomes = [spread(size, receivers, hidden, seed) for seed in range(tries)]
+                found.append(_figure(size, receivers, hidden, outcomes))
     return found
 
 
