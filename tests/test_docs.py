@@ -90,3 +90,20 @@ def test_every_file_that_contributing_names_is_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:swarm|configs|peers|dashboard|tests|docs|examples)/[\w./-]+)`", text))
     assert len(named) > 15 and not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_joiner_that_docs_join_shows_was_told_all_from_the_first_second_to_the_leave() -> None:
+    shown = (DOCS / "join.md").read_text(encoding="utf-8")
+    said = (
+        "loading the program",
+        "dialled",
+        "joined run",
+        "loading the engine",
+        "admitted",
+        "leaving:",
+        "gave",
+    )
+    places = [shown.find(words) for words in said]
+    assert -1 not in places and places == sorted(places)
+    seconds = [float(at) for at in re.findall(r"^ *([0-9.]+) [ >] ", shown, re.MULTILINE)]
+    assert len(seconds) > 10 and seconds == sorted(seconds)

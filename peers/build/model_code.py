@@ -13,6 +13,8 @@ import asyncio
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from peers.errors import say
+
 
 class ModelCode:
     def __init__(self) -> None:
@@ -24,10 +26,12 @@ class ModelCode:
         thread.shutdown(wait=False)
 
     async def ready(self) -> None:
-        """Waits for the thread. Raises what its imports raised."""
+        """Waits for the thread, and says so where it is not done. Raises what its imports raised."""
         if self._imported is None:
             self.begin()
         assert self._imported is not None
+        if not self._imported.done():
+            say("loading what computes: torch and transformers (some seconds; longer the first time)")
         await asyncio.wrap_future(self._imported)
 
 
