@@ -10,9 +10,9 @@ Invariants: anchor and momentum follow from the lists of contributions alone, bi
 operation on them is a single rounded one per value, on the CPU. Nothing that was trained is lost: what a
 contribution did not carry is the residual, and what was trained for a version that came without it goes on
 from the next one. Weights and state are those of the version, whatever was stepped since; a checkpoint has
-the residual besides, and what was stepped is a part of it. Costs 12 bytes a trained parameter of main memory
-beside the model and its optimizer. Not handled here: which contributions count (swarm.core.site_lists), a
-model on several GPUs.
+the residual besides, and steps that were not contributed are taken again after it. Costs 12 bytes a trained
+parameter of main memory beside the model and its optimizer. Not handled here: which contributions count
+(swarm.core.site_lists), a model on several GPUs.
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ class SiteLearner(Learner):
         return self._packed(self._tensors(), extra)
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
-        """As `BaseLearner.save`, with what was trained and not sent: what was may count meanwhile."""
+        """As `BaseLearner.save`, with what contributions did not carry; one that was sent may count by now.
+        What was stepped since the version and not sent is left out: its groups are trained again."""
         residual = self._residual.clone()
-        if self._local:
-            residual.add_(self._anchor - self._optimizer.gather())
         if self._sent:
+            residual.add_(self._anchor - self._optimizer.gather())
             contributions.subtract(residual.numpy(), self._sent, self.run.averaging.density)
         packed = self._packed(self._tensors() | {RESIDUAL: residual}, checkpoint.with_rng_state(extra))
         checkpoint.write(folder, packed)
