@@ -19,7 +19,6 @@ from swarm.types import (
     Beat,
     Digest,
     Finite,
-    Lag,
     Link,
     PeerId,
     Release,
@@ -252,13 +251,16 @@ class CaughtUp(Event):
 
 class Forked(Event):
     """A learner took release `version`, which its own last one is not part of: `versions` of its line after
-    version `since`, trained on `groups`, do not count any more; the oldest has the weights `first`."""
+    version `since`, trained on `groups`, do not count any more, or were merged; the oldest has the weights
+    `first`."""
 
     version: int
     since: int
     versions: int
     groups: int
     first: Digest
+    share: Finite = 0.0
+    """Of its policy in `version`, which is the mean of both lines; 0: it does not count."""
 
 
 class Evaluated(Event):
@@ -387,14 +389,3 @@ def cut(text: str, size: int = TEXT_LIMIT) -> str:
     if text.isascii():
         return text[:size]
     return text.encode(errors="replace")[:size].decode(errors="ignore")
-
-
-__all__ = [
-    "GOSSIPED",
-    "AnyEvent",
-    "Bundle",
-    "Bus",
-    "Event",
-    "Lag",
-    "cut",
-]

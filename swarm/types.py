@@ -169,6 +169,14 @@ class Patch(Struct):
     """Bytes of the file."""
 
 
+class Merge(Struct):
+    """The second parent of a release: the last version of a line that gave way, averaged into the line that
+    counts."""
+
+    version: Count
+    weights: Root
+
+
 class Release(Struct, tag="release"):
     """A published policy version: the only way in which weights reach other peers. Signed by its publisher's
     envelope."""
@@ -189,6 +197,8 @@ class Release(Struct, tag="release"):
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
     """From the version before, and at a rung of the ladder (swarm.core.ladder) from the one below, or from
     version 0."""
+    merged: Merge | None = None
+    """Of a version that is no step; `groups` are then those that only the merged line was trained on."""
 
 
 class TrainedStep(Struct):

@@ -43,6 +43,7 @@ def _lines(found: Audit) -> Iterator[str]:
     yield f"  trained twice       {len(doubled)}{_some(doubled)}"
     yield f"versions              {found.versions}"
     yield f"  with two digests    {len(found.forked)}{_some(map(str, found.forked))}"
+    yield f"  merges of two lines {len(found.merged)}{_some(map(str, found.merged))}"
     yield f"  in no journal       {len(found.gaps)}{_some(map(str, found.gaps))}"
 
 

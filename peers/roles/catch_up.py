@@ -73,7 +73,7 @@ class CatchUp:
                 since=fork.since,
                 versions=len(fork.lost),
                 groups=fork.groups,
-                first=fork.lost[-1].point[1],
+                first=fork.lost[-1][1],
             )
         elif taken.version == had.version:
             host.emit(events.Snapped, version=had.version, mine=had.weights, theirs=taken.weights)

@@ -17,7 +17,7 @@ from swarm import events
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind, Part
-from swarm.types import Digest, Struct
+from swarm.types import Digest, Merge, Struct
 
 
 class Progress(Struct):
@@ -30,6 +30,7 @@ class Progress(Struct):
     """How many averaged for it; 0 where that is not known."""
     groups: int = 0
     """How many were trained on for it."""
+    merged: Merge | None = None
 
 
 class Checkpoints:

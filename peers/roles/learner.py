@@ -26,6 +26,7 @@ from peers.roles.checkpoints import Checkpoints, Progress
 from peers.roles.common_round import CommonRound
 from peers.roles.gradients import Gradients
 from peers.roles.learner_inbox import Decoder, LearnerInbox
+from peers.roles.merging import Merging
 from peers.roles.next_gradient import NextGradient
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
@@ -86,6 +87,7 @@ class LearnerPeer:
             host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
         )
         self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, self.transfer)
+        self._merging = Merging(host, learner, self.own_release, self.other_learners)
         self._report = StepReport(host, self.inbox)
         self._common_round = CommonRound(
             host, self.other_learners, self.own_release, self._report, lambda: learner.version
@@ -332,21 +334,29 @@ class LearnerPeer:
         """Load the swarm's release, which is ahead of this learner or differs from it."""
         had = self.own_release.had()
         await self.next_gradient.idle()
+        await self._merging.keep(had)
         behind = await self._catch_up.take()
         self.next_gradient.give_back()
         self._give_back_batch()
         if behind is None:
             return Cause.FETCH_FAILED
-        made_of = Progress(parent=behind.parent, learners=behind.learners, groups=behind.groups)
-        await self._hold_loaded(made_of, had.version, had.weights)
-        self._catch_up.took(behind, had)
+        made_of = Progress(
+            parent=behind.parent, learners=behind.learners, groups=behind.groups, merged=behind.merged
+        )
+        merged = await self._merging.merge(behind)
+        await self._hold_loaded(merged or made_of, had.version, had.weights, merged=merged is not None)
+        if merged is None:
+            self._catch_up.took(behind, had)
+        else:
+            await self._merging.released()
         self.host.beat_now()
         return Cause.LOADED
 
-    async def _hold_loaded(self, made_of: Progress, had: int, weights: Digest) -> None:
-        """Hold and compare the version that I loaded; before I had the version `had` with these weights."""
+    async def _hold_loaded(self, made_of: Progress, had: int, weights: Digest, merged: bool = False) -> None:
+        """Hold and compare the version that I loaded, or `merged` and am to release; before I had the version
+        `had` with these weights."""
         draft = self.host.releases.draft
         snapshot = await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft)
-        self.own_release.begin(snapshot, made_of)
+        self.own_release.begin(snapshot, made_of, [self.host.ports.me] if merged else ())
         await self.own_release.packed()
-        self.trained.loaded(made_of.parent, had, weights)
+        self.trained.loaded(made_of, had, weights)

@@ -18,7 +18,7 @@ from swarm.core.rounds import State
 from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
 from swarm.core.unmet import Unmet
 from swarm.protocol import RESTING, Phase
-from swarm.types import Beat, PeerId, Release
+from swarm.types import Beat, Digest, PeerId, Release
 
 ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.FALLING_IN)
 """Phases that are announced by a heartbeat at once: the other learners close their batches too, wait, and
@@ -105,6 +105,11 @@ class OtherLearners:
         beats = self._all_beats()
         found = (peer for peer, beat in beats.items() if beat.weights == release.weights)
         return release.publisher if release.publisher in beats else next(found, None)
+
+    def at_weights(self, weights: Digest) -> list[PeerId]:
+        """Other learners that are at a version with these weights, and work."""
+        beats = self._all_beats().items()
+        return [peer for peer, beat in beats if beat.weights == weights and beat.phase not in RESTING]
 
     def batch_closed_elsewhere(self) -> bool:
         """Another learner at my version has closed its batch: then a smaller batch in the common round is

@@ -24,7 +24,7 @@ from peers.roles.next_release import NextRelease
 from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.lineage import Point
+from swarm.core.lineage import Point, parents
 from swarm.core.releases import publishers, rank
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.weights import Snapshot
@@ -43,7 +43,7 @@ class Had(NamedTuple):
     members: Collection[PeerId]
     """Of the round that made it; nobody where it was loaded."""
     released: Point
-    """Itself, or the one before where it was not released."""
+    """Itself; where it was not released the one that it merged, or else the one before."""
 
     def is_of_its_round(self, release: Release) -> bool:
         """Did another member release what the same round made? It has other bytes and the same groups."""
@@ -81,9 +81,9 @@ class OwnRelease:
     def had(self) -> Had:
         """My version, as it is now."""
         version, known = self.learner.version, self.host.releases.lines.lineage.knows
-        mine = (version, self.weights)
-        released = mine if known(mine) else (version - 1, self.made_of.parent)
-        return Had(version, self.weights, self.made_of.parent, self._members, released)
+        mine, of = (version, self.weights), self.made_of
+        released = mine if version <= 0 or known(mine) else parents(version, of.parent, of.merged)[-1]
+        return Had(version, self.weights, of.parent, self._members, released)
 
     # --- mine and others' -----------------------------------------------------------------------------------
 
@@ -223,7 +223,11 @@ class OwnRelease:
         if self._prepared is None:
             made_of = self.made_of
             prepared = await self.host.releases.prepare(
-                packed, parent=made_of.parent, learners=made_of.learners, groups=made_of.groups
+                packed,
+                parent=made_of.parent,
+                learners=made_of.learners,
+                groups=made_of.groups,
+                merged=made_of.merged,
             )
             if self._packed is not packed:
                 return False

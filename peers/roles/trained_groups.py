@@ -21,11 +21,13 @@ from typing import TypeVar
 
 import msgspec
 
+from peers.roles.checkpoints import Progress
 from peers.roles.group_log import GroupLog
 from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.batcher import Waiting
+from swarm.core.lineage import Point
 from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
 from swarm.limits import FRAME_LIMIT
 from swarm.net.ports import NetError, Refused, read_question
@@ -94,7 +96,7 @@ class TrainedGroups:
         self._host, self._inbox, self._at, self._under_way = host, inbox, at, under_way
         self._groups = GroupLog(host, folder and folder / "groups", SEGMENT_BYTES, most)
         self._steps = GroupLog(host, folder and folder / "trained", SEGMENT_BYTES, 8 * SEGMENT_BYTES)
-        self._ledger = TrainedLedger(host.releases.known)
+        self._ledger = TrainedLedger(host.releases.known, host.releases.lines.lineage.parents)
         self._segments: dict[int, tuple[int, float]] = {}
         """Segment -> (newest version of a group in it, when that was released)."""
         self._step_segments: dict[int, int] = {}
@@ -106,8 +108,8 @@ class TrainedGroups:
         """My policy is what my last step made."""
         self._loaded = asyncio.Queue[Policy]()
         """What I loaded, until my groups are where they belong."""
-        self._told = (0, Digest(""))
-        """The last version whose steps all other learners told me, and its weights."""
+        self._told = frozenset[Point]()
+        """The line of the last policy whose steps all other learners told me."""
         self._unread: list[Kept] = []
         """Groups that the disk had and that no policy was asked about yet."""
         self._trained: set[bytes] = set()
@@ -207,12 +209,12 @@ class TrainedGroups:
         while self._stepped_bytes > REMEMBERED_BYTES:
             self._stepped_bytes -= _bytes(self._stepped.popleft())
 
-    def loaded(self, parent: Digest, had: int, weights: Digest) -> None:
-        """My version was loaded, and made from `parent`; before I had version `had` with these weights."""
+    def loaded(self, made_of: Progress, had: int, weights: Digest) -> None:
+        """My version was loaded, or merged; before I had version `had` with these weights."""
         if self._follows:
             self._ledger.name(had, weights)
         self._follows = False
-        self._loaded.put_nowait(Policy(*self._at(), parent))
+        self._loaded.put_nowait(Policy(*self._at(), made_of.parent, made_of.merged))
 
     async def run(self) -> None:
         """After each load put my groups where they belong, beside the round, until cancelled: others answer
@@ -324,15 +326,19 @@ class TrainedGroups:
         return wire.encode(TrainedSteps(steps=tuple(steps)))
 
     async def _hear(self, policy: Policy) -> None:
-        """Ask the other learners which steps the policy is made of: those since the last policy that all told
-        me of, where that is a part of it, else all that they know."""
-        host, (version, weights) = self._host, self._told
+        """Ask the other learners which steps the policy is made of, but for those that all told me of when I
+        had the last policy."""
+        host = self._host
+        if (release := host.releases.named(policy.version, policy.weights)) is not None:
+            await host.releases.lines.complete(release, policy.version - host.config.run.window.versions)
+        line, gaps = self._ledger.line(policy)
+        new = min((version for version, _ in line - self._told), default=policy.version)
+        since = max(0, new - 1) if gaps <= self._told else 0
         others = [peer for peer in host.roster.learners() if peer != host.ports.me]
-        since = version if self._ledger.line(policy).get(version) == weights else 0
         told = await asyncio.gather(*(self._ask(peer, since) for peer in others))
         self._ledger.hear(step for steps in told for step in steps or ())
         if None not in told:
-            self._told = (policy.version, policy.weights)
+            self._told = frozenset(self._ledger.line(policy)[0])
 
     async def _ask(self, learner: PeerId, since: int) -> Sequence[TrainedStep] | None:
         """What a learner knows; None where it does not say."""

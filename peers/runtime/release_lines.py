@@ -8,6 +8,7 @@ on (peers.roles.catch_up).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from swarm import events, wire
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 ASKED = 2
 """Peers that are asked: the publisher, and one more where that one is gone."""
+
+GAPS = 4
+"""Lines that one peer is asked for at a time: that of a release, and those of its latest merges."""
 
 TIMEOUT = 5.0
 """Seconds for an answer of 70 KB."""
@@ -40,23 +44,30 @@ class ReleaseLines:
         for peer in self._who_knows(theirs)[:ASKED]:
             if (found := self.lineage.meet(mine, end)) is not None:
                 return found
-            await self._ask(peer, end)
+            await self._ask(peer, self.lineage.unknown(end))
         return self.lineage.meet(mine, end)
+
+    async def complete(self, release: Release, since: int) -> None:
+        """Ask for the merged lines of a release after version `since`, as far as they are not known."""
+        end = (release.version, release.weights)
+        for peer in self._who_knows(release)[:ASKED]:
+            await self._ask(peer, self.lineage.unknown_merged(end, since))
 
     def _who_knows(self, release: Release) -> list[PeerId]:
         holders = self._host.roster.holders(release.version)
         peers = dict.fromkeys((release.publisher, *holders))
         return [peer for peer in peers if peer in self._host.roster and peer != self._host.ports.me]
 
-    async def _ask(self, peer: PeerId, end: Point) -> None:
-        question = wire.encode(PointQuery(version=end[0], weights=end[1]))
-        try:
-            answer = await self._host.ports.mail.send(peer, Service.LINE, question, TIMEOUT)
-            self.lineage.learn(wire.decode(answer, Line), end[0])
-        except NetError:
-            return  # another one is asked
-        except wire.WireError as error:
-            self._host.emit(events.Rejected, sender=peer, kind=Service.LINE, reason=str(error))
+    async def _ask(self, peer: PeerId, ends: Collection[Point]) -> None:
+        for version, weights in sorted(ends, reverse=True)[:GAPS]:
+            question = wire.encode(PointQuery(version=version, weights=weights))
+            try:
+                answer = await self._host.ports.mail.send(peer, Service.LINE, question, TIMEOUT)
+                self.lineage.learn(wire.decode(answer, Line), version)
+            except NetError:
+                return  # another one is asked
+            except wire.WireError as error:
+                self._host.emit(events.Rejected, sender=peer, kind=Service.LINE, reason=str(error))
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, PointQuery)

@@ -43,7 +43,7 @@ from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.protocol import Kind, Role, Service, Topic
-from swarm.types import Beat, Digest, Fetching, Patch, PeerId, Release
+from swarm.types import Beat, Digest, Fetching, Merge, Patch, PeerId, Release
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -107,10 +107,12 @@ class ReleaseExchange:
         blocks = await self.blobs.take(weights.version, weights.blocks, made_here=True)
         return Weights(weights.version, blocks)
 
-    async def prepare(self, weights: Weights, *, parent: Digest, learners: int, groups: int) -> Release:
+    async def prepare(
+        self, weights: Weights, *, parent: Digest, learners: int, groups: int, merged: Merge | None = None
+    ) -> Release:
         """The release of my weights, which are held, that I would announce. Its patches are made and held."""
         patches = await self.patches.make(weights, parent)
-        return self._release(weights, parent, learners, groups, patches)
+        return self._release(weights, parent, learners, groups, patches, merged)
 
     async def publish(
         self,
@@ -133,6 +135,7 @@ class ReleaseExchange:
         learners: int,
         groups: int,
         patches: tuple[Patch, ...] = (),
+        merged: Merge | None = None,
     ) -> Release:
         return Release(
             version=weights.version,
@@ -144,6 +147,7 @@ class ReleaseExchange:
             groups=groups,
             released=self._host.now(),
             patches=patches,
+            merged=merged,
         )
 
     async def announce(self, release: Release) -> None:

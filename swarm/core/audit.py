@@ -1,6 +1,7 @@
 """What became of every acknowledged group, and whether the versions are one line: read from peers' journals.
 
-    Judged admit      acknowledged          Released    the line: from the newest release back by its parents
+    Judged admit      acknowledged          Released    the line: from the newest release back by its parents,
+                                                        of which a merge has two
     Stepped           trained, where its version is of the line
     Dropped           refused after all     Returned, Started    who holds a group that is not trained yet
 
@@ -12,15 +13,19 @@ groups after a crash: steps are compared with the releases that count.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from swarm.core.lineage import Point, ancestry, parents
 from swarm.core.releases import rank
 from swarm.core.trained import made_by, mark
 from swarm.events import AnyEvent, Dropped, Event, Judged, Released, Returned, Started, Stepped
 from swarm.types import Digest, PeerId, Release, Verdict
 
 DUPLICATE = Verdict.DUPLICATE.value
+
+Line = dict[Point, list[Release]]
+"""Releases that count, by version and weights."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Audit:
     """The newest version."""
     forked: tuple[int, ...]
     """Versions with two digests."""
+    merged: tuple[int, ...]
+    """Versions that merged two lines."""
     gaps: tuple[int, ...]
     """Versions of which no journal has the release."""
 
@@ -80,39 +87,76 @@ class Account:
             case _:
                 pass
 
-    def line(self) -> dict[int, list[Release]]:
-        """Version -> the releases of the weights that count in it."""
-        found: dict[int, list[Release]] = {}
+    def line(self) -> Line:
+        """Those that the newest release is made of, and where the one before is in no journal, the best of
+        its version."""
+        found: Line = {}
         weights = Digest("")
         for version in range(max(self.releases, default=0), 0, -1):
-            same = [one for one in self.releases[version] if one.weights == weights]
-            if not same and self.releases[version]:
-                best = max(self.releases[version], key=rank)
-                same = [one for one in self.releases[version] if one.weights == best.weights]
-            found[version] = same
-            weights = same[0].parent if same else Digest("")
+            if not (same := self._of((version, weights))) and self.releases[version]:
+                same = self._of((version, max(self.releases[version], key=rank).weights))
+            weights = _add(same, found)
+        merged = [one.merged for its in [*found.values()] for one in its if one.merged]
+        while merged:
+            one = merged.pop()
+            point = one.version, one.weights
+            while point not in found and (same := self._of(point)):
+                merged += [each.merged for each in same if each.merged]
+                point = point[0] - 1, _add(same, found)
         return found
 
-    def trained(self) -> dict[str, list[int]]:
-        """Mark of a group -> versions of the line that it was trained in, once for each member that brought
+    def _of(self, point: Point) -> list[Release]:
+        return [one for one in self.releases.get(point[0], ()) if one.weights == point[1]]
+
+    def trained(self, line: Line) -> dict[str, list[Point]]:
+        """Mark of a group -> releases that count and were trained on it, once for each member that brought
         it."""
-        found: dict[str, list[int]] = defaultdict(list)
-        line, told = self.line(), defaultdict[int, set[str]](set)
+        found: dict[str, list[Point]] = defaultdict(list)
+        by_version, told = defaultdict[int, list[Release]](list), defaultdict[Point, set[str]](set)
+        for (version, _), its in line.items():
+            by_version[version] += its
         for (_, version, parent, members), steps in self.steps.items():
-            made = [one for one in line.get(version, ()) if made_by(members, parent, one)]
+            made = [one for one in by_version[version] if made_by(members, parent, one)]
             if made:
                 # of several tries the last one before the release; others of a round step after it, too
                 before = [step for step in steps if step.at <= min(one.released for one in made)]
                 step = before[-1] if before else steps[0]
                 for group in step.groups:
-                    found[short(group)].append(version)
-                told[version].update(step.others)
+                    found[short(group)].append((version, made[0].weights))
+                told[version, made[0].weights].update(step.others)
         # what a member brought that did not get to know that its round succeeded
-        for version, marks in told.items():
+        for point, marks in told.items():
             for each in marks:
-                if version not in found[each]:
-                    found[each].append(version)
+                if point not in found[each]:
+                    found[each].append(point)
         return found
+
+
+def _add(same: list[Release], line: Line) -> Digest:
+    """Add the releases of one version and weights; returns what they were made from."""
+    if not same:
+        return Digest("")
+    line[same[0].version, same[0].weights] = same
+    return same[0].parent
+
+
+def _doubled(trained: Mapping[str, Sequence[Point]], line: Line) -> dict[str, tuple[int, ...]]:
+    """Groups that a policy was trained on twice -> in which versions. Where both lines of a merge were
+    trained on one, the mean has it once: by each line's share, what that line made of it."""
+
+    def before(point: Point) -> tuple[Point, ...]:
+        its = line.get(point, ())
+        return parents(point[0], its[0].parent, its[0].merged) if its else ()
+
+    def twice(points: Sequence[Point]) -> bool:
+        below = (ancestry(point, before)[0] - {point} for point in points)
+        return len({*points}) < len(points) or any(not one.isdisjoint(points) for one in below)
+
+    return {
+        each: tuple(sorted(version for version, _ in points))
+        for each, points in trained.items()
+        if len(points) > 1 and twice(points)
+    }
 
 
 def short(group: str) -> str:
@@ -124,7 +168,9 @@ def audit(events: Iterable[AnyEvent]) -> Audit:
     account = Account()
     for event in sorted(events, key=lambda event: event.at):
         account.take(event)
-    trained, held = account.trained(), set[str]().union(*account.held.values())
+    line, held = account.line(), set[str]().union(*account.held.values())
+    trained = account.trained(line)
+    doubled = _doubled(trained, line)
     untrained = [group for group in account.admitted if short(group) not in trained]
     waiting = [group for group in untrained if group in held]
     why = {group: account.dropped.get(group, DUPLICATE) for group in untrained if group not in held}
@@ -132,13 +178,16 @@ def audit(events: Iterable[AnyEvent]) -> Audit:
     digests = {version: {one.weights for one in its} for version, its in account.releases.items()}
     return Audit(
         acknowledged=len(account.admitted),
-        once=sum(len(trained.get(short(group), ())) == 1 for group in account.admitted),
+        once=sum(short(group) in trained and short(group) not in doubled for group in account.admitted),
         refused=Counter(reason for reason in why.values() if reason != DUPLICATE),
         waiting=len(waiting),
         # a duplicate of what nobody trained is no reason
         lost=tuple(group for group, reason in why.items() if reason == DUPLICATE),
-        doubled={group: tuple(its) for group, its in trained.items() if len(its) > 1},
+        doubled=doubled,
         versions=newest,
         forked=tuple(sorted(version for version, its in digests.items() if len(its) > 1)),
+        merged=tuple(
+            sorted({version for (version, _), its in line.items() if any(one.merged for one in its)})
+        ),
         gaps=tuple(version for version in range(1, newest + 1) if not account.releases.get(version)),
     )

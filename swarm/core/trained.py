@@ -1,23 +1,25 @@
 """Which groups a policy was trained on: the steps that its line of releases is made of.
 
-    my steps, steps of others that I was told of, announced releases -> line(policy): version -> weights
+    my steps, steps of others that I was told of, announced releases -> line(policy): releases
                                                  -> split(policy): steps in the line, my steps that are lost
 
 A step is in the line when the line has its weights at its version, or a release that its round made: by one
 of its members, of as many learners, from the same parent (another member's step along the same average may
-differ in its last bits). Where the line is not known far enough down, my step counts as one of it: a group
-can be lost that way, and is not trained twice. Not handled here: what becomes of the groups
+differ in its last bits). A merge has two lines below it (swarm.core.lineage): the steps of both are in it.
+Where a line is not known far enough down, my step counts as one of it: a group can be lost that way, and is
+not trained twice. Not handled here: what becomes of the groups
 (peers.roles.trained_groups).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from swarm.types import MARK_BYTES, Digest, PeerId, Release, TrainedStep
+from swarm.core.lineage import Parents, Point, ancestry, parents
+from swarm.types import MARK_BYTES, Digest, Merge, PeerId, Release, TrainedStep
 
 KnownReleases = Callable[[int, Digest], Sequence[Release]]
 """(version, weights) -> the announced releases with them."""
@@ -39,13 +41,17 @@ class Policy(NamedTuple):
     version: int
     weights: Digest
     parent: Digest
+    merged: Merge | None = None
 
 
 class TrainedLedger:
     """The steps of the last versions, mine and others'."""
 
-    def __init__(self, known: KnownReleases) -> None:
-        self._known = known
+    def __init__(self, known: KnownReleases, announced: Parents) -> None:
+        """`announced`: what is known of releases' parents."""
+        self._known, self._announced = known, announced
+        self._oldest = 0
+        """Version below which steps are forgotten."""
         self.mine: list[TrainedStep] = []
         """Oldest first."""
         self._others: dict[tuple[int, Digest], TrainedStep] = {}
@@ -66,6 +72,7 @@ class TrainedLedger:
 
     def forget(self, below: int) -> None:
         """Forget the steps to versions below `below`."""
+        self._oldest = max(0, below)
         self.mine = [step for step in self.mine if step.version >= below]
         self._others = {key: step for key, step in self._others.items() if step.version >= below}
 
@@ -75,41 +82,42 @@ class TrainedLedger:
         steps = (step for step in (self._others | named).values() if step.version >= since)
         return sorted(steps, key=lambda step: step.version)
 
-    def line(self, policy: Policy) -> dict[int, Digest]:
-        """Version -> weights, from the policy down as far as parents are known."""
-        found = {policy.version: policy.weights}
-        parents = {(step.version, step.weights): step.parent for step in self.mine if step.weights}
-        parents |= {key: step.parent for key, step in self._others.items()}
-        version, weights, parent = policy
-        while version > 0:
-            if not parent:
-                announced = self._known(version, weights)
-                parent = announced[0].parent if announced else parents.get((version, weights), Digest(""))
-            if not parent:
-                break
-            version, weights, parent = version - 1, parent, Digest("")
-            found[version] = weights
-        return found
+    def line(self, policy: Policy) -> tuple[set[Point], set[Point]]:
+        """(the releases that a policy is made of, as far as steps are remembered; those of them whose parents
+        are not known)."""
+        stepped = {(step.version, step.weights): step.parent for step in self.mine if step.weights}
+        stepped |= {key: step.parent for key, step in self._others.items()}
+
+        def before(point: Point) -> Iterable[Point]:
+            if point == policy[:2] and policy.parent:
+                return parents(policy.version, policy.parent, policy.merged)
+            parent = stepped.get(point)
+            return self._announced(point) or (parents(point[0], parent, None) if parent else ())
+
+        return ancestry(policy[:2], before, max(0, self._oldest - 1))
 
     def split(self, policy: Policy) -> tuple[list[TrainedStep], list[TrainedStep]]:
         """(steps that are in the policy's line, my steps that are not)."""
-        line = self.line(policy)
-        theirs = [step for key, step in self._others.items() if line.get(key[0]) == key[1]]
-        mine = [step for step in self.mine if self._is_in(step, line, policy.version)]
+        line, gaps = self.line(policy)
+        unsure = max((version for version, _ in gaps), default=0)
+        mine = [step for step in self.mine if step.version < unsure or self._is_in(step, line, gaps)]
+        theirs = [step for key, step in self._others.items() if key in line]
         return [*mine, *theirs], [step for step in self.mine if step not in mine]
 
-    def _is_in(self, step: TrainedStep, line: Mapping[int, Digest], newest: int) -> bool:
-        if step.version > newest:
-            return False
-        weights = line.get(step.version)
-        if weights is None or weights == step.weights:
+    def _is_in(self, step: TrainedStep, line: Collection[Point], gaps: Collection[Point]) -> bool:
+        if (step.version, step.weights) in line:
             return True
-        before = line.get(step.version - 1)
-        if before is not None and before != step.parent:
-            return False
-        if step.members and (announced := self._known(step.version, weights)):
+        from_it = (step.version - 1, step.parent) in line
+        same = [point for point in line if point[0] == step.version and (from_it or point in gaps)]
+        return any(self._may_have_made(step, point) for point in same)
+
+    def _may_have_made(self, step: TrainedStep, point: Point) -> bool:
+        announced = self._known(*point)
+        if any(release.merged for release in announced):
+            return False  # no step made it
+        if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
-        return not step.weights and (step.version, weights) not in self._others
+        return not step.weights and point not in self._others
 
 
 def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
@@ -121,7 +129,7 @@ def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
 
 
 def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:
-    """Whether a round of `members` from `parent` may have made this release. One of a checkpoint that
-    does not hold how many they were tells 0 learners."""
-    count = release.learners in (0, len(members))
+    """Whether a round of `members` from `parent` may have made this release: a merge is no step. One of a
+    checkpoint that does not hold how many they were tells 0 learners."""
+    count = release.learners in (0, len(members)) and release.merged is None
     return release.publisher in members and count and release.parent == parent

@@ -150,6 +150,12 @@ class SiteLearner(Learner):
         self._anchor = self._optimizer.gather()
         self._go_on(progress)
 
+    def merge(self, masters: Mapping[str, Tensor], share: float) -> None:
+        """As `BaseLearner.merge`, the anchor: what was trained since the version goes on from the mean."""
+        progress = self._anchor - self._optimizer.gather() if self._local else None
+        super().merge(masters, share)
+        self._go_on(progress)
+
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
         return self._packed(self._tensors(), extra)
 

@@ -6,7 +6,7 @@ from nouns import release
 
 from swarm.core.lineage import REMEMBERED, Line, Lineage
 from swarm.limits import LINE_VERSIONS
-from swarm.types import Digest, Release
+from swarm.types import Digest, Merge, Release
 
 START = Digest("0" * 64)
 
@@ -37,8 +37,8 @@ MINE, THEIRS = line("a", 5, 8, weights("c", 5)), line("b", 5, 9, weights("c", 5)
 
 def test_two_lines_part_at_their_last_common_version() -> None:
     fork = heard(*COMMON, *MINE, *THEIRS).meet((8, weights("a", 8)), (9, weights("b", 9)))
-    assert fork is not None and (fork.since, len(fork.lost), fork.groups) == (5, 3, 24)
-    assert fork.lost[-1].point == (6, weights("a", 6))
+    assert fork is not None and (fork.since, len(fork.lost), fork.groups, fork.others) == (5, 3, 24, 32)
+    assert fork.lost[-1] == (6, weights("a", 6)) and fork.share == 24 / 56
 
 
 def test_who_is_only_behind_loses_nothing() -> None:
@@ -57,18 +57,61 @@ def test_nothing_is_said_of_lines_that_are_not_known_to_meet_until_somebody_tell
 
 def test_the_same_weights_may_be_those_of_two_versions() -> None:
     same = [release(version=version, weights=START, parent=START) for version in (1, 2, 3)]
-    assert [one.point[0] for one in heard(*same).line((3, START))] == [3, 2, 1, 0]
+    assert heard(*same).told((3, START)).weights == (START,) * 4
 
 
 def test_what_is_remembered_and_what_is_told_is_bounded() -> None:
     lineage = heard(*line("c", 0, 2 * REMEMBERED, START))
     end = (2 * REMEMBERED, weights("c", 2 * REMEMBERED))
-    assert len(lineage.line(end)) == REMEMBERED
+    assert sum(lineage.knows((version, weights("c", version))) for version in range(end[0] + 1)) == REMEMBERED
     assert len(lineage.told(end).weights) == len(lineage.told(end).groups) == LINE_VERSIONS
 
 
 def test_a_line_that_breaks_off_or_has_more_weights_than_groups_is_taken_as_far_as_it_goes() -> None:
     lineage = Lineage()
     lineage.learn(Line(weights=(weights("b", 9), weights("b", 8), weights("b", 7)), groups=(8,)), 9)
-    assert [one.point[0] for one in lineage.line((9, weights("b", 9)))] == [9, 8]
+    assert lineage.told((9, weights("b", 9))).weights == (weights("b", 9), weights("b", 8))
     lineage.learn(Line(weights=(), groups=()), 9)
+
+
+MERGED = release(
+    version=10,
+    weights=weights("m", 10),
+    parent=weights("b", 9),
+    groups=24,
+    merged=Merge(version=8, weights=weights("a", 8)),
+)
+LATER = line("m", 10, 12, weights("m", 10))
+END = (12, weights("m", 12))
+
+
+def test_a_line_that_was_merged_is_part_of_what_comes_of_it() -> None:
+    lineage = heard(*COMMON, *MINE, *THEIRS, MERGED, *LATER)
+    for part in (MINE, THEIRS):
+        fork = lineage.meet((8, part[2].weights), END)
+        assert fork is not None and not fork.lost
+
+
+def test_groups_of_a_merged_line_count_once_and_versions_after_the_merge_alone_are_missing() -> None:
+    more = line("a", 8, 10, weights("a", 8))
+    fork = heard(*COMMON, *MINE, *more, *THEIRS, MERGED, *LATER).meet((10, weights("a", 10)), END)
+    assert fork is not None and (fork.since, len(fork.lost), fork.groups) == (8, 2, 16)
+    assert fork.others == 8 * (len(THEIRS) + len(LATER))
+
+
+def test_nothing_is_said_while_my_line_may_be_part_of_one_that_was_merged() -> None:
+    mine, theirs = heard(*COMMON, *MINE[:2]), heard(*COMMON, *MINE, *THEIRS, MERGED, *LATER)
+    point = (7, weights("a", 7))
+    mine.learn(theirs.told(END), END[0])
+    assert mine.meet(point, END) is None
+    assert mine.unknown_merged(END, 5) == {(8, weights("a", 8))} and not mine.unknown_merged(END, 8)
+    mine.learn(theirs.told((8, weights("a", 8))), 8)
+    fork = mine.meet(point, END)
+    assert fork is not None and not fork.lost
+
+
+def test_lines_that_merge_each_other_end() -> None:
+    first = release(version=2, weights=START, parent=START, merged=Merge(version=9, weights=START))
+    second = release(version=9, weights=START, parent=weights("b", 8), merged=Merge(version=2, weights=START))
+    fork = heard(first, second).meet((2, START), (9, START))
+    assert fork is not None and not fork.lost

@@ -6,8 +6,9 @@ from typing import Any
 
 from nouns import group, release
 
+from swarm.core.lineage import Lineage
 from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
-from swarm.types import Digest, PeerId, Release, TrainedStep
+from swarm.types import Digest, Merge, PeerId, Release, TrainedStep
 
 ME, OTHER = PeerId("learner-0"), PeerId("learner-1")
 
@@ -22,16 +23,24 @@ def step(version: int, parent: str, weights: str = "", **changes: Any) -> Traine
 
 
 def ledger(*mine: TrainedStep, releases: tuple[Release, ...] = ()) -> TrainedLedger:
+    lineage = Lineage()
+    for one in releases:
+        lineage.hear(one)
     made = TrainedLedger(
-        lambda version, weights: [one for one in releases if (one.version, one.weights) == (version, weights)]
+        lambda version, weights: [
+            one for one in releases if (one.version, one.weights) == (version, weights)
+        ],
+        lineage.parents,
     )
     for each in mine:
         made.add(each)
     return made
 
 
-def lost(of: TrainedLedger, version: int, weights: str, parent: str = "") -> list[int]:
-    return [each.version for each in of.split(Policy(version, digest(weights), Digest(parent * 64)))[1]]
+def lost(of: TrainedLedger, version: int, weights: str, parent: str = "", merged: str = "") -> list[int]:
+    merge = Merge(version=version - 1, weights=digest(merged)) if merged else None
+    policy = Policy(version, digest(weights), Digest(parent * 64), merge)
+    return [each.version for each in of.split(policy)[1]]
 
 
 def test_the_marks_of_groups_come_apart_as_they_were_packed() -> None:
@@ -104,3 +113,30 @@ def test_steps_below_a_version_are_forgotten() -> None:
     mine = ledger(*(step(version, "0", "1") for version in range(1, 5)))
     mine.forget(3)
     assert [each.version for each in mine.mine] == [3, 4]
+
+
+def test_steps_of_a_line_that_was_merged_are_in_it_and_later_ones_are_not() -> None:
+    theirs = (
+        release(version=1, weights=digest("a"), parent=digest("0"), publisher=OTHER),
+        release(version=2, weights=digest("b"), parent=digest("a"), publisher=OTHER),
+    )
+    mine = ledger(step(1, "0", "1"), step(2, "1", "2"), step(3, "2", "3"), releases=theirs)
+    assert lost(mine, 3, "c", "b") == [1, 2, 3]
+    assert lost(mine, 3, "c", "b", merged="2") == [3]
+
+
+def test_steps_below_a_merged_version_that_nobody_tells_of_count_as_trained() -> None:
+    other = release(version=2, weights=digest("b"), parent=digest("a"), publisher=OTHER)
+    mine = ledger(step(1, "0", "1"), step(2, "1", "2"), releases=(other,))
+    assert lost(mine, 3, "c", "b", merged="e") == [2]
+
+
+def test_no_step_made_a_merge() -> None:
+    merged = release(
+        version=2,
+        weights=digest("2"),
+        parent=digest("1"),
+        publisher=ME,
+        merged=Merge(version=1, weights=digest("e")),
+    )
+    assert lost(ledger(step(2, "1"), releases=(merged,)), 2, "2") == [2]

@@ -13,7 +13,7 @@ from swarm.core.audit import Audit, audit
 from swarm.events import Dropped, Judged, Released, Returned, Started, Stepped
 from swarm.journal import to_line
 from swarm.protocol import Role
-from swarm.types import Digest, PeerId, Verdict
+from swarm.types import Digest, Merge, PeerId, Verdict
 
 ONE, TWO, SAMPLER = PeerId("learner-0"), PeerId("learner-1"), PeerId("sampler-0")
 
@@ -52,7 +52,13 @@ def stepped(version: int, parent: str, at: float, *groups: int, by: PeerId = ONE
 
 
 def released(
-    version: int, weights: str, parent: str, at: float, by: PeerId = ONE, learners: int = 1
+    version: int,
+    weights: str,
+    parent: str,
+    at: float,
+    by: PeerId = ONE,
+    learners: int = 1,
+    merged: Merge | None = None,
 ) -> Released:
     made = release(
         version=version,
@@ -61,6 +67,7 @@ def released(
         publisher=by,
         learners=learners,
         released=NOW + at,
+        merged=merged,
     )
     return Released(at=NOW + at, peer=by, release=made)
 
@@ -130,13 +137,36 @@ def test_what_a_member_brought_to_a_round_that_it_believed_lost_is_trained() -> 
     assert audit(told).once == 2 and audit(told).passed
 
 
+SIDES = [
+    *GOOD,
+    admitted(3, 0, TWO),
+    stepped(1, "0", 2, 3, by=TWO),
+    released(1, "b", "0", 3, by=TWO),
+    released(2, "c", "a", 6, by=TWO, merged=Merge(version=1, weights=digest("b"))),
+]
+
+
+def test_both_lines_of_a_merge_are_trained() -> None:
+    found = audit([*SIDES, stepped(3, "c", 7), released(3, "d", "c", 8)])
+    assert (found.once, found.waiting, found.merged) == (3, 0, (2,)) and found.passed
+
+
+def test_a_group_of_both_lines_of_a_merge_is_trained_once_and_one_that_comes_again_is_doubled() -> None:
+    both = [each for each in SIDES if not isinstance(each, Stepped)]
+    both += [stepped(1, "0", 2, 1, 2), stepped(1, "0", 2, 3, 1, by=TWO)]
+    assert audit(both).passed and audit(both).once == 3
+    for group in (1, 2, 3):
+        again = [stepped(3, "c", 7, group), released(3, "d", "c", 8)]
+        assert audit([*SIDES, *again]).doubled == {name(group)[:16]: (1, 3)}
+
+
 def test_a_version_that_no_journal_has_is_a_gap() -> None:
     found = audit([*GOOD, released(3, "c", "b", 9)])
     assert (found.gaps, found.versions) == ((2,), 3)
 
 
 def test_nothing_is_an_account_of_nothing() -> None:
-    assert audit([]) == Audit(0, 0, audit([]).refused, 0, (), {}, 0, (), ())
+    assert audit([]) == Audit(0, 0, audit([]).refused, 0, (), {}, 0, (), (), ())
 
 
 def write(folder: Path, peer: str, *told: Any) -> None:
