@@ -46,6 +46,10 @@ PATIENCE = 4.0
 
 MOST_FAULTS = 10
 
+MERGES = 0.3
+"""Share of the plans in which lines of versions are merged: two parts train on, and other faults are about
+when they meet again."""
+
 SKEWS = (-3600.0, -70.0, -5.0, 5.0, 70.0, 3600.0)
 """Seconds that a clock is wrong: a bad battery, no time server, a wrong time zone."""
 
@@ -67,6 +71,8 @@ class Plan(Section, frozen=True):
     faults: tuple[Fault, ...] = ()
     mode: str = ""
     """`overlap` or `sites`: how learners average, where that is not the default."""
+    merge: bool = False
+    """run.release.fork = "merge"."""
 
 
 def plan(seed: int) -> Plan:
@@ -107,7 +113,7 @@ def scenario(of: Plan) -> Scenario:
                 deadline=4.0,
                 chunk=2.0,
             ),
-            release=Releasing(timeout=2.0, checkpoint_every=2),
+            release=Releasing(timeout=2.0, checkpoint_every=2, fork="merge" if of.merge else "longest"),
             evaluation=Evaluation(tasks=4, every=20),
             pace=Pace(beat=1.0, patience=PATIENCE),
         ),
@@ -146,11 +152,19 @@ class _Planner:
 
     def plan(self) -> Plan:
         rng = self._rng
-        for _ in range(rng.randint(1, MOST_FAULTS)):
-            (kind,) = rng.choices([*self._kinds], [*self._kinds.values()])
-            kind(round(rng.uniform(CALM, STORM - 5.0), 1))
+        self._some(rng.randint(1, MOST_FAULTS), CALM, STORM - 5.0)
+        if merge := rng.random() < MERGES:
+            self._faults.clear()
+            whole = self._halves()
+            self._some(rng.randint(0, 3), whole - 3.0, min(whole + 3.0, STORM - 5.0))
         faults = tuple(sorted(self._faults, key=lambda fault: fault.at))
-        return Plan(self._seed, self._peers, faults, self._mode)
+        return Plan(self._seed, self._peers, faults, self._mode, merge)
+
+    def _some(self, many: int, first: float, last: float) -> None:
+        """So many faults within these seconds."""
+        for _ in range(many):
+            (kind,) = self._rng.choices([*self._kinds], [*self._kinds.values()])
+            kind(round(self._rng.uniform(first, last), 1))
 
     def _add(self, at: float, fault: str, **more: object) -> None:
         self._faults.append(msgspec.convert({"at": round(at, 1), "fault": fault, **more}, Fault))
@@ -239,6 +253,20 @@ class _Planner:
     def _cut(self, at: float) -> None:
         self._between(at, "partition", "repair", 15.0)
 
+    def _halves(self) -> float:
+        """Two parts that both train on, for some versions. Returns when they meet again."""
+        for role in (LEARNER, SAMPLER):
+            while self._peers[role] < 2:
+                self._names.append(f"{role}-{self._peers[role]}")
+                self._peers[role] += 1
+        odd = {name for name in self._names if int(name.rsplit("-", 1)[1]) % 2}
+        sides = (tuple(sorted(odd)), tuple(sorted({*self._names} - odd)))
+        at = self._rng.uniform(CALM, 2 * CALM)
+        whole = round(at + self._rng.uniform(8.0, 14.0), 1)
+        self._add(at, "partition", between=sides)
+        self._add(whole, "repair", between=sides)
+        return whole
+
     def _oneway(self, at: float) -> None:
         self._between(at, "oneway", "repair", 12.0)
 
@@ -303,6 +331,7 @@ def text(of: Plan) -> str:
     """As Python, for a test."""
     faults = "".join(f"\n        {_call(fault)}," for fault in of.faults)
     mode = f"    mode={of.mode!r},\n" if of.mode else ""
+    mode += "    merge=True,\n" if of.merge else ""
     return f"Plan(\n    seed={of.seed},\n    peers={of.peers!r},\n{mode}    faults=({faults}\n    ),\n)"
 
 
