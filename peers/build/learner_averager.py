@@ -126,5 +126,6 @@ class NoAverager:
         peers: Collection[PeerId],
         deadline: float,
         marks: bytes = b"",
+        weights: str = "",
     ) -> Average | None:
         raise RuntimeError("only a learner of a run in butterfly mode averages")

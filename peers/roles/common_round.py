@@ -79,6 +79,7 @@ class CommonRound:
                     partners,
                     settings.deadline or host.config.run.window.seconds,
                     marks(batch),
+                    self._own_release.weights,
                 )
                 members.update(outcome.members if outcome is not None else ())
         except RoundLost as error:

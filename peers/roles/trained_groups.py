@@ -102,7 +102,7 @@ class TrainedGroups:
         self._step_segments: dict[int, int] = {}
         """Segment -> the newest version of a step in it."""
         self._stepped: deque[dict[bytes, Scored]] = deque()
-        """The groups of my last steps, by their marks."""
+        """The groups of my last steps, by their marks, after those that were trained and came back."""
         self._stepped_bytes = 0
         self._follows = False
         """My policy is what my last step made."""
@@ -228,7 +228,7 @@ class TrainedGroups:
     def give_back(self, batch: Sequence[Waiting]) -> None:
         """Return a batch that is not trained on, but for what others have trained."""
         gone = [item for item in batch if mark(item.group.id) in self._trained]
-        self._inbox.drop(gone, "duplicate")
+        self._drop_duplicates(gone)
         self._inbox.batcher.give_back([item for item in batch if item not in gone])
 
     async def _place_groups(self, policy: Policy) -> None:
@@ -268,10 +268,17 @@ class TrainedGroups:
     # --- to the batcher and out of it -----------------------------------------------------------------------
 
     def _drop(self, marks: Collection[bytes]) -> None:
-        """What was trained elsewhere waits here no longer, and is not admitted again."""
+        """What is trained waits here no longer, and is not admitted again."""
         for each in marks:
             self._inbox.admission.remember(each)
-        gone = self._inbox.batcher.remove(lambda group: mark(group.id) in marks)
+        self._drop_duplicates(self._inbox.batcher.remove(lambda group: mark(group.id) in marks))
+
+    def _drop_duplicates(self, gone: Sequence[Waiting]) -> None:
+        """These are trained: they are remembered as those of my steps are, of which one may have them."""
+        if gone:
+            self._stepped.appendleft(
+                {mark(item.group.id): (item, task) for item, task in self._inbox.scored(gone)}
+            )
         self._inbox.drop(gone, "duplicate")
 
     def _put_back(self, marks: Collection[bytes]) -> None:

@@ -203,6 +203,7 @@ class HiveAverager:
         peers: Collection[PeerId],
         deadline: float,
         marks: bytes = b"",
+        weights: str = "",
     ) -> Average | None:
         """See the port. `weight` in (0, 1e6]; the tensors hold `numel` values in all."""
         if sum(tensor.numel() for tensor in tensors) != self._buffer.numel():
@@ -229,6 +230,7 @@ class HiveAverager:
                     tuple(sorted(peers)),
                     left,
                     marks,
+                    weights,
                 )
 
                 def within(seconds: float) -> None:

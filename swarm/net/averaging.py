@@ -74,6 +74,8 @@ class Order(Message):
     """Until the deadline."""
     marks: bytes
     """Of the groups that the tensors are of."""
+    weights: str
+    """Of the version."""
 
 
 class Leave(Message):
@@ -216,12 +218,17 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.clear()
         try:
             group = await self._matching.gather(
-                order.version, Claim(order.weight, mine, order.usual), order.uplink, invited, order.marks
+                order.version,
+                Claim(order.weight, mine, order.usual),
+                order.uplink,
+                invited,
+                order.marks,
+                order.weights,
             )
             if group is None:
                 return Ended()
             with self._registered(group.group_id) as promise:
-                return await self._reduce(group, invited, order.version, promise)
+                return await self._reduce(group, invited, (order.version, order.weights), promise)
         finally:
             self._known.set()
 
@@ -236,13 +243,17 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             promise.cancel()
 
     async def _reduce(
-        self, group: GroupInfo, invited: frozenset[PeerID], version: int, promise: asyncio.Future[Runner]
+        self,
+        group: GroupInfo,
+        invited: frozenset[PeerID],
+        at: tuple[int, str],
+        promise: asyncio.Future[Runner],
     ) -> Ended:
         told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
         if (
             len(told) < 2
             or not set(told) <= {self._p2p.peer_id, *invited}
-            or any(one.v != version for one in told.values())
+            or any((one.v, one.weights) != at for one in told.values())
         ):
             raise MatchError("the group holds somebody who was not invited or is at another version")
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)

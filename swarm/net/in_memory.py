@@ -359,9 +359,10 @@ class MemoryAverager:
         peers: Collection[PeerId],
         deadline: float,
         marks: bytes = b"",
+        weights: str = "",
     ) -> Average | None:
         return await self._network.rounds.average(
-            self._me, self._usual, version, tensors, weight, peers, deadline, marks
+            self._me, self._usual, (version, weights), tensors, weight, peers, deadline, marks
         )
 
 

@@ -203,34 +203,36 @@ class Meetings:
         has."""
         self._links, self._dials = links, dials
         self._settings, self._groups, self._values = settings, groups, values
-        self._meetings: dict[int, list[Meeting]] = {}
+        self._meetings: dict[tuple[int, str], list[Meeting]] = {}
+        """Version and weights -> meetings."""
 
     async def average(
         self,
         me: PeerId,
         usual: Usual,
-        version: int,
+        at: tuple[int, str],
         tensors: Sequence[torch.Tensor],
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
         marks: bytes,
     ) -> Average | None:
-        """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`."""
+        """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`; `at` is a
+        version and its weights."""
         from swarm.net.norm import LARGEST, norm
 
         mine = math.hypot(*map(norm, tensors))
         if not mine <= LARGEST:
-            raise RoundLost(f"version {version}: my own tensors are not finite")
+            raise RoundLost(f"version {at[0]}: my own tensors are not finite")
         seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers), marks)
-        meeting = self._seat(version, seat)
+        meeting = self._seat(at, seat)
         timer = asyncio.get_running_loop().call_later(deadline, meeting.leave, seat, "ran out of time")
         try:
             return await seat.outcome
         finally:
             timer.cancel()
             meeting.leave(seat, "left")
-            self._clear(version)
+            self._clear(at)
 
     def crash(self, peer: PeerId) -> None:
         for meetings in list(self._meetings.values()):
@@ -238,8 +240,8 @@ class Meetings:
                 if peer in meeting.seats:
                     meeting.leave(meeting.seats[peer], "crashed")
 
-    def _seat(self, version: int, seat: Seat) -> Meeting:
-        meetings = self._meetings.setdefault(version, [])
+    def _seat(self, at: tuple[int, str], seat: Seat) -> Meeting:
+        meetings = self._meetings.setdefault(at, [])
         for meeting in meetings:
             if meeting.fits(seat):
                 break
@@ -249,12 +251,12 @@ class Meetings:
         meeting.take(seat)
         return meeting
 
-    def _clear(self, version: int) -> None:
-        going_on = [meeting for meeting in self._meetings.get(version, []) if not meeting.over]
+    def _clear(self, at: tuple[int, str]) -> None:
+        going_on = [meeting for meeting in self._meetings.get(at, []) if not meeting.over]
         if going_on:
-            self._meetings[version] = going_on
+            self._meetings[at] = going_on
         else:
-            self._meetings.pop(version, None)
+            self._meetings.pop(at, None)
 
 
 def _shapes(seat: Seat) -> list[tuple[int, ...]]:

@@ -92,6 +92,8 @@ class Announcement(msgspec.Struct, frozen=True):
     """Tags of the peers that it averages with, itself included."""
     marks: Annotated[bytes, Meta(max_length=MARK_BYTES * MARKED)] = b""
     """Of the groups that its gradient is of (swarm.core.trained)."""
+    weights: Annotated[str, Meta(max_length=64)] = ""
+    """Of the version: parts of a swarm that was cut have several of one number."""
 
     @property
     def claim(self) -> Claim:
@@ -182,14 +184,20 @@ class Matching:
         self._group: asyncio.Future[GroupInfo] | None = None
 
     async def gather(
-        self, version: int, claim: Claim, uplink: int, peers: frozenset[PeerID], marks: bytes = b""
+        self,
+        version: int,
+        claim: Claim,
+        uplink: int,
+        peers: frozenset[PeerID],
+        marks: bytes = b"",
+        weights: str = "",
     ) -> GroupInfo | None:
         """The group, as soon as all of `peers` are in it or the first window of its members ends; None when
         nobody came. `uplink` in bytes per second, 0 when it is not known."""
         loop = asyncio.get_running_loop()
         self.invited = peers
         self._announcement = Announcement(
-            version, *claim, self.dial_only, uplink, tuple(map(_tag, (self.me, *peers))), marks
+            version, *claim, self.dial_only, uplink, tuple(map(_tag, (self.me, *peers))), marks, weights
         )
         self._raw = msgspec.msgpack.encode(self._announcement)
         self._until, self._group = loop.time() + self._window, loop.create_future()
@@ -284,6 +292,7 @@ class Matching:
         followers = self._followers()
         return (
             applicant.announcement.v == self._announcement.v
+            and applicant.announcement.weights == self._announcement.weights
             and applicant.peer in self.invited
             and applicant.until > asyncio.get_running_loop().time()
             and {_tag(self.me), *(_tag(one.peer) for one in followers)} <= set(applicant.announcement.invited)

@@ -167,10 +167,12 @@ class Averager(Protocol):
         peers: Collection[PeerId],
         deadline: float,
         marks: bytes = b"",
+        weights: str = "",
     ) -> Average | None:
         """Replace `tensors` (float32 on the CPU, any shapes, the same ones at all members) in place by their
-        weighted mean over this peer and those of `peers` that average for `version`. `weight` is above 0, in
-        full groups.
+        weighted mean over this peer and those of `peers` that average for `version` with the same `weights`:
+        parts of a swarm that was cut may have several versions of one number. `weight` is above 0, in full
+        groups.
 
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
         are the other learners that may take part. All members get each other's `marks`, at most MARK_BYTES *

@@ -49,13 +49,15 @@ async def alone_there_is_no_average(peer: Any, stranger: Any) -> None:
 
 
 async def other_versions_never_meet(one: Any, two: Any) -> None:
+    """Nor do other weights of one version."""
     mine, theirs = torch.ones(3), torch.zeros(3)
-    outcomes = await asyncio.gather(
-        one.averager.average(9, [mine], 1.0, [two.me], 20),
-        two.averager.average(10, [theirs], 1.0, [one.me], 20),
-    )
-    assert outcomes == [None, None]
-    assert mine.tolist() == [1, 1, 1] and theirs.tolist() == [0, 0, 0]
+    for version, weights in ((10, "a"), (9, "b")):
+        outcomes = await asyncio.gather(
+            one.averager.average(9, [mine], 1.0, [two.me], 20, b"", "a"),
+            two.averager.average(version, [theirs], 1.0, [one.me], 20, b"", weights),
+        )
+        assert outcomes == [None, None]
+        assert mine.tolist() == [1, 1, 1] and theirs.tolist() == [0, 0, 0]
 
 
 async def a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(

@@ -44,6 +44,7 @@ class Broken:
             peers: Collection[PeerId],
             deadline: float,
             marks: bytes,
+            weights: str,
         ) -> Average | None:
             how, seconds = broken._draw(port._me, version)
             if how == "lost before":
@@ -53,7 +54,7 @@ class Broken:
                 await asyncio.sleep(2.0)
                 return None
             held = [tensor.clone() for tensor in tensors]
-            outcome = await real(port, version, tensors, weight, peers, deadline, marks)
+            outcome = await real(port, version, tensors, weight, peers, deadline, marks, weights)
             if how == "lost after" and outcome is not None:
                 for tensor, before in zip(tensors, held, strict=True):
                     tensor.copy_(before)
@@ -164,9 +165,10 @@ def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(
         peers: Collection[PeerId],
         deadline: float,
         marks: bytes,
+        weights: str,
     ) -> Average | None:
         if version % 3:
-            return await real(port, version, tensors, weight, peers, deadline, marks)
+            return await real(port, version, tensors, weight, peers, deadline, marks, weights)
         if port._me == "learner-0":
             await asyncio.sleep(2.0)
             return None

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -94,9 +95,9 @@ def scenario(
 class Told:
     """A scenario's events."""
 
-    def __init__(self, played: Scenario) -> None:
+    def __init__(self, played: Scenario, disks: Path | None = None) -> None:
         self.all: list[Event] = []
-        self.outcome = World(played, sim.spawn, sinks=[self.all.append]).run()
+        self.outcome = World(played, sim.spawn, sinks=[self.all.append], disks=disks).run()
 
     def of(self, kind: type[Any], peer: str = "", since: float = 0.0, until: float = 1e9) -> list[Any]:
         found = (event for event in self.all if isinstance(event, kind) and since <= event.at - EPOCH < until)
