@@ -54,9 +54,9 @@ class ReleaseLines:
             await self._ask(peer, self.lineage.unknown_merged(end, since))
 
     def _who_knows(self, release: Release) -> list[PeerId]:
-        holders = self._host.roster.holders(release.version)
-        peers = dict.fromkeys((release.publisher, *holders))
-        return [peer for peer in peers if peer in self._host.roster and peer != self._host.ports.me]
+        """Its publisher first, of whom no heartbeat may have come yet when two parts meet; then holders."""
+        peers = dict.fromkeys((release.publisher, *self._host.roster.holders(release.version)))
+        return [peer for peer in peers if peer != self._host.ports.me]
 
     async def _ask(self, peer: PeerId, ends: Collection[Point]) -> None:
         for version, weights in sorted(ends, reverse=True)[:GAPS]:
