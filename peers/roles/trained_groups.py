@@ -275,10 +275,9 @@ class TrainedGroups:
 
     def _drop_duplicates(self, gone: Sequence[Waiting]) -> None:
         """These are trained: they are remembered as those of my steps are, of which one may have them."""
-        if gone:
-            self._stepped.appendleft(
-                {mark(item.group.id): (item, task) for item, task in self._inbox.scored(gone)}
-            )
+        remembered = {mark(item.group.id): (item, task) for item, task in self._inbox.scored(gone)}
+        self._stepped.appendleft(remembered)
+        self._stepped_bytes += _bytes(remembered)
         self._inbox.drop(gone, "duplicate")
 
     def _put_back(self, marks: Collection[bytes]) -> None:
