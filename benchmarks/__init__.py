@@ -14,6 +14,7 @@
     image      memory and time of a version beside image and engine    all tensors (load)
     loop       longest stall of an event loop, a version of 600 MB     -
     relay      ms and MB/s of an answer over a third peer                  direct
+    limits     Mbit/s of blocks, up and down                           what was asked for
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     faults     next version and full strength after kills, stops, cuts -
     swarms     five simulated swarms: share that learners compute      lines without an end
@@ -53,6 +54,7 @@ ROWS = {
     "image": "benchmarks.rows.image",
     "loop": "benchmarks.rows.loop",
     "relay": "benchmarks.rows.relay",
+    "limits": "benchmarks.rows.limits",
     "lines": "benchmarks.rows.lines",
     "faults": "benchmarks.rows.faults",
     "swarms": "benchmarks.rows.swarms",

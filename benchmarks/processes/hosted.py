@@ -9,14 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swarm.config import Config, Listen
+from swarm.config import Config, Limits, Listen
 from swarm.protocol import Role
 from swarm.types import Digest
+
+UNLIMITED = Limits()
 
 
 @asynccontextmanager
 async def node(
-    folder: Path, run: Digest, listen: Listen, bootstrap: Sequence[str] = ()
+    folder: Path, run: Digest, listen: Listen, bootstrap: Sequence[str] = (), limits: Limits = UNLIMITED
 ) -> AsyncIterator[tuple[Any, Any]]:
     """A supervised node, and its key, which lies in `folder`."""
     from swarm.identity import open_key
@@ -30,6 +32,7 @@ async def node(
         listen=listen,
         bootstrap=bootstrap,
         report=lambda *_: None,
+        limits=limits,
     )
     supervision = asyncio.create_task(started.supervise())
     try:

@@ -18,6 +18,7 @@ from benchmarks.rows import (
     faults,
     groups,
     joining,
+    limits,
     lines,
     loop,
     memory,
@@ -174,6 +175,12 @@ def test_a_join_says_something_has_joined_and_is_of_use_in_this_order() -> None:
     assert 0 < line.value < joined.value < accepted.value
     assert 0 < joined_again.value < again.value
     assert mostly_silent.other == joined.value
+
+
+@pytest.mark.slow
+def test_what_passes_is_at_most_what_was_asked_for() -> None:
+    up, down = limits.measure(quiet, asked=(20.0,), seconds=4.0)
+    assert 0 < up.value < 22.0 and 0 < down.value < 22.0 and up.other == down.other == 20.0
 
 
 @pytest.mark.slow
