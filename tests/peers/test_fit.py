@@ -244,7 +244,10 @@ def test_a_server_elsewhere_needs_no_memory_here(qwen3: dict[str, Path]) -> None
 
 
 def test_a_join_takes_the_role_and_the_precision_that_fit(
-    qwen3: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    qwen3: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = [
         "run.model.training=lora",
@@ -257,7 +260,8 @@ def test_a_join_takes_the_role_and_the_precision_that_fit(
     spec = Spec(protocol=1, run=run_dict(config.run), owner="", files={}, genesis=Digest(""), release_size=1)
     invite = Invite(run=Digest("ab" * 32), addresses=(), role=Role.SAMPLER)
     run = RunFolder(tmp_path, spec, invite.run)
-    role, mine = assembly._fitting(invite, None, config, card(10), run)
+    monkeypatch.setattr(hardware, "machine", lambda: card(10))
+    role, mine = assembly._fitting(invite, None, config, run)
     assert (role, mine.peer.engine.quantize) == (Role.SAMPLER, "nf4")
     assert "sampler (nf4) fits this machine" in capsys.readouterr().err
 
