@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swarm.config import Config, Limits, Listen
+from swarm.config import Config, Listen
+from swarm.peer_limits import Limits
 from swarm.protocol import Role
 from swarm.types import Digest
 

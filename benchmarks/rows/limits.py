@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.processes import hosted
 from benchmarks.table import Figure
-from swarm.config import Limits, Listen
+from swarm.config import Listen
+from swarm.peer_limits import Limits
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 
@@ -47,7 +48,7 @@ def measure(say: Say, asked: tuple[float, ...] = ASKED, seconds: float = SECONDS
 
 async def _passed(direction: str, mbit: float, seconds: float) -> float:
     """Mbit/s of blocks from one node to another."""
-    limited = Limits(**{direction: mbit})
+    limited = Limits(upload=mbit) if direction == "upload" else Limits(download=mbit)
     gives, takes = (limited, Limits()) if direction == "upload" else (Limits(), limited)
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         async with AsyncExitStack() as nodes:
