@@ -49,7 +49,7 @@ class _Finder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if name not in BARE or (found := PathFinder.find_spec(name, path)) is None:
             return None
-        spec = ModuleSpec(name, self, is_package=True)
+        spec = ModuleSpec(name, self, origin=found.origin, is_package=True)
         spec.submodule_search_locations = found.submodule_search_locations
         return spec
 
