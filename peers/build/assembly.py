@@ -273,9 +273,8 @@ async def _join(
             run = await entering.until_had(
                 lambda: spec_transfer.fetch(node.mail, sources(node, invite), invite.run, path, model)
             )
-            if role in JOINING:
-                await code.ready()
             if fitting is not None:
+                await code.ready()
                 role, config = fitting(run)
             mind_settings(run, role)
             membership = membership_of(invite, role, run, local)
@@ -290,6 +289,8 @@ async def _join(
                 f"`swarm status --folder {path}` shows the run, `swarm why --folder {path}` says why a peer"
                 " is idle"
             )
+            if role in JOINING:
+                await code.ready()
             await _act(local, run, role, config, node, membership, on_signal)
 
 
