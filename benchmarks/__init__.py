@@ -18,6 +18,8 @@
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     faults     next version and full strength after kills, stops, cuts -
     swarms     five simulated swarms: share that learners compute      lines without an end
+    splits     a swarm cut in halves, both lines merged: groups,       the longest line counts
+               rewards afterwards
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
     engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
@@ -58,6 +60,7 @@ ROWS = {
     "lines": "benchmarks.rows.lines",
     "faults": "benchmarks.rows.faults",
     "swarms": "benchmarks.rows.swarms",
+    "splits": "benchmarks.rows.splits",
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",
     "engines": "benchmarks.rows.engines",
