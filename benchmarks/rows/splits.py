@@ -19,6 +19,7 @@ from peers.commands import sim
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Releasing, Run, Sampling, TaskSettings
 from swarm.core.audit import audit
 from swarm.events import AnyEvent, Event, Forked, Released, Sampled, Started, Trained
+from swarm.protocol import Kind, Role
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 
@@ -75,11 +76,11 @@ def scene(cut: float, rule: Rule, seed: int) -> Scenario:
     return Scenario(
         name="splits",
         hours=(BEFORE + cut + AFTER) / 3600,
-        peers={"seed": 1, "learner": 2, "sampler": 6},
+        peers={Role.SEED: 1, Role.LEARNER: 2, Role.SAMPLER: 6},
         seed=seed,
         prices={
-            "sample": DelayLaw(law="lognormal", seconds=2.0, shape=0.3),
-            "learn": DelayLaw(law="constant", seconds=0.5),
+            Kind.SAMPLE: DelayLaw(law="lognormal", seconds=2.0, shape=0.3),
+            Kind.LEARN: DelayLaw(law="constant", seconds=0.5),
         },
         run=Run(
             name="splits",
