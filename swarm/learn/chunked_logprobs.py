@@ -2,6 +2,7 @@
 
     hidden (N, H), weight (V, H), bias (V,), chosen (N,)
         --token_logprobs--> logp (N,) with gradient, entropy (N,) without
+    hidden, weight, bias --distributions--> logp (rows, V) of each chunk
 
 No more than rows x V logits exist at a time: forward keeps one log-sum-exp a row, backward computes each
 chunk's logits again. Arithmetic is in float32 whatever the model's dtype; gradients are cast back once, at
@@ -11,6 +12,7 @@ derivatives, heads split over devices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -46,6 +48,16 @@ def token_logprobs(
         raise ValueError(f"a chunk of {rows} rows scores nothing: give at least 1")
     logp, entropy = _TokenLogprobs.apply(hidden, weight, bias, chosen, temperature, rows)
     return logp, entropy
+
+
+@torch.no_grad()
+def distributions(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
+) -> Iterator[Tensor]:
+    """Natural-log probabilities (rows, V) of all tokens, float32, a chunk of rows at a time."""
+    wide, rows = weight.float(), max(1, LOGITS // len(weight))
+    for start in range(0, len(hidden), rows):
+        yield torch.log_softmax(_logits(hidden[start : start + rows], wide, bias, temperature), -1)
 
 
 def linear_head(model: Any) -> nn.Linear | None:

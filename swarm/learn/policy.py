@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -40,6 +40,13 @@ class Policy(Protocol):
         """Score completion `rows[i]` (token ids) of `prompts[i]`; T is the longest row."""
         ...
 
+    def distributions(
+        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
+    ) -> Iterator[Tensor]:
+        """Natural-log probabilities (N, V) of all tokens at the places of the given ones, row by row, some
+        places at a time; without gradient."""
+        ...
+
 
 class LanguageModel:
     """A transformers causal model, or an adapter on one, with its tokenization.
@@ -60,6 +67,34 @@ class LanguageModel:
         self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
     ) -> TokenScores:
         """See Policy."""
+        inputs, chosen, mask = self._inputs(prompts, rows)
+        if self._head is None:
+            return TokenScores(*self._whole(inputs, chosen, temperature), mask)
+        scored = chunked_logprobs.token_logprobs(
+            self._hidden(inputs, mask), self._head.weight, self._head.bias, chosen[mask], temperature
+        )
+        logp, entropy = (
+            torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, values) for values in scored
+        )
+        return TokenScores(logp, entropy, mask)
+
+    @torch.no_grad()
+    def distributions(
+        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
+    ) -> Iterator[Tensor]:
+        """See Policy."""
+        inputs, _, mask = self._inputs(prompts, rows)
+        if self._head is None:
+            yield torch.log_softmax(self._logits(inputs, mask.shape[1], temperature)[mask], -1)
+            return
+        yield from chunked_logprobs.distributions(
+            self._hidden(inputs, mask), self._head.weight, self._head.bias, temperature
+        )
+
+    def _inputs(
+        self, prompts: Sequence[str], rows: Sequence[Sequence[int]]
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """What the model is given, the tokens to score (B, T) and which of them are real (B, T)."""
         device = next(self.module.parameters()).device
         distinct = list(dict.fromkeys(prompts))
         ids_of = dict(zip(distinct, self._tokenization.encode(distinct), strict=True))
@@ -76,24 +111,22 @@ class LanguageModel:
             # Padding on the right needs no mask: a causal model never looks there.
             inputs["attention_mask"] = attend[:, :-1].to(device).long()
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-        chosen = ids[:, before:]
-        if self._head is None:
-            return TokenScores(*self._whole(inputs, chosen, temperature), mask)
-        hidden = self._base(**inputs, use_cache=False).last_hidden_state[:, -after:][mask]
-        scored = chunked_logprobs.token_logprobs(
-            hidden, self._head.weight, self._head.bias, chosen[mask], temperature
-        )
-        logp, entropy = (
-            torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored
-        )
-        return TokenScores(logp, entropy, mask)
+        return inputs, ids[:, before:], mask
+
+    def _hidden(self, inputs: dict[str, Tensor], mask: Tensor) -> Tensor:
+        """Hidden states (N, H) from which the N real tokens are predicted."""
+        states: Tensor = self._base(**inputs, use_cache=False).last_hidden_state
+        return states[:, -mask.shape[1] :][mask]
+
+    def _logits(self, inputs: dict[str, Tensor], after: int, temperature: float) -> Tensor:
+        """(B, T, V) float32, divided by the temperature."""
+        logits: Tensor = self._inner(**inputs, use_cache=False, logits_to_keep=after).logits
+        return logits[:, -after:].float() / temperature
 
     def _whole(self, inputs: dict[str, Tensor], chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """(B, T) log-probabilities and entropies from all logits at once: for a head that does more than
         multiply."""
-        after = chosen.shape[1]
-        logits = self._inner(**inputs, use_cache=False, logits_to_keep=after).logits[:, -after:]
-        logp = torch.log_softmax(logits.float() / temperature, -1)
+        logp = torch.log_softmax(self._logits(inputs, chosen.shape[1], temperature), -1)
         with torch.no_grad():
             entropy = -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)
         return logp.gather(-1, chosen[..., None]).squeeze(-1), entropy

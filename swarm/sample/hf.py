@@ -6,9 +6,9 @@
 The loop over the model's forward and KV cache is our own: `generate` spends more time outside of a small
 model than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in
 float32 and untruncated, and its log-probabilities are what is returned: a learner computes the same figures,
-but for what a smaller dtype rounds off. Of quantized weights they are the quantized policy's. Every row and
-step has one uniform number from a counter-based generator keyed by the group's seed, turned into a token by
-the inverse of the cumulative distribution: a group does not depend on its neighbours.
+but for what a smaller dtype rounds off. Of quantized weights they are the quantized policy's. A token is the
+argmax of log-probability plus the noise of its group's seed, completion and position (swarm.noise): a group
+does not depend on its neighbours, and whoever has the policy can replay it.
 
 When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with one task
 it is an EngineError.
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from swarm.blocks import Blocks
+from swarm.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
 from swarm.weights import Weights
 
@@ -130,15 +131,8 @@ class HfEngine:
         return out
 
     def _groups_of(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
-        draws = [
-            np.random.Generator(np.random.Philox(key=(seed + i) % (1 << 64))).random(
-                (group_size, self._max_tokens)
-            )
-            for i in range(len(prompts))
-        ]
-        tokens, logprobs, lengths = self._generate(
-            prompts, group_size, torch.from_numpy(np.concatenate(draws))
-        )
+        seeds = [seed + i for i in range(len(prompts))]
+        tokens, logprobs, lengths = self._generate(prompts, group_size, seeds)
         texts = self._texts(tokens, lengths)
         mask = np.arange(tokens.shape[1]) < lengths[:, None]
         out = []
@@ -156,10 +150,10 @@ class HfEngine:
 
     @torch.inference_mode()
     def _generate(
-        self, prompts: Sequence[str], copies: int, draws: Tensor | None
+        self, prompts: Sequence[str], copies: int, seeds: Sequence[int] | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens (N, T), log-probabilities (N, T) and lengths (N,) with N = prompts x copies; greedy without
-        draws (N, T)."""
+        seeds, one for each prompt."""
         device = self._model.device
         ids, attend = self._padded(prompts)
         cache = DynamicCache(config=self._model.config)
@@ -173,13 +167,13 @@ class HfEngine:
         tokens = torch.zeros(len(logits), self._max_tokens, dtype=torch.long, device=device)
         logprobs = torch.zeros(len(logits), self._max_tokens, device=device)
         lengths = torch.zeros(len(logits), dtype=torch.long, device=device)
+        noise = (
+            None if seeds is None else GroupNoise(seeds, copies, self._max_tokens, logits.shape[-1], device)
+        )
         for t in range(self._max_tokens):
             logp = torch.log_softmax(logits.float() / self._temperature, -1)
-            chosen = (
-                logp.argmax(-1, keepdim=True)
-                if draws is None
-                else _inverse(logp, draws[rows.cpu(), t].to(device))
-            )
+            scores = logp if noise is None else logp + noise.at(t, rows)
+            chosen = scores.argmax(-1, keepdim=True)
             tokens[rows, t] = chosen[:, 0]
             logprobs[rows, t] = logp.gather(1, chosen)[:, 0]
             lengths[rows] = t + 1
@@ -221,15 +215,6 @@ class HfEngine:
         return [
             self._tokenizer.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)
         ]
-
-
-def _inverse(logp: Tensor, draws: Tensor) -> Tensor:
-    """The token whose slice of the cumulative distribution holds the draw: (N, V), (N,) in [0, 1) -> (N, 1).
-
-    float64: in float32 the rounding of a sum over 150 000 tokens is larger than most of their probabilities.
-    """
-    cdf = logp.double().exp().cumsum(-1)
-    return torch.searchsorted(cdf, draws[:, None] * cdf[:, -1:], right=True).clamp(max=logp.shape[-1] - 1)
 
 
 def out_of_memory(error: BaseException) -> bool:

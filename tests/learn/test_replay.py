@@ -1,0 +1,100 @@
+"""A group's sampling is replayed from its text: honest groups agree, each cheat shows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from swarm.config import TaskSettings
+from swarm.learn import embedded, model, replay, tokenization, weights
+from swarm.learn.policy import LanguageModel
+from swarm.learn.tabular import Tabular
+from swarm.sample.base import Completions
+from swarm.sample.hf import HfEngine
+from swarm.sample.toy import ToyEngine
+from swarm.tasks import catalog as tasks
+from swarm.weights import Weights
+
+PROMPTS = ["52318=", "1=", "777+12345=", "00000="]
+GROUP, SEED = 8, 2**40
+HONEST = 0.1
+"""Nats: what rounding to bfloat16 moves a score by, twice over."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("policy") / "embedded"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "LAST_STEP", 12)  # many tokens are likely: none of them is safe
+        source = tasks.source(TaskSettings(name="digit-sums"), 1)
+        embedded.make(path, 1, source.characters, source.example, lambda line: None)
+    return path
+
+
+def sampled(folder: Path, temperature: float = 1.0, dtype: str = "float32") -> list[Completions]:
+    policy = model.load_policy(folder, dtype=dtype)
+    engine = HfEngine(policy, tokenization.load(folder), weights.load_into, 6, temperature)
+    return engine.sample(PROMPTS, GROUP, SEED)
+
+
+def rows(group: Completions) -> list[list[int]]:
+    return [row.tolist() for row in np.split(group.tokens, np.cumsum(group.lengths)[:-1])]
+
+
+def replayed(
+    folder: Path, groups: list[Completions], temperature: float = 1.0, seed: int = SEED
+) -> list[float]:
+    """The largest margin of each completion."""
+    policy = LanguageModel(model.load_policy(folder), tokenization.load(folder))
+    found = [
+        replay.margins(policy, prompt, rows(group), temperature, seed + i)
+        for i, (prompt, group) in enumerate(zip(PROMPTS, groups, strict=True))
+    ]
+    assert [len(one) for group in found for one in group] == [n for group in groups for n in group.lengths]
+    return [float(one.max()) for group in found for one in group]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_policy_finds_the_tokens_that_it_sampled(folder: Path, temperature: float) -> None:
+    margins = replayed(folder, sampled(folder, temperature), temperature)
+    assert len(margins) == len(PROMPTS) * GROUP and max(margins) < 1e-3
+
+
+def test_another_dtype_moves_the_margins_a_little(folder: Path) -> None:
+    assert 0 <= max(replayed(folder, sampled(folder, dtype="bfloat16"))) < HONEST
+
+
+def test_one_token_that_is_not_what_was_drawn_shows(folder: Path) -> None:
+    groups = sampled(folder)
+    for group in groups:
+        group.tokens[0] = (group.tokens[0] + 1) % 10  # of the first completion: another digit
+    margins = replayed(folder, groups)
+    assert min(margins[::GROUP]) > HONEST
+
+
+@pytest.mark.parametrize("what", ["another seed", "a lower temperature", "the most likely tokens"])
+def test_who_samples_otherwise_shows_in_most_completions(folder: Path, what: str) -> None:
+    if what == "another seed":
+        margins = replayed(folder, sampled(folder), seed=SEED + 100)
+    elif what == "a lower temperature":
+        margins = replayed(folder, sampled(folder, 0.3))
+    else:
+        margins = replayed(folder, sampled(folder, 1e-3))
+    assert np.mean(np.array(margins) > HONEST) > 0.5
+
+
+def test_a_simulated_group_is_replayed_too() -> None:
+    policy = Tabular()
+    with torch.no_grad():
+        policy.module.logits.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr, operator]
+    engine = ToyEngine(weights.from_bytes)
+    engine.load(Weights.of(weights.to_bytes(policy.module.state_dict()), 3))
+    group = engine.sample(["20"], GROUP, 9)[0]
+    assert all(margin.max() < 1e-5 for margin in replay.margins(policy, "20", rows(group), 1.0, 9))
+    other = replay.margins(policy, "21", rows(group), 1.0, 9)
+    assert not math.isclose(max(float(margin.max()) for margin in other), 0.0, abs_tol=HONEST)
