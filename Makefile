@@ -54,10 +54,10 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 	@test -n "$(RESUME)" || rm -rf demo-run
 	$(BIN)/swarm up configs/demo.toml --folder demo-run
 
-# Half of the time tests wait for processes: two at a time fill two cores. A file stays whole, since its tests share a swarm; files
-# in their order, since the longest come early.
-test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the faults, the GPU and the vLLM tests, two files at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not faults and not gpu and not vllm" $(ARGS)
+# A quarter of the time tests wait for processes: three at a time fill two cores. A file stays whole, since its tests share a swarm;
+# files in their order, since the longest come early.
+test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the faults, the GPU and the vLLM tests, three files at a time
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not faults and not gpu and not vllm" $(ARGS)
 
 test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, the folds of the page; no process is started
 	$(BIN)/python -m pytest -m "not slow and not faults and not gpu and not vllm" $(FAST) $(addprefix --deselect=,$(LONGER)) $(ARGS)
