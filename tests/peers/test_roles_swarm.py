@@ -118,7 +118,7 @@ def trained_ids(told: Told, learner: str) -> list[str]:
 
 def test_a_simulated_swarm_learns() -> None:
     rewards = [event.metrics["reward"] for event in good_day().of(Trained)]
-    assert sum(rewards[-8:]) / 8 > 0.75 > 0.3 > sum(rewards[:4]) / 4
+    assert sum(rewards[-8:]) / 8 > 0.65 > 0.3 > sum(rewards[:4]) / 4
 
 
 def test_nothing_is_lost_on_a_good_day() -> None:
