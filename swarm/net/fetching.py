@@ -25,12 +25,9 @@ from swarm.blocks import digest_of
 from swarm.net.ports import Busy, Mail, NetError, Reach, Refused
 from swarm.net.sharing import CHOICE, FELLOWS, NEWS, BlockQuery, Holding, held
 from swarm.net.sources import (
-    ALL,
-    LAST,
     LATE,
     OF_ALONE,
     OF_ONE,
-    PROMPT,
     Question,
     Source,
     choose,
@@ -135,15 +132,10 @@ class Fetch:
         lacking: int,
         keep: Callable[[int, bytes], Awaitable[None]],
     ) -> None:
-        """Call `keep` once for each block of `lacking`, as it comes. Raises NetError naming who failed how.
-
-        A lone block is asked for at once: whether a holder has it takes as long to say as to give it.
-        """
+        """Call `keep` once for each block of `lacking`, as it comes. Raises NetError naming who failed
+        how."""
         self._leaves, self._sizes, self._keep = leaves, sizes, keep
         self._lacking = self._missing = lacking
-        if len(leaves) == 1:
-            for source in self._sources.values():
-                source.has = source.has if source.known or source.introduced else ALL
         await self._run(lambda: not self._missing, self._ask_for_blocks)
 
     async def _run(self, is_over: Callable[[], bool], ask: Callable[[asyncio.TaskGroup], None]) -> None:
@@ -223,12 +215,9 @@ class Fetch:
         ready = [source for source in alive if source.rest_until <= now]
         questions = [question for source in alive for question in source.under]
         self._cancel_answered(questions)
-        for source in alive:
-            for question in source.under:
-                question.is_late |= not source.known and now >= question.began + PROMPT
         most = max(OF_ONE, min(AT_ONCE // (len(alive) or 1), OF_ALONE))
         while len(questions) < AT_ONCE:
-            able = [source for source in ready if len(source.under) < (1 if source.is_in_doubt else most)]
+            able = [source for source in ready if len(source.under) < (1 if source.turned_away else most)]
             blocks = free(self._lacking, questions)
             choice = choose(alive, able, blocks, self._lacking, now, self._rng)
             choice = choice or second(able, questions, self._lacking, now)
@@ -236,16 +225,14 @@ class Fetch:
                 break
             self._start(group, *choice)
             questions.append(choice[1])
-        left = self._lacking  # the last ones are asked for twice
-        if left.bit_count() > LAST:
-            left = free(left, [question for question in questions if now < question.began + LATE])
+        left = free(self._lacking, [question for question in questions if now < question.began + LATE])
         more = too_few(alive, self._lacking, now)
         for source in ready:
             if source.told is not None:
                 continue
             if source.known:
                 due = left and len(questions) < AT_ONCE and not source.has & left
-            elif due := more > 0 and (not source.has or source.turned_away):
+            elif due := more > 0:
                 more, source.asked = more - 1, now
             if due:
                 source.told = group.create_task(self._learn(source, self._news_of(source)))

@@ -35,7 +35,7 @@ FIRST = 2
 first does not answer."""
 
 PROMPT = 1.0
-"""Seconds in which a source may answer for the first time before another one is asked as well."""
+"""Seconds in which a source that was asked what it has may answer before another one is asked as well."""
 
 TRIP = 1.0
 """Seconds of a round trip as long as no answer was faster."""
@@ -99,18 +99,14 @@ class Source:
 
     @property
     def turned_away(self) -> bool:
-        """It was busy, or failed, and has given nothing since."""
+        """It was busy, or failed, and has given nothing since: one question at a time is enough to see
+        whether it does."""
         return self.rest > REST
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """One question at a time is enough to see whether it gives anything."""
-        return self.turned_away or not self.known
 
     def is_at_hand(self, lacking: int, now: float) -> bool:
         """It can give some of what is missing, or is about to say whether it can."""
-        tells = not self.known and now < self.asked + PROMPT
-        return (tells or self.has & lacking != 0) and self.rest_until <= now
+        able = self.has & lacking != 0 if self.known else now < self.asked + PROMPT
+        return able and self.rest_until <= now
 
     def cost(self, now: float, usual: float) -> float:
         """Seconds in which it would give one more block, by its own answers so far, or else by the usual

@@ -105,6 +105,7 @@ def test_a_view_is_strict_json_without_control_or_bidi_characters(told: list[hap
     assert not {character for character in text if unicodedata.category(character)[0] == "C"}
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_after_twenty_thousand_events() -> None:
     history = History(points=200, events=100, peers=200, samples=4, releases=80, columns=40)
     state = State(history=history)

@@ -134,6 +134,7 @@ def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(
     refused(ran, 4, address)
 
 
+@pytest.mark.slow
 def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(
     house: SwarmProcesses, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_file_where_the_folder_should_be_is_refused(house: SwarmProcesses, tmp
     refused(start(house, tmp_path / "new"), 3, str(tmp_path / "new"))
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_seed_holds_is_refused(house: SwarmProcesses) -> None:
     ran = start(house, house.folder)
     refused(ran, 3, "is in use by process", "`swarm leave`")

@@ -237,6 +237,7 @@ def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: 
 # --- other readers of the same state ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_status_of_an_invite_tells_what_was_before(house: SwarmProcesses, tmp_path: Path) -> None:
     before = {event.version for event in house.programs[1].saw(events.Trained)}
     ran = swarm("status", house.invite("observer"), "--json", "--folder", str(tmp_path / "late"))
@@ -272,6 +273,7 @@ def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
         assert set(knew) <= set(versions((house.folder / "page").read_text()))
 
 
+@pytest.mark.slow
 def test_a_runs_folder_is_replayed(house: SwarmProcesses) -> None:
     program = house.run("replay", "replay", str(house.folder), "--port", "0")
     url = page(house, program)

@@ -159,6 +159,7 @@ def test_a_frozen_averager_costs_a_round_and_no_learner(swarm: Swarm) -> None:
     assert len(learner.saw(events.RoundBroke, since)) == 1
 
 
+@pytest.mark.slow
 def test_training_goes_on_without_the_seed_and_with_it_again(swarm: Swarm) -> None:
     house, port = swarm.house, (swarm.house.folder / "peers" / "seed" / "port").read_text()
     family = swarm.seed.tree()

@@ -47,6 +47,7 @@ def test_the_warm_start_answers_about_a_third(folder: Path) -> None:
     assert 0.25 < accuracy(engine_of(folder), tasks.source(TaskSettings(name="digit-sums"), 1)) < 0.5
 
 
+@pytest.mark.slow
 def test_one_seed_makes_the_same_bytes_and_another_does_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

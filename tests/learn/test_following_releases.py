@@ -19,9 +19,9 @@ from swarm.weights import Weights
 
 STEPS = 40
 KINDS = [
-    ("full", "float32"),
+    pytest.param("full", "float32", marks=pytest.mark.slow),
     ("full", "bfloat16"),
-    ("lora", "float32"),
+    pytest.param("lora", "float32", marks=pytest.mark.slow),
     ("lora", "bfloat16"),
     ("qlora", "bfloat16"),
 ]

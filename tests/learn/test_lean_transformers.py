@@ -44,6 +44,7 @@ def said(script: str, **environ: str) -> str:
     return ran.stdout.strip()
 
 
+@pytest.mark.slow
 def test_what_is_not_used_is_not_imported() -> None:
     modules, *heavy = said(
         "import sys, swarm.learn; from transformers import LlamaForCausalLM, PreTrainedTokenizerFast;"

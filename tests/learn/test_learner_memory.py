@@ -103,6 +103,7 @@ def test_activations_are_recomputed_when_single_groups_are_too_much(folder: Path
     torch.testing.assert_close(found.vector, wanted.vector, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpointing", "says"),
     [

@@ -253,6 +253,7 @@ def test_a_stopped_averager_process_whose_pipe_is_full_costs_a_round_and_does_no
     assert trio[0].ask(do="status")["longest"] < 0.5, "the order blocked the loop"
 
 
+@pytest.mark.slow
 def test_why_a_process_did_not_start_is_told_and_in_the_log(trio, tmp_path):
     with (tmp_path / "log").open("w") as log:
         peer = Peer(trio[0].addresses, log=log).meet()

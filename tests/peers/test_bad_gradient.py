@@ -57,6 +57,7 @@ def reward(told: list[Event]) -> float:
     return fmean([event.metrics["reward"] for event in told if isinstance(event, Trained)][-16:])
 
 
+@pytest.mark.slow
 def test_one_of_four_learners_with_minus_a_thousand_times_its_gradient_ends_no_training_and_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

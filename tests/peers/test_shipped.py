@@ -50,7 +50,7 @@ def test_an_unknown_name_is_refused_with_those_that_ship() -> None:
     with pytest.raises(
         WrongUsage,
         match=r"scenarios that ship: faults, four-homes-lora, home-lines, lab-8b, one-home, paper-delay, "
-        r"quick, slow-sites, two-homes, two-labs$",
+        r"quick, slow-sites, two-homes, two-homes-sites, two-labs$",
     ):
         shipped.scenario(Path("demo"))
 

@@ -172,6 +172,7 @@ def test_a_contribution_that_is_late_counts_in_a_later_list(monkeypatch: pytest.
     assert not told.of(Snapped)
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_cut_off_follows_and_takes_part_again() -> None:
     sides = (("learner-2", "sampler-4", "sampler-5"), ("learner-0", "learner-1", "seed-0", "sampler-[0-3]"))
     faults = [Fault(at=40, fault="partition", between=sides), Fault(at=55, fault="repair", between=sides)]
@@ -209,6 +210,7 @@ def test_a_learner_that_comes_back_takes_part_again() -> None:
     assert {("learner-0", "learner-1")} in told.members(since=75).values()
 
 
+@pytest.mark.slow
 def test_a_contribution_of_absurd_size_counts_for_little_and_its_learner_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,6 +21,7 @@ def scene(**fields: object) -> Scenario:
     return msgspec.structs.replace(load(SCENARIOS / "one-home.toml"), **fields)
 
 
+@pytest.mark.slow
 def test_a_learner_that_waits_for_groups_is_of_less_use() -> None:
     prices, run = scene().prices, scene().run
     slow = prices | {"sample": msgspec.structs.replace(prices["sample"], seconds=30.0)}
