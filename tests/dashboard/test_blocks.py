@@ -395,6 +395,7 @@ def test_the_replays_slider_moves_the_version_and_pause_holds_it(play: Play) -> 
     play(scene)
 
 
+@pytest.mark.slow
 def test_a_replay_plays_as_fast_as_asked_and_stands_at_its_end(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with replayed(chromium, list(story(200, JOURNAL))) as page:

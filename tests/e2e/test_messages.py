@@ -199,6 +199,7 @@ def test_a_folder_that_another_seed_holds_is_refused(house: SwarmProcesses) -> N
     refused(ran, 3, "is in use by process", "`swarm leave`")
 
 
+@pytest.mark.slow
 def test_other_settings_than_those_of_the_run_on_the_disk_are_refused(house: SwarmProcesses) -> None:
     refused(
         start(house, house.folder, "run.optimizer.lr=0.5"),
@@ -232,6 +233,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_the_start_is_named(house: SwarmProcesses, mounted: Path) -> None:
     fill(mounted)
     refused(start(house, mounted / "new"), 3, str(mounted), "No space left on device", "free space")

@@ -190,6 +190,7 @@ def test_a_watchers_invite_does_not_make_a_sampler(house: SwarmProcesses, tmp_pa
     assert "`swarm dashboard` with it shows the swarm" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_watchers_invite_makes_a_mirror_that_holds_what_is_released(
     house: SwarmProcesses, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_the_lower_number_is_remembered_and_a_larger_one_tried_much_later(folder
     assert max(tries) == 6 and tight.statistics()["micro"] == 3
 
 
+@pytest.mark.slow
 def test_activations_are_recomputed_when_single_groups_are_too_much(folder: Path, made: Batch) -> None:
     plain, tight = learner(folder, settings()), learner(folder, settings())
     tries = small(tight, 0, unless=lambda: tight._recomputed > 0)

@@ -325,6 +325,7 @@ def test_a_hostile_member_is_screened_at_the_reducers(trio):
     assert_averaged(round_of(trio), trio, 25 / 8)
 
 
+@pytest.mark.slow
 def test_a_member_killed_in_mid_round_costs_the_others_one_round(trio):
     numel = 12_000_000
     peers = [Peer(trio[0].addresses, numel=numel) for _ in range(3)]

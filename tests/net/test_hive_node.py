@@ -89,6 +89,7 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
     in_world(body)
 
 
+@pytest.mark.slow
 def test_one_that_nobody_listens_to_connects_anew_and_says_when_it_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

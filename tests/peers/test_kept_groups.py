@@ -30,6 +30,7 @@ def bounces(*learners: tuple[str, float], down: float = 2.0) -> tuple[Fault, ...
 KILLED = bounces(("learner-0", 31.3), ("learner-1", 52.7), ("learner-0", 74.1), ("learner-1", 75.0))
 
 
+@pytest.mark.slow
 def test_learners_that_are_killed_take_their_groups_up_again_from_the_disk(tmp_path: Path) -> None:
     told, account = played(scenario(2.0, (2, 3), *KILLED), tmp_path)
     assert account.passed, (account.lost, account.doubled)

@@ -196,6 +196,7 @@ def test_a_message_that_is_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -
     assert all(len(weights) == 1 for weights in told.releases().values())
 
 
+@pytest.mark.slow
 def test_a_learner_that_joins_in_the_middle_has_the_same_bytes_soon() -> None:
     told = Told(scenario(2.0, 3, Fault(at=40, fault="host", peer="learner-2")))
     late = told.members(since=70)
@@ -234,6 +235,7 @@ def test_a_contribution_of_absurd_size_counts_for_little_and_its_learner_is_name
     assert told.reward() > 0.4
 
 
+@pytest.mark.slow
 def test_a_contribution_that_is_none_is_left_out_and_its_learner_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

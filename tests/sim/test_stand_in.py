@@ -69,6 +69,7 @@ def test_a_release_is_as_long_under_way_as_a_large_one_and_the_same_seed_gives_t
     assert played(scenario(hours=0.05))[0].sha256 == first.sha256
 
 
+@pytest.mark.slow
 def test_patches_have_the_share_that_the_scenario_says_and_samplers_take_them() -> None:
     _, told = played(scenario())
     releases = [
