@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 
-from swarm import noise
 from swarm.sample.base import Completions
 from swarm.weights import Weights
 
@@ -31,6 +29,7 @@ class Table(NamedTuple):
     shapes: Mapping[str, list[int]]
     """Of the weights' tensors."""
     logp: np.ndarray
+    cdf: np.ndarray
 
 
 class ToyEngine:
@@ -53,7 +52,7 @@ class ToyEngine:
         table = self._table(weights.data)
         if self._shapes not in (None, table.shapes):
             raise ValueError(f"these weights are of another model: {table.shapes}, here {self._shapes}")
-        self._shapes, self._logp = table
+        self._shapes, self._logp, self._cdf = table
         self.version = weights.version
 
     def _table(self, data: bytes) -> Table:
@@ -71,7 +70,9 @@ class ToyEngine:
         logits = tensors["logits"].float().numpy().astype(np.float64) / self._temperature
         logits -= logits.max(-1, keepdims=True)
         logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        return Table({name: [*tensor.shape] for name, tensor in tensors.items()}, logp)
+        cdf = np.exp(logp).cumsum(-1)
+        cdf[..., -1] = 1.0  # rounding must not leave a gap above the last token
+        return Table({name: [*tensor.shape] for name, tensor in tensors.items()}, logp, cdf)
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         self._groups += len(prompts)
@@ -88,10 +89,11 @@ class ToyEngine:
         """Nothing to free."""
 
     def _group(self, prompt: str, group_size: int, seed: int) -> Completions:
-        logp = self._logp[int(prompt) % len(self._logp)]
-        letters, alphabet = logp.shape
-        drawn = noise.of_group(seed, group_size, alphabet, letters)
-        tokens = (logp + noise.gumbel(torch.from_numpy(drawn)).numpy()).argmax(-1)
+        bucket = int(prompt) % len(self._cdf)
+        cdf, logp = self._cdf[bucket], self._logp[bucket]
+        letters = len(cdf)
+        draws = np.random.Generator(np.random.Philox(key=seed % (1 << 64))).random((group_size, letters, 1))
+        tokens = (draws >= cdf).sum(-1)
         return Completions(
             lengths=(letters,) * group_size,
             tokens=tokens.astype(np.int32).ravel(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,9 @@ import torch
 from swarm.config import TaskSettings
 from swarm.learn import embedded, model, replay, tokenization, weights
 from swarm.learn.policy import LanguageModel
-from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions
 from swarm.sample.hf import HfEngine
-from swarm.sample.toy import ToyEngine
 from swarm.tasks import catalog as tasks
-from swarm.weights import Weights
 
 PROMPTS = ["52318=", "1=", "777+12345=", "00000="]
 GROUP, SEED = 8, 2**40
@@ -86,15 +82,3 @@ def test_who_samples_otherwise_shows_in_most_completions(folder: Path, what: str
     else:
         margins = replayed(folder, sampled(folder, 1e-3))
     assert np.mean(np.array(margins) > HONEST) > 0.5
-
-
-def test_a_simulated_group_is_replayed_too() -> None:
-    policy = Tabular()
-    with torch.no_grad():
-        policy.module.logits.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr, operator]
-    engine = ToyEngine(weights.from_bytes)
-    engine.load(Weights.of(weights.to_bytes(policy.module.state_dict()), 3))
-    group = engine.sample(["20"], GROUP, 9)[0]
-    assert all(margin.max() < 1e-5 for margin in replay.margins(policy, "20", rows(group), 1.0, 9))
-    other = replay.margins(policy, "21", rows(group), 1.0, 9)
-    assert not math.isclose(max(float(margin.max()) for margin in other), 0.0, abs_tol=HONEST)

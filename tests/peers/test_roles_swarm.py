@@ -4,6 +4,7 @@ ones."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from functools import cache
 from itertools import pairwise
@@ -279,10 +280,8 @@ def test_a_learner_whose_memory_ends_drops_the_batch_says_so_and_goes_on(
     told = Told(scenario(1.5, (1, 3)))
     ended = [event for event in told.of(Faulted) if event.part == "memory"]
     assert len(ended) == 3
-    assert all(
-        event.detail == "a batch of 8 groups is dropped: not even one group goes through the model"
-        for event in ended
-    )
+    dropped = r"a batch of \d groups is dropped: not even one group goes through the model"
+    assert all(re.fullmatch(dropped, event.detail) for event in ended)
     assert len([event for event in told.of(Recovered) if event.part == "memory"]) == 2
     assert bool(told.of(CaughtUp, since=5)) == (not policy)
     versions = [event.version for event in told.of(Trained)]
