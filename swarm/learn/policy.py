@@ -40,13 +40,6 @@ class Policy(Protocol):
         """Score completion `rows[i]` (token ids) of `prompts[i]`; T is the longest row."""
         ...
 
-    def distributions(
-        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
-    ) -> Iterator[Tensor]:
-        """Natural-log probabilities (N, V) of all tokens at the places of the given ones, row by row, some
-        places at a time; without gradient."""
-        ...
-
 
 class LanguageModel:
     """A transformers causal model, or an adapter on one, with its tokenization.
@@ -82,7 +75,8 @@ class LanguageModel:
     def distributions(
         self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
     ) -> Iterator[Tensor]:
-        """See Policy."""
+        """Natural-log probabilities (N, V) of all tokens at the places of the given ones, row by row, some
+        places at a time."""
         inputs, _, mask = self._inputs(prompts, rows)
         if self._head is None:
             yield torch.log_softmax(self._logits(inputs, mask.shape[1], temperature)[mask], -1)

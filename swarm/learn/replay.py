@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from swarm import noise
-from swarm.learn.policy import Policy
+from swarm.learn.policy import LanguageModel
 
 
 def margins(
-    policy: Policy, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
+    policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
 ) -> list[NDArray[np.float32]]:
     """Nats, (T_i,) for each of the G completions `rows` (token ids) of the group that was drawn with this
     seed."""

@@ -6,10 +6,10 @@ fixed length and no end token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from swarm.learn.policy import TokenScores
 
@@ -36,23 +36,12 @@ class Tabular:
         self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
     ) -> TokenScores:
         """Rows are exactly as long as the table has positions. Raises ValueError otherwise."""
-        logp = self._logp(prompts, rows, temperature)
-        with torch.no_grad():
-            entropy = -(logp.exp() * logp).sum(-1)
-        chosen = logp.gather(-1, torch.tensor([[*row] for row in rows])[:, :, None]).squeeze(-1)
-        return TokenScores(chosen, entropy, torch.ones_like(chosen, dtype=torch.bool))
-
-    @torch.no_grad()
-    def distributions(
-        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
-    ) -> Iterator[Tensor]:
-        """See Policy. Raises ValueError as `logprobs`."""
-        yield self._logp(prompts, rows, temperature).flatten(0, 1)
-
-    def _logp(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Tensor:
-        """(B, T, V)"""
         buckets, letters, _ = self._table.logits.shape
         if any(len(row) != letters for row in rows):
             raise ValueError(f"a completion of this table has {letters} tokens")
         which = torch.tensor([int(prompt) % buckets for prompt in prompts])
-        return torch.log_softmax(self._table.logits / temperature, -1)[which]
+        logp = torch.log_softmax(self._table.logits / temperature, -1)[which]
+        with torch.no_grad():
+            entropy = -(logp.exp() * logp).sum(-1)
+        chosen = logp.gather(-1, torch.tensor([[*row] for row in rows])[:, :, None]).squeeze(-1)
+        return TokenScores(chosen, entropy, torch.ones_like(chosen, dtype=torch.bool))

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+import undecided_policy
+from undecided_policy import rows
 
-from swarm.config import TaskSettings
-from swarm.learn import embedded, model, replay, tokenization, weights
+from swarm.learn import model, replay, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.sample.base import Completions
 from swarm.sample.hf import HfEngine
-from swarm.tasks import catalog as tasks
 
 PROMPTS = ["52318=", "1=", "777+12345=", "00000="]
 GROUP, SEED = 8, 2**40
@@ -23,23 +22,13 @@ HONEST = 0.1
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    path = tmp_path_factory.mktemp("policy") / "embedded"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "LAST_STEP", 12)  # many tokens are likely: none of them is safe
-        source = tasks.source(TaskSettings(name="digit-sums"), 1)
-        embedded.make(path, 1, source.characters, source.example, lambda line: None)
-    return path
+    return undecided_policy.make(tmp_path_factory.mktemp("policy") / "embedded")
 
 
 def sampled(folder: Path, temperature: float = 1.0, dtype: str = "float32") -> list[Completions]:
     policy = model.load_policy(folder, dtype=dtype)
     engine = HfEngine(policy, tokenization.load(folder), weights.load_into, 6, temperature)
     return engine.sample(PROMPTS, GROUP, SEED)
-
-
-def rows(group: Completions) -> list[list[int]]:
-    return [row.tolist() for row in np.split(group.tokens, np.cumsum(group.lengths)[:-1])]
 
 
 def replayed(

@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -102,18 +103,24 @@ def point(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     )
 
 
-@pytest.fixture
-def hub(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The server; what it was asked."""
-    asked: list[str] = []
-    kind = type("Here", (Hub,), {"folder": folder, "asked": asked})
+@contextmanager
+def served(kind: type[BaseHTTPRequestHandler], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server on this machine is the Hub."""
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         point(monkeypatch, f"http://127.0.0.1:{server.server_port}")
-        yield asked
+        yield
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def hub(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The server; what it was asked."""
+    asked: list[str] = []
+    with served(type("Here", (Hub,), {"folder": folder, "asked": asked}), monkeypatch):
+        yield asked
 
 
 def of(name: str, revision: str = "", **more: Any) -> Run:

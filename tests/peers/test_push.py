@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -15,7 +13,7 @@ import pytest
 from huggingface_hub import ModelCard, constants
 from huggingface_hub.utils import close_session
 from nouns import NOW, beat, release
-from test_base_model import COMMIT, Hub, point
+from test_base_model import COMMIT, Hub, point, served
 from test_tracking import trained
 from transformers import AutoModelForCausalLM
 
@@ -91,13 +89,8 @@ def hub(tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "mine")
     close_session()
-    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        point(monkeypatch, f"http://127.0.0.1:{server.server_port}")
+    with served(kind, monkeypatch):
         yield kind
-        server.shutdown()
-        thread.join()
     close_session()
 
 

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import undecided_policy
+from undecided_policy import rows
 
 from swarm.blocks import Blocks
-from swarm.config import EngineSettings, Lora, Sampling, TaskSettings
-from swarm.learn import adapters, embedded, model, tiny, tokenization, weights
+from swarm.config import EngineSettings, Lora, Sampling
+from swarm.learn import adapters, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import load_tokenizer
 from swarm.learn.tabular import Tabular
@@ -27,7 +29,6 @@ from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
 from swarm.sample.toy import ToyEngine
 from swarm.sample.vllm import Recipe, VllmEngine
-from swarm.tasks import catalog as tasks
 from swarm.types import Task
 from swarm.weights import Weights
 
@@ -36,14 +37,7 @@ RAGGED = ["52318=", "1=", "777+12345=", "00000="]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    path = tmp_path_factory.mktemp("policy") / "embedded"
-    with pytest.MonkeyPatch.context() as patch:
-        # a high-entropy policy with some end tokens is what these tests want
-        patch.setattr(embedded, "LAST_STEP", 12)
-        source = tasks.source(TaskSettings(name="digit-sums"), 1)
-        embedded.make(path, 1, source.characters, source.example, lambda line: None)
-    return path
+    return undecided_policy.make(tmp_path_factory.mktemp("policy") / "embedded")
 
 
 def hf(folder: Path, temperature: float = 1.0, max_tokens: int = 6) -> HfEngine:
@@ -59,10 +53,6 @@ def toy() -> ToyEngine:
     engine = ToyEngine(weights.from_bytes)
     engine.load(Weights.of(weights.to_bytes(policy.module.state_dict()), 3))
     return engine
-
-
-def rows(c: Completions) -> list[list[int]]:
-    return [row.tolist() for row in np.split(c.tokens, np.cumsum(c.lengths)[:-1])]
 
 
 def same(a: Completions, b: Completions) -> bool:

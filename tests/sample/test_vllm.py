@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe, rows
+from undecided_policy import rows
+from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe
 
 from swarm.learn import model, tiny, tokenization, weights
 from swarm.sample import vllm

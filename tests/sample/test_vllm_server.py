@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe, rows
+from undecided_policy import rows
+from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe
 
 from peers.build import vllm_folder
 from swarm.learn import tiny, tokenization

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from undecided_policy import rows
 
 from peers.build import vllm_folder
 from swarm.config import EngineSettings as Settings
 from swarm.config import Lora, Sampling
 from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
-from swarm.sample.base import Completions, Engine
+from swarm.sample.base import Engine
 from swarm.sample.vllm import Recipe
 from swarm.weights import Weights
 
@@ -58,7 +59,3 @@ class Versions:
         scored = self.learned.logprobs(asked, [row for group in groups for row in rows(group)], TEMPERATURE)
         mine = scored.logp.detach()[scored.mask].numpy()
         return float(np.abs(mine - np.concatenate([group.logprobs for group in groups])).max())
-
-
-def rows(group: Completions) -> list[list[int]]:
-    return [row.tolist() for row in np.split(group.tokens, np.cumsum(group.lengths)[:-1])]
