@@ -23,6 +23,8 @@ from swarm.config import Run
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
+    from peers.build.run_folder import RunFolder
+
 LICENCE = ("license", "license_name", "license_link")
 """Fields of a card that say what a model may be used for."""
 
@@ -40,7 +42,7 @@ def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | 
         raise WrongUsage(f"{repo!r} is no name of a repository: it is name, or owner/name") from error
     run = export.opened(folder)
     if to is not None:
-        _write(folder, repo, to, licence)
+        _write(run, repo, to, licence)
         print(to)
         say(f"{to / 'README.md'} is the card; nothing was uploaded")
         return 0
@@ -51,7 +53,7 @@ def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | 
         there = hub.create_repo(repo, private=not public, exist_ok=True)
     (folder / "cache").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder / "cache", prefix="push-") as place:
-        version = _write(folder, there.repo_id, Path(place), licence)
+        version = _write(run, there.repo_id, Path(place), licence)
         say(f"uploading version {version} to {there}")
         with _told(there.repo_id, str(hub.endpoint)):
             hub.upload_folder(
@@ -63,9 +65,8 @@ def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | 
     return 0
 
 
-def _write(folder: Path, repo: str, target: Path, licence: str | None) -> int:
+def _write(run: RunFolder, repo: str, target: Path, licence: str | None) -> int:
     """Write model and card; returns the version."""
-    run = export.opened(folder)
     exported = export.write(run, target, portable=True)
     known = {"license": licence} if licence else _licence_of_base(run.settings)
     if not known:
