@@ -19,6 +19,7 @@ from dashboard.state import State
 from peers.build.base_model import COMMIT
 from peers.build.run_folder import RunFolder
 from peers.commands.export import Exported
+from peers.runtime.run_figures import quantile
 from swarm import __version__
 from swarm.config import Run
 from swarm.protocol import Role
@@ -145,24 +146,14 @@ def _peers(state: State) -> str:
 
 def _staleness(state: State, settings: Run) -> str:
     """Versions between a group's policy and the one that was trained on it: median, 95th percentile, most."""
-    lags, window = sorted(state.tally.versions.items()), settings.window
+    lags, window = state.tally.versions, settings.window
     if not lags:
         return ""
-    middle, high = (_quantile(lags, share) for share in (0.5, 0.95))
+    middle, high = (quantile(lags, share) for share in (0.5, 0.95))
     return (
         f"groups were {middle} versions old when they were trained on (median), {high} (95th percentile),"
-        f" {lags[-1][0]} (most); the window was {window.versions} versions and {window.seconds:g} s"
+        f" {max(lags)} (most); the window was {window.versions} versions and {window.seconds:g} s"
     )
-
-
-def _quantile(lags: Sequence[tuple[int, int]], share: float) -> int:
-    """The lag that this share of the groups does not exceed; `lags`: (versions, groups), ascending."""
-    left = share * sum(groups for _, groups in lags)
-    for lag, groups in lags:
-        left -= groups
-        if left <= 0:
-            return lag
-    return lags[-1][0]
 
 
 def _accuracy(state: State) -> str:

@@ -9,6 +9,7 @@ so is what a part of a swarm that was cut off trained beside them.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -55,3 +56,14 @@ def _mean(learners: list[Trained]) -> Figures:
     means = {name: total / weights[name] for name, total in sums.items()}
     whole = {"train/groups": sum(one.groups for one in learners), "train/learners": len(learners)}
     return means | {name: float(value) for name, value in whole.items()}
+
+
+def quantile(histogram: Mapping[int, int], share: float) -> float:
+    """The smallest value that at least this share of what was counted does not exceed; not a number where
+    nothing was. `histogram`: value -> how often."""
+    left = share * sum(histogram.values())
+    for value, count in sorted(histogram.items()):
+        left -= count
+        if left <= 0:
+            return value
+    return math.nan

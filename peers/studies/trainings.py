@@ -32,6 +32,7 @@ import msgspec
 
 from peers.build import base_model
 from peers.commands import sim
+from peers.runtime.run_figures import quantile
 from peers.studies.experiments import Row
 from peers.studies.method_names import defined, parsed
 from swarm import config as settings
@@ -292,7 +293,7 @@ class Figures:
             "weight_max": max(
                 (step["weight_max"] for step in self._steps if "weight_max" in step), default=math.nan
             ),
-            "lag_p95": _quantile(self._lags, 0.95),
+            "lag_p95": quantile(self._lags, 0.95),
             "admitted": admitted,
             "refused": self._verdicts.total() - admitted,
             "reached": self.version,
@@ -316,13 +317,3 @@ def _area(points: Sequence[float]) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
-
-
-def _quantile(histogram: Counter[int], share: float) -> float:
-    """The smallest value that at least this share does not exceed."""
-    left = share * histogram.total()
-    for value, count in sorted(histogram.items()):
-        left -= count
-        if left <= 0:
-            return value
-    return math.nan
