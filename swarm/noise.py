@@ -48,6 +48,7 @@ class GroupNoise:
         self._seeds = [seed % (1 << 64) for seed in seeds]
         self._size, self._vocabulary, self._device = size, vocabulary, device
         self._blocks = -(-vocabulary // WORDS)
+        self._keys = torch.tensor([_signed(seed) for seed in self._seeds], device=device)
         self._positions = min(positions, AT_ONCE // (self._blocks * WORDS * size))
         """That one call makes of a whole group on a CPU; 0: each row has a call of its own."""
         self._made = torch.empty(0, 0, 0)
@@ -56,13 +57,12 @@ class GroupNoise:
     def at(self, position: int, rows: Tensor) -> Tensor:
         """(N, V) float32 for the rows (N,) int64."""
         if self._device.type != "cpu":
-            keys = torch.tensor([_signed(seed) for seed in self._seeds], device=self._device)
             first = (position * self._size + rows % self._size) * self._blocks
-            return gumbel(words_on(keys[rows // self._size], first, self._blocks)[:, : self._vocabulary])
+            return _on(self._keys[rows // self._size], first, self._vocabulary)
         if self._positions:
             return self._few(position)[rows]
         places = [(self._seeds[row // self._size], row % self._size, position) for row in rows.tolist()]
-        return gumbel(torch.from_numpy(of_rows(places, self._size, self._vocabulary)))
+        return at_places(places, self._size, self._vocabulary, self._device)
 
     def _few(self, position: int) -> Tensor:
         """(rows of all groups, V): one of several positions that are made together."""
@@ -72,6 +72,22 @@ class GroupNoise:
             drawn = [of_one(seed, positions=self._positions, first=position) for seed in self._seeds]
             self._made = gumbel(torch.from_numpy(np.concatenate(drawn)))
         return self._made[:, position - self._first]
+
+
+def at_places(
+    places: Sequence[tuple[int, int, int]], size: int, vocabulary: int, device: torch.device
+) -> Tensor:
+    """(N, V) float32 at N places: a group's seed, a completion, a position, in groups of `size`."""
+    if device.type == "cpu":
+        return gumbel(torch.from_numpy(of_rows(places, size, vocabulary)))
+    blocks = -(-vocabulary // WORDS)
+    keys = torch.tensor([_signed(seed % (1 << 64)) for seed, _, _ in places], device=device)
+    return _on(keys, torch.tensor([(t * size + g) * blocks for _, g, t in places], device=device), vocabulary)
+
+
+def _on(keys: Tensor, first: Tensor, vocabulary: int) -> Tensor:
+    """(N, V) float32 of N streams from block `first` on, on their device."""
+    return gumbel(words_on(keys, first, -(-vocabulary // WORDS))[:, :vocabulary])
 
 
 def of_group(seed: int, size: int, vocabulary: int, positions: int, first: int = 0) -> NDArray[np.uint32]:

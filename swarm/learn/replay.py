@@ -31,8 +31,7 @@ def margins(
     done = 0
     for logp in policy.distributions([prompt] * len(rows), rows, temperature):
         part = slice(done, done + len(logp))
-        drawn = noise.of_rows(places[part], len(rows), logp.shape[1])
-        scores = logp + noise.gumbel(torch.from_numpy(drawn)).to(logp.device)
+        scores = logp + noise.at_places(places[part], len(rows), logp.shape[1], logp.device)
         taken = scores.gather(1, chosen[part, None].to(logp.device))[:, 0]
         found.append((scores.max(-1).values - taken).cpu().numpy())
         done += len(logp)
