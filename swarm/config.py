@@ -156,7 +156,7 @@ class Window(Section):
     """Most versions between a group's policy and the learner's. A larger window takes more of slow samplers,
     and gradients are further off-policy."""
     seconds: Seconds = 1800.0
-    """Most seconds since the release of a group's policy, whatever its version."""
+    """Most seconds since the release of a group's policy, once the learner is at a later one."""
     drift: Positive = 8.0
     """Nats a token. A group whose mean log-probability at the learner is lower than its sampler's by more is
     not trained on, and a token's ratio is clipped to exp(-2 drift) ... exp(drift). Raise it where staleness

@@ -246,7 +246,7 @@ class TrainedGroups:
         await self._groups.remove(
             one
             for one, (newest, released) in self._segments.items()
-            if newest < oldest or now - released > window.seconds
+            if newest < oldest or (newest < version and now - released > window.seconds)
         )
         await self._steps.remove(one for one, newest in self._step_segments.items() if newest < oldest)
         self._ledger.forget(oldest)

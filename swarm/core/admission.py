@@ -5,7 +5,8 @@ out goes a Judgement. The order of the questions is the order of their cost to a
 repetition, age in versions, origin, age in seconds, room. A group's age is that of a release that its
 publisher signed, never what the sampler says. Rewards are recomputed and compared by the learner, since that
 needs the task. A group that was admitted but outgrows the window before it is trained on is dropped by the
-batcher: nothing older than the window is ever trained.
+batcher: nothing older than the window is ever trained. What the newest policy sampled has no age in seconds,
+whenever that was released: a run whose samplers were away for as long as the window goes on.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Admission:
             return verdict(Verdict.STALE, problem)
         if (problem := unknown_release(group, known)) is not None:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
-        if (problem := _too_old(seconds, self._window)) is not None:
+        if versions and (problem := _too_old(seconds, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
         if full is not None:
             return verdict(Verdict.OVER_QUOTA, full)
@@ -125,7 +126,7 @@ def staleness(group: Group, window: Window, version: int, now: float) -> str | N
         return problem
     if versions < 0:
         return f"{-versions} versions ahead of this learner"
-    return _too_old(seconds, window)
+    return _too_old(seconds, window) if versions else None
 
 
 def _too_old(seconds: float, window: Window) -> str | None:

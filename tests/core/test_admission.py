@@ -75,7 +75,7 @@ def test_the_first_objection_in_the_documented_order_is_the_verdict() -> None:
         judge(group(1, weights=Digest("1" * 64), released=NOW - 99), judges, full="no room")
         is Verdict.UNTRUSTED
     )
-    assert judge(group(1), judges, full="no room", now=NOW + 99) is Verdict.STALE
+    assert judge(group(1), judges, full="no room", version=1, now=NOW + 99) is Verdict.STALE
     assert judge(group(1), judges, full="no room") is Verdict.OVER_QUOTA
     assert judge(group(1), judges) is Verdict.ADMIT
 
@@ -86,8 +86,14 @@ def test_the_window_in_versions_ends_exactly_there(lag: int, stale: bool) -> Non
 
 
 def test_the_window_in_seconds_ends_exactly_there() -> None:
-    assert judge(group(), now=NOW + 60.0) is Verdict.ADMIT
-    assert judge(group(), now=math.nextafter(NOW + 60.0, math.inf)) is Verdict.STALE
+    assert judge(group(), version=1, now=NOW + 60.0) is Verdict.ADMIT
+    assert judge(group(), version=1, now=math.nextafter(NOW + 60.0, math.inf)) is Verdict.STALE
+
+
+def test_what_the_newest_policy_sampled_is_never_too_old() -> None:
+    assert judge(group(), version=0, now=NOW + 3600.0) is Verdict.ADMIT
+    assert staleness(group(), WINDOW, 0, NOW + 3600.0) is None
+    assert staleness(group(), WINDOW, 1, NOW + 3600.0) is not None
 
 
 def test_a_group_of_no_known_release_may_be_judged_again_once_it_is_known() -> None:
@@ -192,7 +198,7 @@ def test_whatever_a_group_says_it_gets_a_verdict_and_is_admitted_only_when_nothi
 
 @given(st.integers(-5, 8), st.floats(-10, 100))
 def test_nothing_outside_the_window_is_ever_admitted(version: int, age: float) -> None:
-    inside = 0 <= version <= WINDOW.versions and age <= WINDOW.seconds
+    inside = version == 0 or (0 < version <= WINDOW.versions and age <= WINDOW.seconds)
     assert (judge(group(released=NOW - age), version=version) is Verdict.ADMIT) <= (
         inside or age == pytest.approx(60.0)
     )
@@ -237,6 +243,6 @@ def test_an_age_is_counted_around_a_publishers_wrong_clock(off: float) -> None:
     assert (young.verdict, young.seconds) == (Verdict.ADMIT, 7.0)
     mine = judges.by_my_clock(told)
     assert mine.times.released == NOW and mine.id == told.id
-    assert staleness(mine, WINDOW, 0, NOW + 59.0) is None and staleness(mine, WINDOW, 0, NOW + 61.0)
+    assert staleness(mine, WINDOW, 1, NOW + 59.0) is None and staleness(mine, WINDOW, 1, NOW + 61.0)
     other = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
-    assert other.judge(told, version=0, full=None, distrust=None, now=NOW + 61.0).verdict is Verdict.STALE
+    assert other.judge(told, version=1, full=None, distrust=None, now=NOW + 61.0).verdict is Verdict.STALE

@@ -31,6 +31,7 @@ from swarm.config import (
     Window,
 )
 from swarm.core.admission import group_id
+from swarm.core.claimed_logprobs import SamplerEvidence
 from swarm.events import (
     Adopted,
     CaughtUp,
@@ -322,11 +323,18 @@ def test_nothing_older_than_the_window_is_trained_on() -> None:
     assert max(lags) <= 6 and max(ages) <= 32
 
 
-def test_a_learner_that_refuses_all_groups_tells_so_without_a_step() -> None:
-    late = Delay(upload=DelayLaw(law="constant", seconds=20.0))
-    told = Told(scenario(1.0, (1, 2), delay=late, window=Window(versions=6, seconds=15.0)))
+def test_a_run_whose_samplers_are_away_for_longer_than_the_window_goes_on() -> None:
+    sides = (("sampler-*",), ("learner-*", "seed-*"))
+    cut, whole = Fault(at=20, fault="partition", between=sides), Fault(at=40, fault="repair", between=sides)
+    told = Told(scenario(1.0, (1, 2), cut, whole, window=Window(seconds=10.0)))
+    assert told.of(Trained, until=20) and told.of(Trained, since=45)
+
+
+def test_a_learner_that_refuses_all_groups_tells_so_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SamplerEvidence, "objection", lambda *_: "nobody is believed")
+    told = Told(scenario(1.0, (1, 2)))
     assert not told.of(Trained)
-    refused = [event.at for event in told.of(Counted) if event.verdicts.get("stale")]
+    refused = [event.at for event in told.of(Counted) if event.verdicts.get("untrusted")]
     assert len(refused) > 3 and refused[0] - EPOCH < 30.0
 
 
