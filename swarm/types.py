@@ -66,6 +66,18 @@ class Verdict(StrEnum):
     UNTRUSTED = "untrusted"
     UNSCORED = "unscored"
     """Its rewards could not be recomputed at the learner."""
+    UNVERIFIED = "unverified"
+    """Its sampler is set aside, since a replay of its groups says that they are not what it claims."""
+
+
+class Noise(StrEnum):
+    """How a group's tokens follow from its seed, so that others can replay them."""
+
+    UNKNOWN = ""
+    GUMBEL = "gumbel"
+    """The argmax of log-probability plus the noise of swarm.noise."""
+    INVERSE = "inverse"
+    """The inverse distribution function at the numbers of swarm.sample.toy."""
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +154,8 @@ class Group(Struct, tag="group"):
     rewards: Annotated[tuple[Finite, ...], Meta(max_length=COMPLETIONS)]
     """(G,) claimed by the sampler; learners recompute them."""
     times: Times
+    noise: Word = ""
+    """A Noise; another word: nobody here can replay it."""
 
 
 class Receipt(Struct, tag="receipt"):

@@ -157,7 +157,11 @@ def sample(engine: HfEngine, completions: int, batch: int, first: int = 0) -> Sa
 
 
 def margins(policy: LanguageModel, drawn: Sampled, temperature: float = 1.0) -> list[list[np.ndarray]]:
-    return [replay.margins(policy, prompt, rows, temperature, seed) for prompt, seed, rows in drawn.rows()]
+    found = []
+    for prompt, seed, rows in drawn.rows():
+        flat = replay.replay(policy, prompt, rows, temperature, seed).margins
+        found.append(np.split(flat, np.cumsum([len(row) for row in rows])[:-1]))
+    return found
 
 
 # --- pace ---------------------------------------------------------------------------------------------------

@@ -38,6 +38,14 @@ REFUSALS = {
             " the swarm's version."
         ),
     ),
+    "unverified": (
+        "a replay of its groups says that they are not what its policy and seed draw, or that it claims false"
+        " log-probabilities: it is set aside",
+        (
+            "Its engine may use another temperature, precision or version; the events say what was found, and"
+            " `swarm verify` replays the evidence."
+        ),
+    ),
     "unscored": (
         (
             "the learners could not compute the rewards of its completions: the reward function fails there,"

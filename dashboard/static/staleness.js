@@ -13,7 +13,7 @@ const WIDTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]; // versions a bar: ro
 const TALL = 150;
 const EDGE = { left: 40, right: 10, top: 14, bottom: 22 };
 const WORST = 12; // samplers shown before "show all"
-const VERDICTS = ["admit", "stale", "duplicate", "over-quota", "malformed", "untrusted", "unscored", "expired"];
+const VERDICTS = ["admit", "stale", "duplicate", "over-quota", "malformed", "untrusted", "unscored", "unverified", "expired"];
 
 export function Staleness() {
   return html`<${Section} id="staleness" title="Staleness" note="how far behind the newest release peers sample and learners train">

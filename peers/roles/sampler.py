@@ -380,8 +380,7 @@ def make_group(
     rewards: Sequence[float],
     times: Times,
 ) -> Group:
-    """Make a group; its id is a hash of what was sampled, so that every delivery of the group has the same
-    id."""
+    """Make a group; its id is a hash of what was sampled: the same in every delivery."""
     tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
     total = len(completions.tokens)
     return Group(
@@ -397,4 +396,5 @@ def make_group(
         logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
         rewards=tuple(rewards),
         times=times,
+        noise=completions.noise,
     )

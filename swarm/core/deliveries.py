@@ -55,6 +55,7 @@ TABLE: dict[Outcome, NextStep] = {
     Verdict.MALFORMED: NextStep.DROPPED,
     Verdict.UNTRUSTED: NextStep.DROPPED,
     Verdict.UNSCORED: NextStep.DROPPED,
+    Verdict.UNVERIFIED: NextStep.DROPPED,
     Verdict.OVER_QUOTA: NextStep.ELSEWHERE,
     DeliveryLoss.REFUSED: NextStep.ELSEWHERE,
     DeliveryLoss.UNREACHABLE: NextStep.AGAIN,

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from swarm.types import Noise
 from swarm.weights import Weights
 
 
@@ -61,6 +62,7 @@ class Completions:
     """(sum T_i,) natural-log probabilities of the distribution that was really sampled."""
     texts: tuple[str, ...]
     """(G,) without special tokens."""
+    noise: Noise = Noise.UNKNOWN
 
 
 class SampleCounts:

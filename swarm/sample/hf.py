@@ -29,6 +29,7 @@ from transformers import DynamicCache
 from swarm.blocks import Blocks
 from swarm.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
+from swarm.types import Noise
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class HfEngine:
                     tokens=tokens[rows][mask[rows]].astype(np.int32),
                     logprobs=logprobs[rows][mask[rows]].astype(np.float32),
                     texts=tuple(texts[rows]),
+                    noise=Noise.GUMBEL,
                 )
             )
         return out

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from swarm.core.auditing import Tolerance
+from swarm.replays import Replayed
 from swarm.sample.base import Completions
+from swarm.types import Noise
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -88,18 +91,55 @@ class ToyEngine:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _group(self, prompt: str, group_size: int, seed: int) -> Completions:
+    def row(self, prompt: str) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities and distribution functions (T, V) of a prompt's completions."""
         bucket = int(prompt) % len(self._cdf)
-        cdf, logp = self._cdf[bucket], self._logp[bucket]
+        return self._logp[bucket], self._cdf[bucket]
+
+    def _group(self, prompt: str, group_size: int, seed: int) -> Completions:
+        logp, cdf = self.row(prompt)
         letters = len(cdf)
-        draws = np.random.Generator(np.random.Philox(key=seed % (1 << 64))).random((group_size, letters, 1))
-        tokens = (draws >= cdf).sum(-1)
+        tokens = (_drawn(seed, group_size, letters)[:, :, None] >= cdf).sum(-1)
         return Completions(
             lengths=(letters,) * group_size,
             tokens=tokens.astype(np.int32).ravel(),
             logprobs=logp[np.arange(letters), tokens].astype(np.float32).ravel(),
             texts=tuple(map(_text, tokens)),
+            noise=Noise.INVERSE,
         )
+
+
+class TableReplay:
+    """A Replay of groups of this engine. Tables are computed alike wherever they are: margins of honest
+    groups are 0."""
+
+    noise = Noise.INVERSE
+    allowed = Tolerance(hard=1e-3, mean=1e-6)
+
+    def __init__(self, decode: Callable[[bytes], Mapping[str, Tensor]], temperature: float = 1.0) -> None:
+        self._engine = ToyEngine(decode, temperature)
+
+    def load(self, weights: Weights) -> None:
+        self._engine.load(weights)
+
+    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
+        """A margin is -log(1 - d), where the uniform number is d away from those that draw the token."""
+        logp, cdf = self._engine.row(prompt)
+        letters = len(cdf)
+        if any(len(row) != letters for row in rows):
+            wrong = np.full(sum(map(len, rows)), np.inf, np.float32)
+            return Replayed(wrong, -wrong)
+        tokens, drawn = np.array(rows), _drawn(seed, len(rows), letters)
+        place, before = np.arange(letters), np.concatenate([np.zeros((letters, 1)), cdf[:, :-1]], 1)
+        away = np.maximum(np.maximum(before[place, tokens] - drawn, drawn - cdf[place, tokens]), 0.0)
+        return Replayed(
+            -np.log1p(-away).astype(np.float32).ravel(), logp[place, tokens].astype(np.float32).ravel()
+        )
+
+
+def _drawn(seed: int, group_size: int, letters: int) -> np.ndarray:
+    """(G, T) uniform numbers, the same for the same seed modulo 2^64."""
+    return np.random.Generator(np.random.Philox(key=seed % (1 << 64))).random((group_size, letters))
 
 
 def _text(tokens: Sequence[int] | np.ndarray) -> str:

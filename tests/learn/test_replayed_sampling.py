@@ -9,8 +9,9 @@ import pytest
 import undecided_policy
 from undecided_policy import rows
 
-from swarm.learn import model, replay, tokenization, weights
+from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
+from swarm.learn.replay import ModelReplay
 from swarm.sample.base import Completions
 from swarm.sample.hf import HfEngine
 
@@ -35,13 +36,18 @@ def replayed(
     folder: Path, groups: list[Completions], temperature: float = 1.0, seed: int = SEED
 ) -> list[float]:
     """The largest margin of each completion."""
-    policy = LanguageModel(model.load_policy(folder), tokenization.load(folder))
-    found = [
-        replay.margins(policy, prompt, rows(group), temperature, seed + i)
-        for i, (prompt, group) in enumerate(zip(PROMPTS, groups, strict=True))
-    ]
-    assert [len(one) for group in found for one in group] == [n for group in groups for n in group.lengths]
-    return [float(one.max()) for group in found for one in group]
+    again = replayer(folder, temperature)
+    found = []
+    for i, (prompt, group) in enumerate(zip(PROMPTS, groups, strict=True)):
+        flat = again.replay(prompt, rows(group), seed + i)
+        found += np.split(flat.margins, np.cumsum(group.lengths)[:-1])
+    return [float(one.max()) for one in found]
+
+
+def replayer(folder: Path, temperature: float = 1.0) -> ModelReplay:
+    tokens = tokenization.load(folder)
+    policy = LanguageModel(model.load_policy(folder), tokens)
+    return ModelReplay(policy, weights.load_into, tokens.ends, 6, temperature)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -71,3 +77,21 @@ def test_who_samples_otherwise_shows_in_most_completions(folder: Path, what: str
     else:
         margins = replayed(folder, sampled(folder, 1e-3))
     assert np.mean(np.array(margins) > HONEST) > 0.5
+
+
+def test_the_log_probabilities_of_a_replay_are_those_that_an_honest_sampler_claims(folder: Path) -> None:
+    groups = sampled(folder)
+    for i, (prompt, group) in enumerate(zip(PROMPTS, groups, strict=True)):
+        found = replayer(folder).replay(prompt, rows(group), SEED + i)
+        np.testing.assert_allclose(found.logprobs, group.logprobs, atol=1e-4)
+
+
+def test_a_completion_that_was_cut_or_goes_on_after_its_end_shows(folder: Path) -> None:
+    again, (end,) = replayer(folder), tokenization.load(folder).ends
+    for prompt, seed, group in zip(PROMPTS, range(SEED, SEED + 4), sampled(folder), strict=True):
+        whole = rows(group)
+        longest = max(whole, key=len)
+        cut = again.replay(prompt, [longest[: len(longest) // 2]], seed)
+        assert cut.margins[-1] == np.inf and np.isfinite(cut.margins[:-1]).all()
+        more = again.replay(prompt, [[5, end, 6, 7]], seed)
+        assert np.isinf(more.margins).tolist() == [False, False, True, True]

@@ -1,0 +1,207 @@
+"""Audits of samplers: whose groups are replayed, what a replay tells, and what follows from it.
+
+    a group that was admitted --drawn by the auditor's own randomness--> replayed (swarm.learn.replay)
+        --Audits--> Finding: honest, undecided, unlikely, off, forged
+                    more audits, or its sampler is set aside: an hour, a day, for good
+
+A token is off when the replay would have drawn another one by more than the tolerance, or gives it another
+log-probability than the sampler claims. Two tokens of a group that are off are a forgery; one alone may be
+bad luck, and after it all groups of its sampler are replayed until SURE were honest: if one of them has a
+token that is off, too, it is a forgery. What is no single token's fault, another temperature, precision or
+version, adds up over a sampler's groups (a CUSUM of margins, which never falls below 0): beyond DRIFT_LIMIT
+the sampler is set aside for an hour, which is no strike. Groups that decide nothing count for nobody.
+
+Rates follow a simulation of samplers that are honest until they are trusted: with SURE = 20 the share of what
+such a sampler poisons is at most 2.2 %; with the rule of BOINC, 10 and then one in the number of those that
+were verified, it is 49 % (docs/trust.md). Not handled here: replays, evidence, who else is told.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from swarm.types import PeerId
+
+SURE = 20
+"""Groups of a sampler that are all replayed; with n verified ones, SURE in n."""
+
+FLOOR = 0.01
+"""Smallest share of a sampler's groups that is replayed."""
+
+COUNT = 2
+"""Tokens of one group that are off in a forgery."""
+
+DECIDING = 8
+"""Tokens of a group that must decide something: a policy that is certain of all others says nothing about
+its sampler."""
+
+DRIFT_LIMIT = 4.0
+"""Nats, summed over a sampler's groups."""
+
+CLAIMED = 0.1
+"""Nats: mean difference of claimed and replayed log-probabilities beyond which an engine computes something
+else. A sampler in bfloat16 has 0.006, one in int8 0.004."""
+
+SET_ASIDE = (3600.0, 86_400.0)
+"""Seconds that follow the first and the second forgery; the third is for good."""
+
+FOREVER = 1e12
+"""Unix seconds: after all runs, and a number that every encoding has."""
+
+REMEMBERED = 4096
+"""Samplers whose audits are remembered; those that were never set aside are forgotten first."""
+
+
+class Finding(StrEnum):
+    """What a replay says of a group."""
+
+    HONEST = "honest"
+    UNDECIDED = "undecided"
+    UNLIKELY = "unlikely"
+    """One token is off."""
+    DRIFTED = "drifted"
+    """No token, but the sampler's groups together."""
+    FORGED = "forged"
+
+
+class Tolerance(NamedTuple):
+    """How far honest replays are apart, for one kind of engine: measured, see docs/trust.md."""
+
+    hard: float
+    """Nats: a token whose margin is larger is off."""
+    mean: float
+    """Nats a token: mean margins below it add nothing to a sampler's drift."""
+
+
+def tolerance(largest: float, mean: float) -> Tolerance:
+    """Of engines whose honest replays had this largest and this mean margin, in nats."""
+    return Tolerance(max(0.5, 5 * largest), max(1e-3, 4 * mean))
+
+
+class Weighed(NamedTuple):
+    """A replay in a few figures."""
+
+    tokens: int
+    deciding: int
+    off: int
+    largest: float
+    """Nats."""
+    drift: float
+    """Nats that the group adds to its sampler's drift; negative where margins are below the tolerance."""
+    claimed: float
+    """Nats: mean difference of claimed and replayed log-probabilities."""
+
+
+class Consequence(NamedTuple):
+    """A sampler is set aside."""
+
+    until: float
+    """Unix seconds; FOREVER: for good."""
+    strikes: int
+    """Forgeries so far."""
+    why: str
+
+
+@dataclass(slots=True)
+class Audited:
+    """What the audits of one sampler say so far."""
+
+    verified: int = 0
+    """Groups that were honest since the last one that was not."""
+    unlucky: bool = False
+    """One of its last groups had a token that is off."""
+    drift: float = 0.0
+    strikes: int = 0
+    aside: Consequence | None = None
+
+
+class Audits:
+    """The audits of all samplers by one auditor."""
+
+    def __init__(self) -> None:
+        self._samplers: OrderedDict[PeerId, Audited] = OrderedDict()
+
+    def rate(self, sampler: PeerId) -> float:
+        """The share of the sampler's groups that is replayed now."""
+        record = self._samplers.get(sampler)
+        return max(FLOOR, min(1.0, SURE / max(1, record.verified))) if record is not None else 1.0
+
+    def drawn(self, sampler: PeerId, rng: random.Random) -> bool:
+        """Whether this group is replayed. `rng` is the auditor's own: nobody else knows what it draws."""
+        return rng.random() < self.rate(sampler)
+
+    def take(self, sampler: PeerId, group: Weighed, now: float) -> tuple[Finding, Consequence | None]:
+        """Take the replay of one group, with what follows from it."""
+        record = self._record(sampler)
+        if group.off >= COUNT or (group.off and record.unlucky):
+            # groups that came before their sampler was set aside are no further strike
+            struck = None if self.aside(sampler, now) else self._strike(record, _forgery(group), now)
+            return Finding.FORGED, struck
+        if group.off:
+            record.verified, record.unlucky = 0, True
+            return Finding.UNLIKELY, None
+        record.drift = max(0.0, record.drift + group.drift)
+        if record.drift > DRIFT_LIMIT or group.claimed > CLAIMED:
+            why, record.verified, record.drift = _drift(group, record.drift), 0, 0.0
+            if self.aside(sampler, now):
+                return Finding.DRIFTED, None
+            record.aside = Consequence(now + SET_ASIDE[0], record.strikes, why)
+            return Finding.DRIFTED, record.aside
+        if group.deciding < DECIDING:
+            return Finding.UNDECIDED, None
+        record.verified += 1
+        record.unlucky = record.unlucky and record.verified < SURE
+        return Finding.HONEST, None
+
+    def aside(self, sampler: PeerId, now: float) -> Consequence | None:
+        """Why the sampler is set aside now, or None."""
+        record = self._samplers.get(sampler)
+        return record.aside if record is not None and record.aside and now < record.aside.until else None
+
+    def pardon(self, sampler: PeerId) -> None:
+        """Forget all that was said of a sampler."""
+        self._samplers.pop(sampler, None)
+
+    def _strike(self, record: Audited, why: str, now: float) -> Consequence:
+        record.verified, record.unlucky, record.drift = 0, False, 0.0
+        record.strikes += 1
+        until = now + SET_ASIDE[record.strikes - 1] if record.strikes <= len(SET_ASIDE) else FOREVER
+        record.aside = Consequence(until, record.strikes, why)
+        return record.aside
+
+    def _record(self, sampler: PeerId) -> Audited:
+        record = self._samplers.setdefault(sampler, Audited())
+        self._samplers.move_to_end(sampler)
+        if len(self._samplers) > REMEMBERED:
+            plain = (peer for peer, each in self._samplers.items() if each.aside is None)
+            del self._samplers[next(plain, next(iter(self._samplers)))]
+        return record
+
+
+def objection(aside: Consequence, now: float) -> str:
+    """Why groups of a sampler that is set aside are refused."""
+    for_how_long = "for good" if aside.until >= FOREVER else f"for another {aside.until - now:.0f} s"
+    return f"set aside {for_how_long}: {aside.why}"
+
+
+def _forgery(group: Weighed) -> str:
+    return (
+        f"{group.off} of {group.tokens} tokens of a group are not what its seed and version draw, or not as"
+        f" probable as it claims: one is {group.largest:.3g} nats off"
+    )
+
+
+def _drift(group: Weighed, drift: float) -> str:
+    if group.claimed > CLAIMED:
+        return (
+            f"the log-probabilities that it claims are {group.claimed:.3g} nats a token off: does its engine"
+            " use another temperature, precision or model?"
+        )
+    return (
+        f"its groups lie together {drift:.3g} nats beside what their seeds draw: does its engine use another"
+        " temperature, precision or version?"
+    )

@@ -1,0 +1,69 @@
+"""What a replay of a group gives, and the port by which auditors get one.
+
+    prompt, rows, seed --Replay--> Replayed --weigh, what the sampler claims--> Weighed (swarm.core.auditing)
+
+Replays are made by swarm.learn.replay under language models, by swarm.sample.toy under the simulator's table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swarm.core.auditing import Tolerance, Weighed
+from swarm.types import Noise
+from swarm.weights import Weights
+
+CERTAIN = -0.01
+"""Log-probability above which a token decides nothing: whatever the seed, it would have been drawn."""
+
+MOST = 1.0
+"""Nats that one token adds to a sampler's drift at most."""
+
+LARGEST = 1000.0
+"""Nats: what is told of a token that could not be drawn at all."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One forward pass over a group's text under the version that it claims."""
+
+    margins: NDArray[np.float32]
+    """(sum T_i,) nats, at least 0: by how much the best token's score exceeds the chosen one's."""
+    logprobs: NDArray[np.float32]
+    """(sum T_i,) natural-log probabilities of the chosen tokens."""
+
+
+class Replay(Protocol):
+    """Replays groups of one kind of noise, under the policy that it loaded last."""
+
+    noise: Noise
+    allowed: Tolerance
+
+    def load(self, weights: Weights) -> None:
+        """Replay under these weights from now on. Raises ValueError for weights of another model, Damaged."""
+        ...
+
+    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
+        """The group with this prompt and seed, whose completions are `rows` (token ids)."""
+        ...
+
+
+def weigh(replayed: Replayed, claimed: Sequence[float] | NDArray[np.float32], allowed: Tolerance) -> Weighed:
+    """The figures of a group whose sampler claims these log-probabilities, (sum T_i,). What is not finite
+    counts as off."""
+    margins = np.nan_to_num(replayed.margins.astype(np.float64), nan=np.inf)
+    differ = np.abs(replayed.logprobs.astype(np.float64) - np.asarray(claimed, np.float64))
+    differ = np.nan_to_num(differ, nan=np.inf)
+    return Weighed(
+        tokens=len(margins),
+        deciding=int((replayed.logprobs < CERTAIN).sum()),
+        off=int(((margins > allowed.hard) | (differ > allowed.hard)).sum()),
+        largest=float(min(max(margins.max(), differ.max()), LARGEST)),
+        drift=float((np.minimum(margins, MOST) - allowed.mean).sum()),
+        claimed=float(np.minimum(differ, MOST).mean()),
+    )

@@ -1,0 +1,180 @@
+"""Audits: rates, what a replay tells, and what follows."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from swarm.core import auditing
+from swarm.core.auditing import Audits, Finding, Tolerance, Weighed
+from swarm.replays import Replayed, weigh
+from swarm.types import PeerId
+
+ALLOWED = Tolerance(hard=0.5, mean=1e-3)
+ME = PeerId("sampler")
+HONEST = Weighed(tokens=64, deciding=60, off=0, largest=0.01, drift=-0.06, claimed=0.006)
+
+
+def off(tokens: int) -> Weighed:
+    return HONEST._replace(off=tokens, largest=3.0)
+
+
+def replayed(*margins: float, logp: float = -1.0) -> Replayed:
+    return Replayed(np.array(margins, np.float32), np.full(len(margins), logp, np.float32))
+
+
+def claims(count: int, said: float = -1.0) -> list[float]:
+    return [said] * count
+
+
+def test_a_token_is_off_beyond_the_tolerance_alone() -> None:
+    found = weigh(replayed(0.0, 0.49, 0.51, 7.0), claims(4), ALLOWED)
+    assert (found.tokens, found.off, found.largest) == (4, 2, 7.0)
+
+
+def test_a_claim_that_is_not_the_replayed_probability_is_off() -> None:
+    assert weigh(replayed(0.0, 0.0), [-1.0, -1.6], ALLOWED).off == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_is_off(value: float) -> None:
+    assert weigh(replayed(value, 0.0), claims(2), ALLOWED).off == 1
+    assert weigh(replayed(0.0, 0.0), [-1.0, value], ALLOWED).off == 1
+
+
+def test_a_token_of_which_the_policy_is_certain_decides_nothing() -> None:
+    assert weigh(replayed(0.0, 0.0, logp=-1e-4), claims(2, -1e-4), ALLOWED).deciding == 0
+
+
+def test_drift_is_what_margins_exceed_the_usual_by_and_no_token_adds_more_than_a_nat() -> None:
+    assert weigh(replayed(0.0, 0.4, 9.0), claims(3), ALLOWED).drift == pytest.approx(0.4 + 1.0 - 3e-3)
+
+
+def test_the_tolerance_follows_honest_replays_and_has_a_least() -> None:
+    assert auditing.tolerance(0.01, 2e-5) == (0.5, 1e-3)
+    assert auditing.tolerance(0.3, 1e-3) == pytest.approx((1.5, 4e-3))
+
+
+def test_all_groups_of_a_newcomer_are_replayed_and_one_in_a_hundred_of_who_was_honest_for_long() -> None:
+    audits = Audits()
+    rates = []
+    for _ in range(4000):
+        rates.append(audits.rate(ME))
+        audits.take(ME, HONEST, 0.0)
+    assert rates[:21] == [1.0] * 21
+    assert rates[100] == pytest.approx(0.2) and rates[-1] == auditing.FLOOR
+
+
+def test_groups_are_drawn_at_the_rate() -> None:
+    audits, rng = Audits(), random.Random(3)
+    for _ in range(200):
+        audits.take(ME, HONEST, 0.0)
+    assert 0.07 < sum(audits.drawn(ME, rng) for _ in range(2000)) / 2000 < 0.13
+
+
+def test_two_tokens_that_are_off_are_a_forgery_and_the_third_one_is_for_good() -> None:
+    audits, now = Audits(), 1000.0
+    lasted = []
+    for _ in range(3):
+        finding, aside = audits.take(ME, off(2), now)
+        assert finding is Finding.FORGED and aside is not None and audits.aside(ME, now) == aside
+        lasted.append(aside.until - now)
+        now = aside.until
+    assert lasted == [3600.0, 86_400.0, auditing.FOREVER - 1000.0 - 90_000.0]
+    last = audits.aside(ME, 1e11)
+    assert last is not None and "for good" in auditing.objection(last, 1e11)
+
+
+def test_groups_that_came_before_their_sampler_was_set_aside_are_no_further_strike() -> None:
+    audits = Audits()
+    audits.take(ME, off(2), 0.0)
+    for _ in range(5):
+        assert audits.take(ME, off(2), 1.0) == (Finding.FORGED, None)
+    aside = audits.aside(ME, 3599.0)
+    assert aside is not None and aside.strikes == 1 and audits.aside(ME, 3600.0) is None
+
+
+def test_who_was_set_aside_comes_back_and_is_replayed_from_the_beginning() -> None:
+    audits = Audits()
+    for _ in range(100):
+        audits.take(ME, HONEST, 0.0)
+    audits.take(ME, off(5), 0.0)
+    assert audits.aside(ME, 3599.0) is not None and audits.aside(ME, 3600.0) is None
+    assert audits.rate(ME) == 1.0
+
+
+def test_one_token_that_is_off_is_bad_luck_until_another_one_follows() -> None:
+    audits = Audits()
+    for _ in range(100):
+        audits.take(ME, HONEST, 0.0)
+    assert audits.take(ME, off(1), 0.0) == (Finding.UNLIKELY, None) and audits.rate(ME) == 1.0
+    for _ in range(auditing.SURE):
+        assert audits.take(ME, HONEST, 0.0)[0] is Finding.HONEST
+    assert audits.take(ME, off(1), 0.0)[0] is Finding.UNLIKELY
+    assert audits.take(ME, HONEST, 0.0)[0] is Finding.HONEST
+    assert audits.take(ME, off(1), 0.0)[0] is Finding.FORGED
+
+
+def test_small_margins_that_add_up_set_a_sampler_aside_without_a_strike() -> None:
+    audits, warmer = Audits(), HONEST._replace(largest=0.3, drift=0.5)
+    found = [audits.take(ME, warmer, 0.0) for _ in range(9)]
+    assert [finding for finding, _ in found] == [Finding.HONEST] * 8 + [Finding.DRIFTED]
+    aside = found[-1][1]
+    assert aside is not None and aside.strikes == 0 and aside.until == 3600.0
+
+
+def test_honest_margins_never_add_up() -> None:
+    audits, rng = Audits(), np.random.default_rng(1)
+    for _ in range(20_000):
+        drift = float(rng.normal(-0.05, 0.05))
+        finding, _ = audits.take(ME, HONEST._replace(drift=drift), 0.0)
+        assert finding is Finding.HONEST
+
+
+def test_claims_that_are_off_on_average_set_a_sampler_aside() -> None:
+    assert Audits().take(ME, HONEST._replace(claimed=0.2), 0.0)[0] is Finding.DRIFTED
+
+
+def test_a_group_that_decides_nothing_verifies_nobody() -> None:
+    audits = Audits()
+    for _ in range(100):
+        assert audits.take(ME, HONEST._replace(deciding=3), 0.0)[0] is Finding.UNDECIDED
+    assert audits.rate(ME) == 1.0
+
+
+def test_many_keys_do_not_make_an_auditor_forget_whom_it_set_aside() -> None:
+    audits = Audits()
+    audits.take(ME, off(2), 0.0)
+    for number in range(auditing.REMEMBERED + 10):
+        audits.take(PeerId(f"key-{number}"), HONEST, 0.0)
+    assert audits.aside(ME, 1.0) is not None
+    assert audits.rate(PeerId("key-0")) == 1.0
+
+
+def test_a_pardon_forgets_all() -> None:
+    audits = Audits()
+    audits.take(ME, off(2), 0.0)
+    audits.pardon(ME)
+    assert audits.aside(ME, 1.0) is None
+
+
+def test_who_is_honest_until_it_is_trusted_poisons_little() -> None:
+    """The worst of several moments to begin, over the groups of its whole life until it is named."""
+    rng, worst = random.Random(7), 0.0
+    for honest in (20, 50, 100, 300):
+        poisoned = total = 0
+        for _ in range(60):
+            audits = Audits()
+            for _ in range(honest):
+                if audits.drawn(ME, rng):
+                    audits.take(ME, HONEST, 0.0)
+                total += 1
+            while audits.aside(ME, 0.0) is None:
+                poisoned, total = poisoned + 1, total + 1
+                if audits.drawn(ME, rng):
+                    audits.take(ME, off(4), 0.0)
+        worst = max(worst, poisoned / total)
+    assert worst < 0.06

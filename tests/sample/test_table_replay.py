@@ -1,0 +1,68 @@
+"""A table's groups are replayed: honest margins are 0, each cheat shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from undecided_policy import rows
+
+from swarm.learn.tabular import Tabular
+from swarm.learn.weights import from_bytes, release_bytes
+from swarm.sample.base import Completions
+from swarm.sample.toy import TableReplay, ToyEngine
+from swarm.weights import Weights
+
+SEED, GROUP = -5, 8
+
+
+def table(seed: int) -> Weights:
+    policy = Tabular()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        policy.module.get_parameter("logits").normal_()
+    return Weights.of(release_bytes(policy.module), seed)
+
+
+def sampled(weights: Weights, temperature: float = 1.0) -> Completions:
+    engine = ToyEngine(from_bytes, temperature)
+    engine.load(weights)
+    return engine.sample(["3"], GROUP, SEED)[0]
+
+
+def margins(group: Completions, weights: Weights, seed: int = SEED, prompt: str = "3") -> np.ndarray:
+    again = TableReplay(from_bytes)
+    again.load(weights)
+    found = again.replay(prompt, rows(group), seed)
+    assert len(found.margins) == len(found.logprobs) == sum(group.lengths)
+    return found.margins
+
+
+def test_an_honest_group_has_no_margin_at_all() -> None:
+    weights = table(1)
+    group = sampled(weights)
+    assert margins(group, weights).max() == 0.0
+    again = TableReplay(from_bytes)
+    again.load(weights)
+    np.testing.assert_array_equal(again.replay("3", rows(group), SEED).logprobs, group.logprobs)
+
+
+def test_another_seed_version_temperature_task_or_token_shows() -> None:
+    weights, limit = table(1), TableReplay.allowed.hard
+    group = sampled(weights)
+    changed = group.tokens.copy()
+    changed[5] = (changed[5] + 1) % 8
+    one = Completions(group.lengths, changed, group.logprobs, group.texts)
+    assert (margins(one, weights) > limit).sum() == 1
+    for found in (
+        margins(group, weights, seed=SEED + 1),
+        margins(group, table(2)),
+        margins(group, weights, prompt="4"),
+        margins(sampled(weights, 0.8), weights),
+    ):
+        assert (found > limit).sum() >= 2
+
+
+def test_completions_of_another_length_than_the_table_s_show() -> None:
+    group = sampled(table(1))
+    longer = Completions((5, *group.lengths[1:]), np.append(group.tokens, 0), group.logprobs, group.texts)
+    assert np.isinf(margins(longer, table(1))).all()
