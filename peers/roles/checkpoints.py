@@ -31,6 +31,8 @@ class Progress(Struct):
     groups: int = 0
     """How many were trained on for it."""
     merged: Merge | None = None
+    stepped: bool = False
+    """By a step of this learner; otherwise it loaded the version."""
 
 
 class Checkpoints:

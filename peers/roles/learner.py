@@ -72,7 +72,7 @@ class LearnerPeer:
             host,
             self.inbox,
             lambda: (learner.version, self.own_release.weights),
-            lambda: [*self._batch, *self.next_gradient.batch],
+            self._under_way,
             folder,
         )
         self.checkpoints = Checkpoints(host, learner, folder, self.trained.saved)
@@ -111,6 +111,9 @@ class LearnerPeer:
                 task.cancel()
         await self.checkpoints.save(self.own_release.made_of)
         self.inbox.report()
+
+    def _under_way(self) -> list[Waiting]:
+        return [*self._batch, *self.next_gradient.batch]
 
     async def _run_rounds(self) -> None:
         command, act = Command.GATHER, self._acts()
@@ -290,7 +293,10 @@ class LearnerPeer:
             self._forget_batch()
             return metrics
         made_of = Progress(
-            parent=self.own_release.weights, learners=len(members), groups=len(self._batch) * len(members)
+            parent=self.own_release.weights,
+            learners=len(members),
+            groups=len(self._batch) * len(members),
+            stepped=True,
         )
         self._record_step(gradient, metrics, start)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot, host.releases.draft)

@@ -26,9 +26,10 @@ from peers.roles.site_exchange import SiteExchange, Taken
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core import site_lists
+from swarm.core.batcher import Waiting
 from swarm.core.rounds import SITES, Cause, Command, Round
 from swarm.core.solo_turns import GOSSIP_SECONDS
-from swarm.core.trained import mark, marks_of
+from swarm.core.trained import mark
 from swarm.learn.site_learner import SiteLearner
 from swarm.protocol import Kind
 from swarm.tasks.base import TaskSource
@@ -94,6 +95,10 @@ class SiteLearnerPeer(LearnerPeer):
     def _where(self) -> tuple[int, Digest]:
         return self.learner.version, self.own_release.weights
 
+    def _under_way(self) -> list[Waiting]:
+        trained = [] if self._trained.contributed else self._trained.batches
+        return [*super()._under_way(), *(item for item, _ in trained)]
+
     # --- at a version ---------------------------------------------------------------------------------------
 
     def _others_wait(self) -> bool:
@@ -138,14 +143,9 @@ class SiteLearnerPeer(LearnerPeer):
             if (cause := super()._interrupted(settled)) is not None:
                 return cause
             if settled and not self._trained.contributed:
-                try:
-                    trained = self._trained
-                    marks = b"".join(mark(item.group.id) for item, _ in trained.batches)
-                    await self.exchange.contribute(trained.groups, trained.weight, marks)
-                except ValueError as error:
-                    host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
+                if (why := await self._contribute()) is not None:
+                    host.emit(events.RoundBroke, version=self.learner.version, reason=why)
                     return Cause.ROUND_BROKE
-                self._trained.contributed = True
             elif settled and self.exchange.undecided and self._may_close(start):
                 await self.exchange.close(run.batch.groups * run.averaging.local_steps)
             else:
@@ -155,6 +155,27 @@ class SiteLearnerPeer(LearnerPeer):
         self._trained.seconds["average"] = host.now() - start
         self._taken = taken
         return Cause.AVERAGED
+
+    async def _contribute(self) -> str | None:
+        """Name what I trained since my version; why not, where it cannot be named."""
+        trained = self._trained
+        if await self.trained.has_after_all([item for item, _ in trained.batches]):
+            await self._undo_steps()
+            return "my version has some of the groups that I trained since: the others are trained again"
+        marks = b"".join(mark(item.group.id) for item, _ in trained.batches)
+        await self.trained.contributed(trained.batches)
+        try:
+            await self.exchange.contribute(trained.groups, trained.weight, marks)
+        except ValueError as error:
+            return str(error)
+        trained.contributed = True
+        return None
+
+    async def _undo_steps(self) -> None:
+        """My version is what I go on from, and the groups that I trained since are back."""
+        await self.host.ports.work.run(Kind.STEP, self.learner.undo_steps)
+        self.trained.undone(self._trained.batches)
+        self._trained = Trained()
 
     def _may_close(self, since: float) -> bool:
         """All that can be expected is here and I am the first of those who contributed; or the time is up,
@@ -199,7 +220,9 @@ class SiteLearnerPeer(LearnerPeer):
                 self.exchange.refuse(str(error))
                 return False
         self.exchange.used(taken)
-        made_of = Progress(parent=self.own_release.weights, learners=len(taken.members), groups=taken.groups)
+        made_of = Progress(
+            parent=self.own_release.weights, learners=len(taken.members), groups=taken.groups, stepped=True
+        )
         scaled = {peer: float(f"{share:.3g}") for peer, share in sorted(taken.scaled.items())}
         host.emit(
             events.Averaged,
@@ -217,9 +240,6 @@ class SiteLearnerPeer(LearnerPeer):
             host.now() - start + (trained.seconds.get("step", 0.0) if mine else 0.0),
         )
         self._begin_version(mine)
-        # an earlier life of mine contributed these
-        listed = {each for marks in taken.marks.values() for each in marks_of(marks)}
-        self._trained.batches = [its for its in self._trained.batches if mark(its[0].group.id) not in listed]
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot)
         if host.ports.me in taken.members:
             self.own_release.begin(snapshot, made_of, taken.members)
@@ -244,13 +264,10 @@ class SiteLearnerPeer(LearnerPeer):
             await self.own_release.packed()
             self.host.beat_now()
             return Cause.LOADED
-        # what a list that I do not know may have is not sent again
-        gone = self._trained.contributed
-        if gone:
-            await self.trained.contributed(self._trained.batches)
         cause = await super().fetch()
         if cause is Cause.LOADED:
-            self._begin_version(mine=gone)
+            # what a list that I do not know may have is not sent again
+            self._begin_version(mine=self._trained.contributed)
         return cause
 
     async def _missed(self) -> Taken | None:

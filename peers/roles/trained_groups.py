@@ -87,8 +87,9 @@ class TrainedGroups:
         under_way: Callable[[], Sequence[Waiting]],
         folder: Path | None,
     ) -> None:
-        """`at()`: my version, and its weights once they are known; `under_way()`: the batches that are
-        learned on. Groups and steps are kept in `folder`; None keeps them in memory alone."""
+        """`at()`: my version, and its weights once they are known; `under_way()`: the groups that are learned
+        on, or that no version has yet. Groups and steps are kept in `folder`; None keeps them in memory
+        alone."""
         run = host.config.run
         limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens).inflated
         room = (2 * run.batch.buffer + run.release.checkpoint_every) * run.batch.groups
@@ -178,9 +179,10 @@ class TrainedGroups:
         self._unread = []
 
     async def contributed(self, batch: Sequence[Scored]) -> None:
-        """These went into my contribution to the next version, of which I know no list: its release may have
-        them, as the others know."""
+        """These go into my contribution to the next version: a release whose list I never know, in this life
+        or the next one, may have them, as the others know."""
         await self._step((), batch, ())
+        self._follows = False  # no step yet
 
     async def _step(
         self, members: Iterable[PeerId], batch: Sequence[Scored], others: Sequence[bytes]
@@ -214,7 +216,10 @@ class TrainedGroups:
         if self._follows:
             self._ledger.name(had, weights)
         self._follows = False
-        self._loaded.put_nowait(Policy(*self._at(), made_of.parent, made_of.merged))
+        policy = Policy(*self._at(), made_of.parent, made_of.merged)
+        if made_of.stepped:
+            self._ledger.resume(policy)
+        self._loaded.put_nowait(policy)
 
     async def run(self) -> None:
         """After each load put my groups where they belong, beside the round, until cancelled: others answer
@@ -230,6 +235,11 @@ class TrainedGroups:
         gone = [item for item in batch if mark(item.group.id) in self._trained]
         self._drop_duplicates(gone)
         self._inbox.batcher.give_back([item for item in batch if item not in gone])
+
+    def undone(self, steps: Sequence[Scored]) -> None:
+        """Steps along these groups are undone: they come back, but for what others have trained."""
+        self._return(steps)
+        self._drop(self._trained & {mark(item.group.id) for item, _ in steps})
 
     async def _place_groups(self, policy: Policy) -> None:
         await self._hear(policy)
@@ -326,7 +336,7 @@ class TrainedGroups:
             raise Refused("only learners of this run are told what was trained")
         if self._follows:
             self._ledger.name(*self._at())
-        steps = self._ledger.told(since)[-TOLD:]
+        steps = self._ledger.told(since, self._host.releases.announced())[-TOLD:]
         while sum(len(step.groups) for step in steps) > TOLD_BYTES:
             del steps[0]
         return wire.encode(TrainedSteps(steps=tuple(steps)))

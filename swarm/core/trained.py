@@ -66,6 +66,12 @@ class TrainedLedger:
         if self.mine and weights and self.mine[-1].version == version and not self.mine[-1].weights:
             self.mine[-1] = replace(self.mine[-1], weights=weights)
 
+    def resume(self, policy: Policy) -> None:
+        """A step of mine made this policy, in an earlier life."""
+        made = [k for k, step in enumerate(self.mine) if step.members and _leads_to(step, policy)]
+        if made:
+            self.mine[made[-1]] = replace(self.mine[made[-1]], weights=policy.weights)
+
     def hear(self, steps: Iterable[TrainedStep]) -> None:
         """Steps of another learner; those that made weights which are known can be found again."""
         self._others |= {(step.version, step.weights): step for step in steps if step.weights}
@@ -76,10 +82,17 @@ class TrainedLedger:
         self.mine = [step for step in self.mine if step.version >= below]
         self._others = {key: step for key, step in self._others.items() if step.version >= below}
 
-    def told(self, since: int) -> list[TrainedStep]:
-        """What another learner is told, from the step to version `since` on."""
+    def told(self, since: int, announced: Iterable[Release]) -> list[TrainedStep]:
+        """What another learner is told, from the step to version `since` on. A step of mine whose weights I
+        do not know, of an earlier life, goes by those of an announced release that its round made."""
+        made = {
+            (one.version, one.weights): replace(step, weights=one.weights)
+            for one in announced
+            for step in self.mine
+            if one.version == step.version and made_by(step.members, step.parent, one) and not step.weights
+        }
         named = {(step.version, step.weights): step for step in self.mine if step.weights}
-        steps = (step for step in (self._others | named).values() if step.version >= since)
+        steps = (step for step in (made | self._others | named).values() if step.version >= since)
         return sorted(steps, key=lambda step: step.version)
 
     def line(self, policy: Policy) -> tuple[set[Point], set[Point]]:
@@ -117,7 +130,12 @@ class TrainedLedger:
             return False  # no step made it
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
-        return not step.weights and point not in self._others
+        named = point in self._others or any(point == (one.version, one.weights) for one in self.mine)
+        return not step.weights and not named
+
+
+def _leads_to(step: TrainedStep, policy: Policy) -> bool:
+    return (step.version, step.parent) == (policy.version, policy.parent)
 
 
 def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
@@ -125,7 +143,9 @@ def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
         return old
     if old.weights:
         return replace(old, members=())
-    return None if old.members in ((), new.members) else old
+    if not old.members:  # contributed: another list than the one of a new step may have it
+        return None if not new.members and {*marks_of(old.groups)} <= {*marks_of(new.groups)} else old
+    return None if old.members == new.members else old
 
 
 def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:

@@ -75,6 +75,10 @@ class SiteLearner(Learner):
         self._local = True
         return self._step(vector)
 
+    def undo_steps(self) -> None:
+        """Forget what was stepped since the version; what earlier contributions did not carry stays."""
+        self._go_on(None)
+
     def contribution(self) -> bytes:
         """What was trained since the version, and what earlier contributions did not carry. Raises
         ValueError when that is not finite."""

@@ -67,9 +67,28 @@ def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_l
     assert lost(mine, 1, "1") == [1]
 
 
-def test_a_contribution_that_nobody_took_into_account_makes_way_for_the_next_try() -> None:
-    mine = ledger(step(1, "0", members=()), step(1, "0", members=(ME, OTHER)))
-    assert [each.members for each in mine.mine] == [(ME, OTHER)]
+def test_a_contribution_makes_way_for_one_that_has_its_groups() -> None:
+    mine = ledger(*(step(1, "0", members=(), groups=bytes([k]) * 8) for k in (1, 2, 1)))
+    assert [each.groups[0] for each in mine.mine] == [2, 1]
+
+
+def test_a_contribution_is_not_in_the_list_that_a_step_of_mine_took_and_may_be_in_another() -> None:
+    mine = ledger(step(1, "0", members=()), step(1, "0", "1", members=(OTHER,), groups=b""))
+    assert lost(mine, 1, "1", "0") == [1]
+    assert [each.members for each in mine.split(Policy(1, digest("2"), digest("0")))[0]] == [()]
+
+
+def test_a_step_before_a_kill_is_told_by_the_release_of_its_round() -> None:
+    of_me = release(version=1, weights=digest("1"), parent=digest("0"), publisher=ME, learners=1)
+    mine = ledger(step(1, "0"))
+    assert not mine.told(0, ())
+    assert [each.weights for each in mine.told(0, (of_me,))] == [digest("1")]
+
+
+def test_a_checkpoint_names_the_step_that_made_it() -> None:
+    mine = ledger(step(1, "0"), step(2, "1"), step(2, "1", members=()), step(3, "2"))
+    mine.resume(Policy(2, digest("2"), digest("1")))
+    assert [each.weights for each in mine.told(0, ())] == [digest("2")]
 
 
 def test_a_step_without_known_weights_counts_where_the_release_is_of_its_round() -> None:
@@ -102,7 +121,7 @@ def test_what_others_stepped_says_which_groups_are_in_the_line() -> None:
     mine.hear([step(2, "1", "2", groups=b"theirs.."), step(2, "1", "e", groups=b"forked..")])
     steps, _ = mine.split(Policy(2, digest("2"), digest("1")))
     assert {each.groups for each in steps} == {bytes([1]) * 8, b"theirs.."}
-    assert {each.weights for each in mine.told(0)} == {digest("1"), digest("2"), digest("e")}
+    assert {each.weights for each in mine.told(0, ())} == {digest("1"), digest("2"), digest("e")}
 
 
 def test_a_step_below_what_is_known_of_the_line_counts_as_trained() -> None:

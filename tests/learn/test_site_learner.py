@@ -115,6 +115,18 @@ def test_what_was_trained_for_a_list_without_it_goes_on_from_the_next_version(fo
     assert late.norm(data) > 0
 
 
+def test_steps_that_are_undone_leave_the_version_and_what_was_not_carried(folder: Path) -> None:
+    one = begun(folder)
+    one.outer_step([Counted(stepped(one, 1), 1.0)], mine=True)
+    version, owed = masters(one), one._residual.clone()
+    for seed in (2, 3):
+        one.step_locally(torch.randn(one.size, generator=torch.Generator().manual_seed(seed)))
+    assert not torch.equal(masters(one), version)
+    one.undo_steps()
+    assert torch.equal(masters(one), version) and torch.equal(one._residual, owed)
+    assert one.norm(one.contribution()) > 0  # what was owed before
+
+
 def test_a_learner_that_missed_a_list_follows_the_release_and_keeps_its_local_steps(folder: Path) -> None:
     late, other = begun(folder), begun(folder)
     start = masters(late)

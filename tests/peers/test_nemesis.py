@@ -80,9 +80,37 @@ KEPT = (
             Fault(at=14.6, fault="crash", peer="learner-1", step="announced"),
         ),
     ),
+    Plan(
+        seed=156,
+        peers={"seed": 1, "learner": 2, "sampler": 2},
+        mode="sites",
+        faults=(
+            Fault(at=7.8, fault="bounce", peer="learner-1", down=3.6),
+            Fault(at=17.1, fault="bounce", peer="learner-0", down=6.0),
+            Fault(at=17.1, fault="bounce", peer="learner-1", down=6.7),
+        ),
+    ),
+    Plan(
+        seed=156,
+        peers={"seed": 1, "learner": 3, "sampler": 2},
+        mode="sites",
+        faults=(
+            Fault(at=7.8, fault="bounce", peer="learner-1", down=3.6),
+            Fault(at=17.1, fault="bounce", peer="learner-0", down=6.0),
+            Fault(at=17.1, fault="bounce", peer="learner-1", down=6.7),
+        ),
+    ),
+    Plan(
+        seed=33,
+        peers={"seed": 1, "learner": 1, "sampler": 1},
+        mode="sites",
+        faults=(Fault(at=9.8, fault="clock", peer="learner-0", seconds=-3600.0),),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
-that one after its return. At sites one announces a list and its release that nobody can have, and is gone."""
+that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
+One contributes, dies, and trains again what a list has of it; or those who took that list died since, too. A
+lone learner's clock jumps: its own release is older than the window."""
 
 
 @pytest.mark.parametrize("script", KEPT)
