@@ -44,7 +44,9 @@ class CommonRound:
         self.members: frozenset[PeerId] = frozenset()
         """Of the last round; me where I was alone."""
         self.marks: Mapping[PeerId, bytes] = {}
-        """Of the members' groups."""
+        """Of the groups of those members whose gradients count."""
+        self.counts = True
+        """My gradient does: no other member's is of one of its groups."""
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
 
@@ -62,7 +64,7 @@ class CommonRound:
         # the others cannot use a gradient of weights that are not the release's
         if self._own_release.is_overtaken():
             return Cause.AHEAD_SEEN
-        self.members, self.marks = frozenset([host.ports.me]), {}
+        self.members, self.marks, self.counts = frozenset([host.ports.me]), {}, True
         if not others:
             self._report.seconds["average"] = host.now() - start
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
@@ -91,7 +93,11 @@ class CommonRound:
             # one that had its gradient before the round waits for those that compute theirs
             early = host.now() < self._patient_until and self._other_learners.are_learning()
             return Cause.ROUND_BROKE if early else await self._without_round()
-        self.members, self.marks = outcome.members, outcome.marks
+        self.members, self.marks, self.counts = (
+            outcome.members,
+            outcome.marks,
+            host.ports.me in outcome.marks,
+        )
         host.traffic.averaged(outcome.exchanged)
         host.emit(
             events.Averaged,

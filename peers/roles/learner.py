@@ -281,7 +281,8 @@ class LearnerPeer:
     async def step(self) -> Cause:
         host, gradient, members = self.host, self._gradient, self._common_round.members
         assert gradient is not None
-        await self.trained.stepped(members, self.inbox.scored(self._batch), self._common_round.marks)
+        mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
+        await self.trained.stepped(members, mine, self._common_round.marks)
         await self.next_gradient.idle()
         await self.other_learners.give_way(members, self.own_release.is_ahead)
         # a second release of one version would be useless
@@ -310,12 +311,17 @@ class LearnerPeer:
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
-        """Emit the events of a step, count its groups, and drop its batch."""
+        """Emit the events of a step, count its groups, and drop its batch; one that another member has a
+        group of comes back without that."""
         version, members = self.learner.version, self._common_round.members
         self._faults.recovered()
-        self._report.emit(self._batch, self._checks, gradient, metrics, version, len(members), start)
         self.round_totals.report_mismatch(version, members)
-        self._drop_batch()
+        if self._common_round.counts:
+            self._report.emit(self._batch, self._checks, gradient, metrics, version, len(members), start)
+            self._drop_batch()
+        else:
+            self._report.trained(0, metrics, version, len(members), self.host.now() - start)
+            self._give_back_batch()
         self.inbox.report()
 
     def _drop_batch(self) -> None:

@@ -195,17 +195,18 @@ class SiteExchange:
             await self._host.ports.clock.sleep(RETRY)
             return
         try:
-            norm = await self._host.ports.work.run(Kind.PATCH, self._norm, found.whole)
+            norm, marks = await self._host.ports.work.run(Kind.PATCH, self._read_contributed, found.whole)
         except ValueError as error:
             gathered.useless.add(one.learner)
             reason = f"contribution to version {one.version}: {error}"
             self._host.emit(events.Rejected, sender=one.learner, kind=Service.CONTRIBUTIONS, reason=reason)
         else:
-            gathered.norms[one.learner] = norm
+            gathered.norms[one.learner], gathered.marks[one.learner] = norm, marks
         self._host.move()
 
-    def _norm(self, data: bytes) -> float:
-        return self._learner.norm(wire.decode(data, Contributed).values)
+    def _read_contributed(self, data: bytes) -> tuple[float, bytes]:
+        contributed = wire.decode(data, Contributed)
+        return self._learner.norm(contributed.values), contributed.groups
 
     def _largest(self) -> int:
         """Bytes of a contribution at most."""
@@ -240,7 +241,7 @@ class SiteExchange:
         )
         self._blobs.hold(one.version, blocks)
         gathered.name(one, self._host.now())
-        gathered.norms[me] = norm
+        gathered.norms[me], gathered.marks[me] = norm, marks[: MARK_BYTES * CONTRIBUTED]
         self._mine = self._host.seal(one, RELEASE_LIMIT)
         await self._say(Topic.CONTRIBUTION, self._mine)
 

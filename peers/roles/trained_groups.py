@@ -7,8 +7,8 @@
                    my groups not in it -> back to the batcher, from memory, or after a restart from the disk
 
 So a group that another learner trained first is a duplicate here, and one whose step was lost (in a crash, to
-a better release, at the smaller half of a split swarm) is trained again while it is inside the window. Not
-handled: two members of one round that bring the same group to it: it counts twice in that round.
+a better release, at the smaller half of a split swarm) is trained again while it is inside the window. Of two
+members that bring one group to a round, one counts (swarm.core.standing).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.core.releases import publishers
-from swarm.core.standing import Claim, standings
+from swarm.core.standing import Claim, once, standings
 from swarm.site_types import Contribution, ListEntry
 from swarm.types import Digest, PeerId
 
@@ -43,6 +43,8 @@ class Gathered:
     """When each was named here first."""
     norms: dict[PeerId, float] = field(default_factory=dict)
     """Of those that are here and can be added up."""
+    marks: dict[PeerId, bytes] = field(default_factory=dict)
+    """Of the groups that those were trained on."""
     useless: set[PeerId] = field(default_factory=set)
     """Whose bytes are no contribution."""
 
@@ -97,10 +99,15 @@ def turn(gathered: Gathered, incarnations: Mapping[PeerId, int], me: PeerId) -> 
 
 
 def entries(gathered: Gathered, usual: float, groups: int) -> tuple[ListEntry, ...]:
-    """The list of what is here, in the order of the learners' ids. `usual`: median norm of the lists before;
+    """The list of what is here, in the order of the learners' ids; of two with the same group the first one
+    alone: the other learner trains its other groups again. `usual`: median norm of the lists before;
     `groups`: those of a version over all learners."""
-    here = sorted(gathered.norms)
-    claims = [Claim(gathered.named[peer].weight, gathered.norms[peer], usual) for peer in here]
+    every = sorted(gathered.norms)
+    claims = once(
+        [Claim(gathered.named[peer].weight, gathered.norms[peer], usual) for peer in every],
+        [gathered.marks.get(peer, b"") for peer in every],
+    )
+    here = {peer: claim for peer, claim in zip(every, claims, strict=True) if claim.weight > 0}
     return tuple(
         ListEntry(
             learner=peer,
@@ -110,7 +117,7 @@ def entries(gathered: Gathered, usual: float, groups: int) -> tuple[ListEntry, .
             weight=judged.weight,
             share=judged.share,
         )
-        for peer, judged in zip(here, standings(claims, groups), strict=True)
+        for peer, judged in zip(here, standings([*here.values()], groups), strict=True)
     )
 
 

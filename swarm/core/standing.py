@@ -14,6 +14,9 @@ smaller gradient is the reference, and a learner whose groups all had equal rewa
 the others. A single gradient is compared with the rounds before alone; without any it has full weight, since
 training on sparse rewards begins that way.
 
+A group counts once: of two gradients that are of one group, the second one has no weight. A sampler whose
+receipt was lost with its learner may have brought it to both.
+
 Not handled: a gradient of an ordinary norm in a wrong direction, which a minority of members can dilute and
 cannot turn while it is beyond FAR or near the median; one of two members is never outvoted.
 """
@@ -25,6 +28,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import NamedTuple
+
+from swarm.core.trained import marks_of
 
 FAR = 5.0
 """Times the median from which a gradient is scaled down. In simulated runs of four honest learners with one
@@ -55,6 +60,18 @@ class Standing(NamedTuple):
     weight: float
     share: float
     """Factor of its gradient: 1, or less when its norm is far beyond the usual."""
+
+
+def once(claims: Sequence[Claim], marks: Sequence[bytes]) -> list[Claim]:
+    """The claims, in their order, without the weight of those whose gradient is of a group that one before
+    has. `marks`: of each gradient's groups (swarm.core.trained)."""
+    counted, found = set[bytes](), list[Claim]()
+    for claim, packed in zip(claims, marks, strict=True):
+        its = {*marks_of(packed)} if claim.weight > 0 else set()
+        again = not counted.isdisjoint(its)
+        found.append(claim._replace(weight=0.0) if again else claim)
+        counted |= set() if again else its
+    return found
 
 
 def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:

@@ -130,8 +130,15 @@ class TrainedLedger:
             return False  # no step made it
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
-        named = point in self._others or any(point == (one.version, one.weights) for one in self.mine)
-        return not step.weights and not named
+        return not (step.weights or self._is_told(point, announced))
+
+    def _is_told(self, point: Point, announced: Sequence[Release]) -> bool:
+        """Which groups a release has is known: another learner said so, or I took its step."""
+        return point in self._others or any(
+            point == (one.version, one.weights)
+            or any(made_by(one.members, one.parent, release) for release in announced)
+            for one in self.mine
+        )
 
 
 def _leads_to(step: TrainedStep, policy: Policy) -> bool:

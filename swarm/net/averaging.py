@@ -38,7 +38,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
 from swarm.core import shares
-from swarm.core.standing import Claim
+from swarm.core.standing import Claim, once
 from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
 from swarm.net.matching import MatchError, Matching, read_announcement
@@ -111,7 +111,7 @@ class Ended(Message):
     scaled: dict[str, float] = {}
     """Share of a gradient that was scaled down, by member."""
     marks: dict[str, bytes] = {}
-    """What each member announced."""
+    """What each member announced whose gradient counts."""
 
 
 FromParent = Order | Leave
@@ -260,8 +260,10 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         lines = [one.line for one in told.values()]
         size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
         # A claim is what a member announced while the group formed, so that all reducers use the same one.
+        judged = once([one.claim for one in told.values()], [one.marks for one in told.values()])
+        claims = dict(zip(told, judged, strict=True))
         runner = Runner(
-            claims={peer: one.claim for peer, one in told.items()},
+            claims=claims,
             groups=self._setup.groups,
             codec=codec,
             p2p=self._p2p,
@@ -286,7 +288,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             exchanged=runner.exchanged(),
             scaled=runner.scaled(),
             norms={str(peer): one.norm for peer, one in told.items()},
-            marks={str(peer): one.marks for peer, one in told.items()},
+            marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
         )
 
     @contextmanager

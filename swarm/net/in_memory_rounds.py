@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from swarm.config import Averaging
 from swarm.core import shares
-from swarm.core.standing import Claim, Standing, Usual, standings
+from swarm.core.standing import Claim, Standing, Usual, once, standings
 from swarm.net.ports import Average, RoundLost
 from swarm.types import PeerId
 
@@ -168,13 +168,14 @@ class Meeting:
         if not sum(seat.claim.weight for seat in seats) > 0:
             self._break("the members' weights sum to nothing")
             return
-        judged, reduced = standings([seat.claim for seat in seats], self._groups), self._reduced()
+        claims = once([seat.claim for seat in seats], [seat.marks for seat in seats])
+        judged, reduced = standings(claims, self._groups), self._reduced()
         _average(seats, judged)
         self._end()
         now = asyncio.get_running_loop().time()
         members = frozenset(seat.peer for seat in seats)
         scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
-        marks = {seat.peer: seat.marks for seat in seats}
+        marks = {seat.peer: seat.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0}
         for seat in seats:
             mine = reduced[seat.peer]
             passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}

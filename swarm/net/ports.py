@@ -153,7 +153,7 @@ class Average:
     scaled: Mapping[PeerId, float] = field(default_factory=dict)
     """Member -> factor, for each gradient that was scaled down (swarm.core.standing)."""
     marks: Mapping[PeerId, bytes] = field(default_factory=dict)
-    """Member -> what it said of its groups."""
+    """Member whose tensors count -> what it said of its groups."""
 
 
 class Averager(Protocol):
@@ -175,10 +175,11 @@ class Averager(Protocol):
         groups.
 
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
-        are the other learners that may take part. All members get each other's `marks`, at most MARK_BYTES *
-        MARKED bytes: which groups the tensors are of (swarm.core.trained). `deadline` is in seconds from now
-        and always holds. None when nobody came (tensors unchanged). Raises RoundLost when the round broke or
-        `tensors` are not finite (tensors unchanged).
+        are the other learners that may take part. `marks`, at most MARK_BYTES * MARKED bytes, tell which
+        groups the tensors are of (swarm.core.trained); of two members with the same group one counts, and
+        all get the marks of those that count. `deadline` is in seconds from now and always holds. None when
+        nobody came (tensors unchanged). Raises RoundLost when the round broke or `tensors` are not finite
+        (tensors unchanged).
         """
         ...
 

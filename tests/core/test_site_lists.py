@@ -50,6 +50,12 @@ def listed(**changes: Any) -> ListEntry:
     return msgspec.structs.replace(good, **changes)
 
 
+def test_of_two_contributions_with_one_group_one_is_listed() -> None:
+    found = gathered(A, B, C, A=1.0, B=1.0, C=1.0)
+    found.marks |= {A: b"group..1group..2", B: b"group..2group..3", C: b"group..3"}
+    assert [(one.learner, one.weight) for one in entries(found, 0.0, 16)] == [(A, 8.0), (C, 8.0)]
+
+
 def test_of_a_learner_the_first_contribution_counts() -> None:
     found = gathered(A)
     assert not found.name(named(A), 101.0)  # said again

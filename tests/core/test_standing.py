@@ -17,6 +17,7 @@ from swarm.core.standing import (
     Standing,
     Usual,
     largest_mean_norm,
+    once,
     standings,
 )
 
@@ -27,6 +28,18 @@ CLAIMS = st.lists(
 
 def shares(norms: list[float], usual: float = 0.0) -> list[float]:
     return [one.share for one in standings([Claim(1.0, norm, usual) for norm in norms], 8)]
+
+
+def test_of_gradients_of_one_group_the_first_has_weight_and_one_without_weight_takes_none_from_others() -> (
+    None
+):
+    marks = [b"group..1", b"group..1group..2", b"group..2", b""]
+    told = [Claim(weight, 1.0, 1.0) for weight in (1.0, 2.0, 3.0, 4.0)]
+    assert [claim.weight for claim in once(told, marks)] == [1.0, 0.0, 3.0, 4.0]
+    told[0] = told[0]._replace(weight=0.0)
+    assert [claim.weight for claim in once(told, marks)] == [0.0, 2.0, 0.0, 4.0]
+    judged = standings(once(told, marks), 8)
+    assert [one.weight for one in judged] == [0.0, 2.0, 0.0, 4.0]
 
 
 @pytest.mark.parametrize("members", [2, 3, 4, 8])

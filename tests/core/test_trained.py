@@ -78,6 +78,13 @@ def test_a_contribution_is_not_in_the_list_that_a_step_of_mine_took_and_may_be_i
     assert [each.members for each in mine.split(Policy(1, digest("2"), digest("0")))[0]] == [()]
 
 
+def test_a_contribution_is_not_in_the_release_of_a_list_that_an_earlier_life_took() -> None:
+    of_other = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
+    took = step(1, "0", members=(OTHER,), groups=b"theirs..")
+    mine = ledger(step(1, "0", members=()), took, releases=(of_other,))
+    assert mine.split(Policy(1, digest("1"), digest("0"))) == ([took], [mine.mine[0]])
+
+
 def test_a_step_before_a_kill_is_told_by_the_release_of_its_round() -> None:
     of_me = release(version=1, weights=digest("1"), parent=digest("0"), publisher=ME, learners=1)
     mine = ledger(step(1, "0"))

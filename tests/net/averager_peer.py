@@ -51,10 +51,16 @@ async def average(mine, tensors, command):
     answer = {}
     try:
         got = await mine.average(
-            command["version"], tensors, command["weight"], command["peers"], command["deadline"]
+            command["version"],
+            tensors,
+            command["weight"],
+            command["peers"],
+            command["deadline"],
+            bytes.fromhex(command.get("marks", "")),
         )
         answer["members"] = None if got is None else sorted(got.members)
         answer["exchanged"] = None if got is None else dict(got.exchanged)
+        answer["counting"] = None if got is None else sorted(got.marks)
         answer["scaled"] = None if got is None else dict(got.scaled)
     except RoundLost as error:
         answer["lost"] = str(error)

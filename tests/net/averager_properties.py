@@ -18,14 +18,17 @@ async def meet(
     values: Sequence[float],
     weights: Sequence[float],
     deadline: float = 30.0,
+    marks: Sequence[bytes] = (),
 ) -> Any:
     """Everybody averages [value, 2 value, ...] with everybody; returns (outcomes, tensors)."""
     tensors = [torch.arange(1, 6, dtype=torch.float32) * value for value in values]
     calls = [
         peer.averager.average(
-            version, [tensor], weight, [other.me for other in peers if other is not peer], deadline
+            version, [tensor], weight, [other.me for other in peers if other is not peer], deadline, its
         )
-        for peer, tensor, weight in zip(peers, tensors, weights, strict=True)
+        for peer, tensor, weight, its in zip(
+            peers, tensors, weights, marks or [b""] * len(peers), strict=True
+        )
     ]
     return await asyncio.gather(*calls, return_exceptions=True), tensors
 
@@ -40,6 +43,17 @@ async def members_end_with_the_same_weighted_mean(peers: Sequence[Any]) -> None:
         assert all(size > 0 for size in outcome.exchanged.values())
         torch.testing.assert_close(tensor, torch.arange(1, 6) * mean, rtol=1e-3, atol=1e-3)
         assert tensor.numpy().tobytes() == tensors[0].numpy().tobytes()
+
+
+async def of_two_members_with_one_group_one_counts(peers: Sequence[Any]) -> None:
+    outcomes, tensors = await meet(
+        peers, 14, [1.0, 3.0], [1.0, 1.0], marks=[b"group..1", b"group..1group..2"]
+    )
+    (counts,) = outcomes[0].marks
+    value = 1.0 if counts == peers[0].me else 3.0
+    for outcome, tensor in zip(outcomes, tensors, strict=True):
+        assert outcome.members == {peer.me for peer in peers} and outcome.marks.keys() == {counts}
+        torch.testing.assert_close(tensor, torch.arange(1, 6) * value, rtol=1e-3, atol=1e-3)
 
 
 async def alone_there_is_no_average(peer: Any, stranger: Any) -> None:

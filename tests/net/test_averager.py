@@ -64,9 +64,16 @@ class Peer:
         self.tell(**command)
         return self.hear()
 
-    def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0):
-        others = [peer.me for peer in peers if peer is not self]
-        self.tell(do="average", version=version, fill=fill, weight=weight, peers=others, deadline=deadline)
+    def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0, marks=b""):
+        self.tell(
+            do="average",
+            version=version,
+            fill=fill,
+            weight=weight,
+            peers=[peer.me for peer in peers if peer is not self],
+            deadline=deadline,
+            marks=marks.hex(),
+        )
 
     def crash(self):
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -298,6 +305,17 @@ def test_a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(
     assert all(
         answer["scaled"].keys() == {trio[1].me} and answer["scaled"][trio[1].me] < 1e-4 for answer in answers
     )
+
+
+def test_of_two_members_with_one_group_one_counts(trio):
+    version = next(versions)
+    for peer, fill, marks in zip(trio, (1.0, 2.0, 4.0), (b"group..1", b"group..2", b"group..2"), strict=True):
+        peer.begin(version, trio, fill, 1.0, marks=marks)
+    answers = [peer.hear() for peer in trio]
+    (left_out,) = {peer.me for peer in trio} - {*answers[0]["counting"]}
+    assert left_out in (trio[1].me, trio[2].me)
+    assert all(answer["counting"] == answers[0]["counting"] for answer in answers)
+    assert_averaged(answers, trio, 1.5 if left_out == trio[2].me else 2.5)
 
 
 def test_values_that_float16_does_not_hold_are_averaged(trio):

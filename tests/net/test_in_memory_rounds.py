@@ -32,6 +32,11 @@ def test_members_end_with_the_same_weighted_mean() -> None:
     )
 
 
+def test_of_two_members_with_one_group_one_counts() -> None:
+    promise = averager_properties.of_two_members_with_one_group_one_counts
+    with_peers(lambda network, links, a, b, c: promise([a, b]))
+
+
 def test_alone_there_is_no_average() -> None:
     with_peers(lambda network, links, a, b, c: averager_properties.alone_there_is_no_average(a, b.me))
 
