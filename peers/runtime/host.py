@@ -111,6 +111,8 @@ class Host:
         self._beat_due, self._beats, self._seq = False, Changes(), 0
         self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
         self._collected = asyncio.Event()
+        self._author: PeerId | None = None
+        """Of the gossip that is read now: nobody may say again what another one signed."""
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.bus.add(self._collect)
 
@@ -234,11 +236,13 @@ class Host:
         await self.listen(Topic.BEAT_SAMPLER, self.hear_beat)
 
     async def listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
-        """Hand each message of a topic to `take` until cancelled; a WireError of it becomes a Rejected
-        event."""
+        """Hand each message of a topic to `take` until cancelled; a WireError of it becomes a Rejected event.
+        Who says again what another one signed is not heard: gossip names the author of each message."""
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
+                self._author = sender
                 self.take(take, name, sender, data)
+                self._author = None
 
     def take(self, take: Callable[[bytes], object], kind: str, sender: PeerId, data: bytes) -> None:
         try:
@@ -248,7 +252,10 @@ class Host:
 
     def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[wire.Opened, T]:
         """Open a frame of this run, and decode it. Raises WireError for everything else."""
-        return self.frames.read(data, limit, kind)
+        opened, noun = self.frames.read(data, limit, kind)
+        if self._author not in (None, opened.sender):
+            raise wire.WireError(f"it is signed by {opened.sender}, who did not say it")
+        return opened, noun
 
     def hear_beat(self, data: bytes) -> None:
         opened, beat = self.read(data, BEAT_LIMIT, Beat)
@@ -276,10 +283,7 @@ class Host:
         for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
-            if (
-                isinstance(event, events.Evaluated)
-                and (why := self.distrust(opened, Role.EVALUATOR)) is not None
-            ):
+            if isinstance(event, events.Evaluated) and (why := self.distrust(opened, Role.EVALUATOR)):
                 raise wire.WireError(f"evaluation: {why}")
             if event.peer != self.ports.me:
                 self.bus.emit(event)

@@ -1,9 +1,10 @@
 """The roster: which peers are alive and which learners take groups, from heartbeats and receipts.
 
 A heartbeat of a newer incarnation, or a later one of the same, replaces the known one; old heartbeats that
-gossip delivers late are ignored. A peer that is silent for longer than the run's patience is lost until it is
-heard again. A learner that does not take a group gets nothing for a pause, then one group at a time until it
-takes one; the pause grows while it takes none.
+gossip delivers late are ignored, and so is a single one of long ago by a peer that nobody here knows: that
+one may be gone. A peer that is silent for longer than the run's patience is lost until it is heard again. A
+learner that does not take a group gets nothing for a pause, then one group at a time until it takes one; the
+pause grows while it takes none.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from swarm.core.deliveries import pause
+from swarm.limits import RECORD_SECONDS
 from swarm.protocol import ROLES, Role
 from swarm.types import Beat, PeerId
 
@@ -48,12 +50,17 @@ class KnownPeer:
 
 
 REMEMBERED = 1024
-"""Departed peers whose last heartbeat is remembered: a late one arrives within seconds. Peers whose clocks
-are remembered: releases outlive their publishers."""
+"""Departed peers whose last heartbeat is remembered, of members and of others each: a late one arrives within
+seconds, and any number of strangers that come and go makes nobody forget a member. Peers whose clocks are
+remembered: releases outlive their publishers."""
 
 CLOCK = 60.0
 """Seconds by which clocks may differ before ages are counted around it: gossip delays a heartbeat by seconds,
 and a window has half an hour."""
+
+GHOST = RECORD_SECONDS + CLOCK
+"""Seconds by which the first heartbeat of a peer may be late: the board keeps one for two minutes. Who is
+later is gone, or has a wrong clock: then the next heartbeat is as late."""
 
 CLOCKS = 8
 """Heartbeats by which a clock is judged: the one that came soonest tells most."""
@@ -71,9 +78,14 @@ class Roster:
     def __init__(self, patience: float, rng: random.Random) -> None:
         self._patience, self._rng = patience, rng
         self._known: dict[PeerId, KnownPeer] = {}
-        self._left: OrderedDict[PeerId, tuple[int, int]] = OrderedDict()
-        """Departed peer -> incarnation and number of its last heartbeat: gossip may deliver an older one
-        later."""
+        self._left: dict[bool, OrderedDict[PeerId, tuple[int, int]]] = {
+            True: OrderedDict(),
+            False: OrderedDict(),
+        }
+        """Is it a member by its role? -> departed peer -> incarnation and number of its last heartbeat:
+        gossip may deliver an older one later."""
+        self._late: OrderedDict[PeerId, tuple[int, int, float]] = OrderedDict()
+        """Peer that is not known -> incarnation and number of a heartbeat that was late, and by how much."""
         self._clocks: OrderedDict[PeerId, tuple[int, deque[float]]] = OrderedDict()
         """Peer -> incarnation, and how far its clock was ahead of mine when its last heartbeats arrived."""
 
@@ -89,12 +101,12 @@ class Roster:
         return known.beat if known else None
 
     def hear(self, peer: PeerId, beat: Beat, now: float) -> bool:
-        """Record a heartbeat. False when it is older than the known one."""
+        """Record a heartbeat. False when it is older than the known one, or than a peer can be that nobody
+        here knows."""
         known = self._known.get(peer)
-        newest = (
-            (known.beat.incarnation, known.beat.seq) if known is not None else self._left.get(peer, (-1, -1))
-        )
-        if (beat.incarnation, beat.seq) <= newest:
+        if (beat.incarnation, beat.seq) <= self._newest(peer) or (
+            known is None and self._is_ghost(peer, beat, now)
+        ):
             return False
         credit = share(beat.credit, beat.takers, self._rng)
         if known is None:
@@ -102,6 +114,23 @@ class Roster:
         else:
             known.beat, known.heard, known.credit = beat, now, credit
         self._time(peer, beat, now)
+        return True
+
+    def _newest(self, peer: PeerId) -> tuple[int, int]:
+        if (known := self._known.get(peer)) is not None:
+            return known.beat.incarnation, known.beat.seq
+        return max(left.get(peer, (-1, -1)) for left in self._left.values())
+
+    def _is_ghost(self, peer: PeerId, beat: Beat, now: float) -> bool:
+        late = now - beat.at + self.ahead(peer)
+        if late <= GHOST:
+            return False
+        before = self._late.get(peer, (0, 0, math.inf))
+        if beat.incarnation == before[0] and beat.seq > before[1] and abs(late - before[2]) <= CLOCK:
+            return False
+        self._late[peer] = beat.incarnation, beat.seq, late
+        if len(self._late) > REMEMBERED:
+            self._late.popitem(last=False)
         return True
 
     def _time(self, peer: PeerId, beat: Beat, now: float) -> None:
@@ -128,9 +157,10 @@ class Roster:
     def forget(self, peer: PeerId) -> None:
         """Remove a peer that left or was lost; its older heartbeats stay ignored."""
         if (known := self._known.pop(peer, None)) is not None:
-            self._left[peer] = (known.beat.incarnation, known.beat.seq)
-            if len(self._left) > REMEMBERED:
-                self._left.popitem(last=False)
+            left = self._left[ROLES[known.beat.role].member]
+            left[peer] = (known.beat.incarnation, known.beat.seq)
+            if len(left) > REMEMBERED:
+                left.popitem(last=False)
 
     def expire(self, now: float) -> list[tuple[PeerId, float]]:
         """Remove and return peers that were silent for too long, with the seconds of their silence."""

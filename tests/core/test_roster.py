@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nouns import NOW, beat
 
 from swarm.core.deliveries import LONGEST, SHORTEST
-from swarm.core.roster import CLOCK, REMEMBERED, Roster, share
+from swarm.core.roster import CLOCK, GHOST, REMEMBERED, Roster, share
 from swarm.protocol import Role
 from swarm.types import Beat, PeerId
 
@@ -224,7 +224,8 @@ def beats(heard: Roster, peer: PeerId, *ahead: float, incarnation: int = 1) -> N
     """Heartbeats that arrive now, from a clock that is so far ahead."""
     known = heard.beat(peer)
     first = known.seq + 1 if known is not None and known.incarnation == incarnation else 0
-    for seq, seconds in enumerate(ahead, first):
+    heard.hear(peer, beat(incarnation=incarnation, seq=first, at=NOW + ahead[0]), NOW)
+    for seq, seconds in enumerate(ahead, first + 1):
         assert heard.hear(peer, beat(incarnation=incarnation, seq=seq, at=NOW + seconds), NOW)
 
 
@@ -263,3 +264,35 @@ def test_clocks_are_remembered_up_to_a_bound() -> None:
         beats(heard, peer, 100.0)
         heard.forget(peer)
     assert heard.ahead(peers[0]) == 0.0 and heard.ahead(peers[1]) == 100.0
+
+
+def test_the_heartbeat_of_a_peer_that_is_gone_brings_no_newcomer_a_ghost() -> None:
+    newcomer = Roster(10.0, random.Random(3))
+    assert not newcomer.hear(A, beat(seq=9, at=NOW - GHOST - 1), NOW) and A not in newcomer
+    assert not newcomer.hear(A, beat(seq=9, at=NOW - GHOST - 1), NOW + 2), "said again"
+    assert not newcomer.hear(A, beat(seq=90, at=NOW), NOW + 3600), "another one of long ago"
+    assert newcomer.hear(B, beat(seq=9, at=NOW - GHOST + 1), NOW), "the board keeps one for two minutes"
+
+
+def test_a_peer_with_a_late_clock_is_heard_from_its_second_heartbeat_on() -> None:
+    newcomer = Roster(10.0, random.Random(3))
+    assert not newcomer.hear(A, beat(seq=1, at=NOW - 3600), NOW)
+    assert newcomer.hear(A, beat(seq=2, at=NOW - 3598), NOW + 2.5) and A in newcomer
+
+
+def test_a_peer_whose_clock_is_late_is_heard_again_by_those_who_know_its_clock() -> None:
+    heard = roster()
+    heard.hear(A, beat(seq=1, at=NOW), NOW)
+    for seq in range(2, 12):
+        assert heard.hear(A, beat(seq=seq, at=NOW - 3600 + seq), NOW + seq), "its clock jumped"
+    heard.forget(A)
+    assert heard.hear(A, beat(seq=12, at=NOW - 3600 + 99), NOW + 99)
+
+
+def test_strangers_that_come_and_go_make_nobody_forget_a_learner_that_left() -> None:
+    heard = roster(a=1)
+    heard.forget(A)
+    for k in range(REMEMBERED + 1):
+        heard.hear(PeerId(f"sampler-{k}"), beat(role=Role.SAMPLER), NOW)
+        heard.forget(PeerId(f"sampler-{k}"))
+    assert not heard.hear(A, beat(), NOW)

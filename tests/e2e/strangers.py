@@ -1,9 +1,9 @@
-"""Strangers for tests: one real node that gossips heartbeats under many keys, which anybody may do in a
-public run.
+"""A stranger for tests: a real node that gossips heartbeats of a sampler, which anybody may do in a public
+run, under its own key: peers hear nobody who speaks for another.
 
     python tests/e2e/strangers.py INVITE FOLDER
-    <- [{"name": "...", "version": 3, "download": 90.0}, ...]
-                      a line: who beats from now on, each under a key of its own; the others say goodbye
+    <- {"name": "...", "version": 3, "download": 90.0}
+                      who it says to be from now on; null: it says goodbye
     -> a line after each that came in
 
 It ends with its stdin.
@@ -19,8 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from swarm import events, invite, wire
 from swarm.config import Listen
 from swarm.identity import Keyring, open_key
@@ -32,42 +30,35 @@ from swarm.types import Beat, Digest, Lag
 EVERY = 1.0
 """Seconds between two heartbeats of each, the pace of the tests' runs."""
 
-PAUSE = 0.01
-"""Seconds between two messages: GossipSub drops what comes in one burst."""
-
 BORN = int(1000 * time.time())
 
 
-class Strangers:
-    def __init__(self, node: Node, run: Digest) -> None:
-        self.node, self.run = node, run
-        self.keys: list[Keyring] = []
-        self.say: list[dict[str, Any]] = []
+class Stranger:
+    def __init__(self, node: Node, run: Digest, key: Keyring) -> None:
+        self.node, self.run, self.key = node, run, key
+        self.say: dict[str, Any] | None = None
         self.seq = 0
 
     async def beat_forever(self) -> None:
         while True:
             self.seq += 1
-            keys, say = self.keys, self.say
-            for key, told in zip(keys, say, strict=True):
-                await self.tell(key, "beat/sampler", self.beat(**told), BEAT_LIMIT)
-            await asyncio.sleep(max(EVERY - PAUSE * len(say), 0.0))
+            if self.say is not None:
+                await self.tell("beat/sampler", self.beat(**self.say), BEAT_LIMIT)
+            await asyncio.sleep(EVERY)
 
-    async def now(self, say: list[dict[str, Any]]) -> None:
-        gone = list(zip(self.keys, self.say, strict=True))[len(say) :]
-        kept = self.keys[: len(say)]
-        self.keys = kept + [Keyring(Ed25519PrivateKey.generate()) for _ in range(len(say) - len(kept))]
-        self.say = say
-        await asyncio.sleep(EVERY)  # a round of heartbeats that has begun ends with those that go
-        for key, told in gone:
-            left = events.Left(at=time.time(), peer=key.me, name=told["name"], reason="the test is over")
-            await self.tell(key, "event", [left], EVENT_LIMIT)
+    async def now(self, say: dict[str, Any] | None) -> None:
+        before, self.say = self.say, say
+        await asyncio.sleep(EVERY)  # a heartbeat that has begun comes before the goodbye
+        if before is not None and say is None:
+            left = events.Left(
+                at=time.time(), peer=self.key.me, name=before["name"], reason="the test is over"
+            )
+            await self.tell("event", [left], EVENT_LIMIT)
 
-    async def tell(self, key: Keyring, topic: str, noun: object, limit: Limit) -> None:
+    async def tell(self, topic: str, noun: object, limit: Limit) -> None:
         await self.node.gossip.publish(
-            wire.topic(self.run, topic), wire.seal(noun, self.run, key, limit=limit)
+            wire.topic(self.run, topic), wire.seal(noun, self.run, self.key, limit=limit)
         )
-        await asyncio.sleep(PAUSE)
 
     def beat(self, name: str, version: int, download: float = 0.0) -> Beat:
         return Beat(
@@ -96,20 +87,21 @@ class Strangers:
 
 async def main(word: str, folder: Path) -> None:
     known = invite.read(word, time.time())
-    key = folder / "stranger"
+    path = folder / "stranger"
+    key = open_key(path)
     node = await Node.start(
-        keyring=open_key(key),
-        key_path=key,
+        keyring=key,
+        key_path=path,
         run=known.run,
         listen=Listen(host="127.0.0.1", dial_only=True),
         bootstrap=known.addresses,
         report=lambda *_: None,
     )
-    strangers = Strangers(node, known.run)
-    beats = asyncio.create_task(strangers.beat_forever())
+    stranger = Stranger(node, known.run, key)
+    beats = asyncio.create_task(stranger.beat_forever())
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
-            await strangers.now(json.loads(line))
+            await stranger.now(json.loads(line))
             print("heard", flush=True)
     finally:
         beats.cancel()

@@ -57,8 +57,9 @@ class Peer:
         )
 
     def hears(self, peer: PeerId) -> None:
-        told = beat(name=peer, role=Role.SEED, state="serving", phase=Phase.SERVING, at=EPOCH)
-        self.host.roster.hear(peer, told, self.host.now())
+        now = self.host.now()
+        told = beat(name=peer, role=Role.SEED, state="serving", phase=Phase.SERVING, at=now)
+        self.host.roster.hear(peer, told, now)
 
     def objection(self, day: float) -> str | None:
         me, role, mine = self.host.ports.me, self.host.who.role, self.host.frames.membership
