@@ -92,6 +92,8 @@ class CatchUp:
             return None
         if (giver := self._other_learners.at_release(release)) is None:
             return None
+        if not await host.releases.doubts.leads_on(release):
+            return None
         self._other_learners.set_falling_in(True)
         # a state that is made before all have heard of it may be one that they go on from
         await host.ports.clock.sleep(GOSSIP_SECONDS)

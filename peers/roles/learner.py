@@ -205,7 +205,10 @@ class LearnerPeer:
         return min(waits)
 
     def _fill(self, now: float) -> bool:
-        """Is there a batch to learn on? A kept one counts in my turn, or when others are ready."""
+        """Is there a batch to learn on? A kept one counts in my turn, or when others are ready; none where
+        nobody would follow me."""
+        if self.learner.version >= self.host.releases.doubts.ceiling(self.host.ports.me):
+            return False
         if not self._batch and (ready := self.next_gradient.take()) is not None:
             self._batch, self._gradient, self._learnt_ahead = ready
             self._drop_unbelieved()

@@ -34,7 +34,6 @@ from swarm.core.admission import group_id, released_here, staleness
 from swarm.core.curriculum import Curriculum
 from swarm.core.delays import draw
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
-from swarm.core.releases import rank
 from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.protocol import Kind, Phase, Service
 from swarm.sample.base import Completions, Engine, EngineError
@@ -133,7 +132,7 @@ class Sampler:
     def _above(self) -> tuple[Any, ...]:
         """The rank that a release must exceed: that of the release I have, or will adopt next."""
         mine = self._ready or self._policy
-        return rank(mine[0]) if mine is not None else ()
+        return self.host.releases.doubts.above(mine[0] if mine is not None else None)
 
     async def _adopt(self) -> None:
         """Load the ready release into the engine. Raises EngineError; then this release, or a newer one, is

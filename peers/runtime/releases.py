@@ -34,6 +34,7 @@ from peers.runtime.mirror import Mirror, mirrors
 from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
 from peers.runtime.peer_folder import RELEASES
+from peers.runtime.release_doubts import ReleaseDoubts
 from peers.runtime.release_lines import ReleaseLines
 from peers.runtime.release_queries import ReleaseQueries
 from swarm import events, wire
@@ -68,7 +69,10 @@ class ReleaseExchange:
         """Releases' bytes are held in `folder`, and what their publishers signed beside it; or in memory."""
         run, lasting = host.config.run, host.who.role is Role.SEED
         self._host = host
-        self.candidates = Releases(max(REMEMBERED, run.window.versions + 1), run.pace.patience)
+        self.lines = ReleaseLines(host)
+        self.doubts = ReleaseDoubts(host, self.lines)
+        keep = max(REMEMBERED, run.window.versions + 1)
+        self.candidates = Releases(keep, run.pace.patience, self.doubts.ceiling)
         """What was announced, and what is known of its bytes."""
         self._on_disk = folder is not None
         self.blobs = Blobs(
@@ -87,7 +91,6 @@ class ReleaseExchange:
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
         self.queries = ReleaseQueries(host, self)
         self._missed = MissedReleases(host, self.candidates, self.patches.bases, self.remember)
-        self.lines = ReleaseLines(host)
         self.lacks = False
         """A release that I wait for could not be had at once."""
         self._changes = Changes()
@@ -180,10 +183,12 @@ class ReleaseExchange:
         """True when it is news."""
         news = self.candidates.hear(release, sealed)
         self.lines.lineage.hear(release)
-        if self._is_here(release):
+        if self._is_here(release) and self.doubts.is_next(release):
             self.hold(release)
         if news and (release.publisher == self._host.ports.me or self._host.who.observes):
             self._host.emit(events.Released, release=release)
+        if news:
+            self.doubts.look(release)
         self.move()
         return news
 
@@ -216,7 +221,9 @@ class ReleaseExchange:
         host = self._host
         self._note_given_up()
         self.lacks = self.candidates.lacking(above, host.now())
-        if (wanted := self.candidates.wanted(above, host.now())) is None:
+        if (wanted := self.candidates.wanted(above, host.now())) is None or not await self.doubts.leads_on(
+            wanted
+        ):
             return None
         try:
             weights = await self.fetch(wanted)
@@ -274,8 +281,10 @@ class ReleaseExchange:
     # --- what is known --------------------------------------------------------------------------------------
 
     def found(self, version: int, weights: Digest) -> None:
-        """A peer says that it holds these weights: what could not be had is tried again at once."""
-        if self.candidates.found(version, weights):
+        """A peer says that it holds these weights: what could not be had, or was not believed, is tried again
+        at once."""
+        if self.candidates.found(version, weights) or self.candidates.doubted:
+            self.candidates.doubted = False
             self._changes.wake()
 
     def move(self) -> None:

@@ -11,6 +11,8 @@ An announcement is not yet a release that can be fetched. A candidate is awaited
 for `patience` seconds; then the next lower one is tried, and this one again at growing intervals. A publisher
 whose releases were unavailable for so long is not awaited either, until one of them is fetched: any number of
 its announcements costs `patience` once. A held release is never forgotten for one that is only announced.
+One whose version is above the `ceiling` of the moment is neither awaited nor named, held or not: one learner
+is not followed to where half of them cannot be.
 Announcements that were outranked or are unavailable are remembered: groups that were sampled from them have
 to be judged.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
@@ -86,15 +88,19 @@ class Releases:
     any release.
     """
 
-    def __init__(self, keep: int = 64, patience: float = 10.0) -> None:
-        """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in
-        seconds."""
+    def __init__(
+        self, keep: int = 64, patience: float = 10.0, ceiling: Callable[[PeerId], float] = lambda _: math.inf
+    ) -> None:
+        """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in seconds;
+        `ceiling(publisher)` is the highest version of a publisher that is believed now."""
         self._heard: dict[Release, bytes] = {}
         """Announcement -> the frame that its publisher signed; the last ANNOUNCEMENTS * keep, in the order of
         arrival."""
         self._by_weights: dict[Digest, list[Release]] = {}
         """Weights -> the announcements of these: a peer looks for a way among them at each release."""
-        self._keep, self._patience = keep, patience
+        self._keep, self._patience, self._ceiling = keep, patience, ceiling
+        self.doubted = False
+        """A release was left out since this was set to False: its version was not believed."""
         self._candidates: dict[tuple[int, Digest, int], Candidate] = {}
         self._ranked: list[Candidate] = []
         """The candidates, the best one last: a peer asks often for those above its own release, and mostly
@@ -109,7 +115,12 @@ class Releases:
     @property
     def held(self) -> Release | None:
         """The best release whose bytes are here; heartbeats name it."""
-        return next((one.release for one in reversed(self._ranked) if one.held), None)
+        return next((one.release for one in self._above(()) if one.held), None)
+
+    def held_beside(self, release: Release) -> Release | None:
+        """The best other release whose bytes are here."""
+        others = (one for one in self._above(()) if one.held and one.release != release)
+        return next((one.release for one in others), None)
 
     def known(self, version: int, weights: Digest) -> list[Release]:
         """All announced releases with these weights: a publisher and its stand-in sign the same bytes at
@@ -237,10 +248,16 @@ class Releases:
         return now - first < self._patience
 
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
-        """Candidates that rank above `above`, the best one first."""
-        return (
-            one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unusable
-        )
+        """Candidates that rank above `above` and are believed, the best one first."""
+        ceilings: dict[PeerId, float] = {}
+        for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)):
+            publisher = one.release.publisher
+            if publisher not in ceilings:
+                ceilings[publisher] = self._ceiling(publisher)
+            if one.release.version > ceilings[publisher]:
+                self.doubted = True
+            elif not one.unusable:
+                yield one
 
     # --- bounds ---------------------------------------------------------------------------------------------
 

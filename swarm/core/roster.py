@@ -18,7 +18,7 @@ from statistics import median_low
 
 from swarm.core.deliveries import pause
 from swarm.limits import RECORD_SECONDS
-from swarm.protocol import ROLES, Role
+from swarm.protocol import RESTING, ROLES, Phase, Role
 from swarm.types import Beat, PeerId
 
 
@@ -61,6 +61,14 @@ and a window has half an hour."""
 GHOST = RECORD_SECONDS + CLOCK
 """Seconds by which the first heartbeat of a peer may be late: the board keeps one for two minutes. Who is
 later is gone, or has a wrong clock: then the next heartbeat is as late."""
+
+NOBODY = PeerId("")
+
+CROWD = 3
+"""Learners from which one that lies is fewer than half of them."""
+
+ELSEWHERE = (*RESTING, Phase.CATCHING_UP, Phase.FALLING_IN)
+"""Phases of a learner whose version says nothing of what the others have."""
 
 CLOCKS = 8
 """Heartbeats by which a clock is judged: the one that came soonest tells most."""
@@ -176,6 +184,20 @@ class Roster:
     def learners(self) -> list[PeerId]:
         """Learners that are alive, by id."""
         return sorted(peer for peer, known in self._known.items() if known.beat.role is Role.LEARNER)
+
+    def halfway(self, mine: int = -1, publisher: PeerId = NOBODY) -> float:
+        """The version that at least half of the learners are at or beyond, of those that are at one and not
+        about to take another. `mine` is this peer's as a learner; a `publisher` is beyond all, whatever it
+        says. Infinite while they are fewer than CROWD."""
+        versions = [float(mine)] if mine >= 0 else []
+        versions += [math.inf] if publisher else []
+        for peer, known in self._known.items():
+            beat = known.beat
+            counts = beat.role is Role.LEARNER and beat.version >= 0 and beat.phase not in ELSEWHERE
+            if counts and peer != publisher:
+                versions.append(beat.version)
+        versions.sort(reverse=True)
+        return versions[(len(versions) - 1) // 2] if len(versions) >= CROWD else math.inf
 
     def holders(self, version: int) -> list[PeerId]:
         """Peers that may hold a release's bytes: all at that version or beyond; mirrors first, then learners

@@ -419,3 +419,16 @@ def test_one_that_announces_the_same_bytes_better_and_better_is_waited_for_once(
         heard.hear(made)
         assert (heard.awaited((), float(second)) is not None) == (second < 10)
         heard.failed(made, float(second))
+
+
+def test_a_release_above_the_ceiling_is_neither_wanted_nor_named_until_it_is_below_it() -> None:
+    ceiling = 5.0
+    heard = Releases(ceiling=lambda publisher: ceiling if publisher == "liar" else math.inf)
+    low, high = release(version=5), release(version=1005, publisher=PeerId("liar"))
+    for told in (low, high):
+        heard.hear(told)
+        heard.hold(told)
+    assert heard.held == low == heard.awaited((), 0.0) and heard.doubted
+    assert heard.held_beside(low) is None and heard.known(1005, high.weights) == [high]
+    ceiling = 1005.0
+    assert heard.held == high == heard.wanted((5,), 0.0)

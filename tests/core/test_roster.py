@@ -13,7 +13,7 @@ from nouns import NOW, beat
 
 from swarm.core.deliveries import LONGEST, SHORTEST
 from swarm.core.roster import CLOCK, GHOST, REMEMBERED, Roster, share
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import Beat, PeerId
 
 A, B, C = (PeerId(name) for name in "abc")
@@ -296,3 +296,16 @@ def test_strangers_that_come_and_go_make_nobody_forget_a_learner_that_left() -> 
         heard.hear(PeerId(f"sampler-{k}"), beat(role=Role.SAMPLER), NOW)
         heard.forget(PeerId(f"sampler-{k}"))
     assert not heard.hear(A, beat(), NOW)
+
+
+def test_half_of_the_learners_say_which_version_is_reached_and_two_of_them_are_no_majority() -> None:
+    heard = Roster(10.0, random.Random(3))
+    for name, version in (("a", 7), ("b", 9)):
+        heard.hear(PeerId(name), beat(version=version), NOW)
+    assert heard.halfway() == math.inf and heard.halfway(mine=8) == 8
+    heard.hear(C, beat(version=1009), NOW)
+    assert heard.halfway() == 9 and heard.halfway(mine=8) == 9
+    assert heard.halfway(publisher=C) == 9 and heard.halfway(publisher=PeerId("unheard")) == 1009
+    heard.hear(A, beat(seq=2, version=7, phase=Phase.CATCHING_UP), NOW)
+    heard.hear(B, beat(seq=2, version=-1), NOW)
+    assert heard.halfway() == math.inf, "they say nothing of what the others have"
