@@ -2,9 +2,9 @@
 admitted a group of it; in an empty folder, in the same folder again, and by a word most of whose addresses
 are silent.
 
-The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler). What the joiner says is read as it
-comes: its first line, `joined run ...`. Not handled here: what of it is processor time, of which a machine
-that does something else has less to give.
+The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler), on what the joiner leaves of the
+processors: elsewhere it would have machines of its own. What the joiner says is read as it comes: its first
+line, `joined run ...`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ SILENT = invite.ADDRESSES - 1
 """Addresses of a word that take a connection and say nothing, beside one that answers."""
 
 
+LEAST = 19
+"""Nice value of what runs when nobody else does."""
+
+
 class Join(NamedTuple):
     """Seconds from its start."""
 
@@ -51,6 +55,7 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
             "the first step",
             lambda: any(isinstance(event, events.Trained) for event in home.events("learner-1")),
         )
+        _step_back(home)
         whole = home.words(Role.SAMPLER, Path())[1]
         first = [_join(home, Path(folder) / f"first-{number}", whole) for number in range(times)]
         say(f"in an empty folder: {_said(first)}")
@@ -74,6 +79,14 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
             other=median(one.joined for one in first),
         ),
     ]
+
+
+def _step_back(home: LocalSwarm) -> None:
+    """Linux weighs sessions, and each peer has one (man 7 sched, the autogroup feature)."""
+    for process in home.processes.values():
+        weight = Path(f"/proc/{process.pid}/autogroup")
+        if weight.exists():
+            weight.write_text(str(LEAST))
 
 
 def _figure(what: str, seconds: list[float], note: str = "") -> Figure:
