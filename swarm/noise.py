@@ -15,8 +15,11 @@ those of numpy's Philox on every device; logarithms may differ in their last bit
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -86,8 +89,20 @@ def at_places(
 
 
 def _on(keys: Tensor, first: Tensor, vocabulary: int) -> Tensor:
-    """(N, V) float32 of N streams from block `first` on, on their device."""
+    """(N, V) float32 of N streams from block `first` on, on their device: by one kernel where one can be
+    made."""
+    if keys.device.type == "cuda" and _compiles():
+        from swarm import noise_kernel
+
+        return noise_kernel.gumbel_on(keys, first, -(-vocabulary // WORDS), vocabulary)
     return gumbel(words_on(keys, first, -(-vocabulary // WORDS))[:, :vocabulary])
+
+
+@cache
+def _compiles() -> bool:
+    """Whether Triton is here, and a C compiler, which it calls for each kernel."""
+    compilers = (os.environ.get("CC", "cc"), "gcc", "clang")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def of_group(seed: int, size: int, vocabulary: int, positions: int, first: int = 0) -> NDArray[np.uint32]:

@@ -64,3 +64,12 @@ def test_it_is_gumbels_distribution() -> None:
         assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / len(drawn)) + 1e-9
     ends = noise.gumbel(torch.tensor([0, 2**32 - 1]))
     assert 22 < float(ends[0]) < 23 and float(ends[1]) == -np.inf
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("vocabulary", [19, 32_000, 151_936])
+def test_a_gpus_kernel_makes_the_noise_of_a_processor(vocabulary: int) -> None:
+    places = [(seed, g, t) for seed in (7, -1) for g in (0, 3) for t in (0, 2**20)]
+    there = noise.at_places(places, 4, vocabulary, torch.device("cuda")).cpu()
+    here = noise.at_places(places, 4, vocabulary, CPU)
+    assert torch.allclose(there, here, rtol=1e-5, atol=1e-5)
