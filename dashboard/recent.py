@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import NamedTuple
 
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
@@ -138,6 +139,15 @@ class Distrust:
     marks: deque[float] = field(default_factory=lambda: deque(maxlen=2 * MARKS))
 
 
+class SetAside(NamedTuple):
+    """What a learner found of a sampler."""
+
+    by: PeerId
+    since: float
+    until: float
+    why: str
+
+
 class Recent:
     """Recent events, as the diagnosis reads them; only `take` changes it."""
 
@@ -178,6 +188,8 @@ class Recent:
         self.faults: dict[tuple[PeerId, str], OpenFault] = {}
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
+        self.aside: dict[PeerId, SetAside] = {}
+        """Samplers whose groups are not what they claim, by the last learner that said so."""
         self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
         """(learner, another that it does not meet) -> when it last said so, rounds in a row."""
         self.forks: dict[tuple[int, str], Parted] = {}
@@ -346,6 +358,13 @@ class Recent:
     def _came_or_left(self, event: happened.Event, now: float) -> None:
         self._drop_faults(event.peer)
 
+    def _audited(self, event: happened.Audited, now: float) -> None:
+        if (until := number(event.until)) > now:
+            self.aside.pop(event.sampler, None)
+            self.aside[event.sampler] = SetAside(event.peer, now, until, clean(event.why, 240))
+            if len(self.aside) > SENDERS:
+                del self.aside[next(iter(self.aside))]
+
     def _rejected(self, event: happened.Rejected, now: float) -> None:
         if event.sender == event.peer:
             return
@@ -372,5 +391,6 @@ _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
     happened.Recovered: Recent._recovered,
     happened.Started: Recent._came_or_left,
     happened.Left: Recent._came_or_left,
+    happened.Audited: Recent._audited,
     happened.Rejected: Recent._rejected,
 }

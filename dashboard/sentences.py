@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Level
 from swarm import events as happened
+from swarm.core.auditing import FOREVER, Finding
 from swarm.protocol import PARTS
 from swarm.types import PeerId, Verdict
 
@@ -162,6 +163,19 @@ def _recovered(event: happened.Recovered, name: Namer) -> News:
     return News(f"recovered {event.peer} {event.part}", "info", text, (event.peer,))
 
 
+def _audited(event: happened.Audited, name: Namer) -> News | None:
+    who, about = name(event.sampler), (event.sampler, event.peer)
+    if event.until > 0:
+        how = "for good" if event.until >= FOREVER else f"for {duration(event.until - event.at)}"
+        text = f"{name(event.peer)} sets {who} aside {how}: {named(event.why, name)}."
+        return News(f"aside {event.sampler}", "warning", text, about)
+    if event.finding == Finding.UNLIKELY:
+        text = f"A token of {who} is not what its seed draws, by {event.largest:.3g} nats: bad luck, or it"
+        text += " will show in its next groups, which are all replayed."
+        return News(f"unlikely {event.sampler}", "info", text, about)
+    return None
+
+
 def _rejected(event: happened.Rejected, name: Namer) -> News:
     who, why = name(event.sender), named(event.reason, name)
     text = f"{event.kind} from {who} was not believed: {why}."
@@ -195,6 +209,7 @@ _SENTENCES: dict[type[happened.Event], Callable[..., News | None]] = {
     happened.Saved: _saved,
     happened.Faulted: _faulted,
     happened.Recovered: _recovered,
+    happened.Audited: _audited,
     happened.Rejected: _rejected,
     happened.Noted: _noted,
 }

@@ -220,6 +220,13 @@ def _add_reading(commands: Any) -> None:
         "target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it"
     )
     _add_push(commands)
+    about = "replay the group of which a learner says that its sampler cheated; 5: the evidence does not hold"
+    it = add_command(
+        commands, "verify", verbs.verify, about, "swarm verify evidence/GROUP.evidence", ("folder",)
+    )
+    it.add_argument("evidence", metavar="EVIDENCE", type=Path, help="a file of a learner's folder evidence")
+    named = "safetensors of the version that the group names (default: beside EVIDENCE, or what a peer holds)"
+    it.add_argument("--release", metavar="FILE", type=Path, help=named)
     about = "say whether this machine can take part, and in the run of WORD, and what to do if not"
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")

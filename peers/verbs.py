@@ -166,6 +166,13 @@ def push(args: argparse.Namespace) -> int:
     return program.push(folder, args.repo, args.to, args.public, args.license)
 
 
+def verify(args: argparse.Namespace) -> int:
+    extras.need(extras.PEER)
+    from peers.commands import verify as program
+
+    return program.verify(args.evidence, args.folder, args.release)
+
+
 def invite_(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands import invite as program

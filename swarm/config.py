@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from swarm.page_settings import History, Page, Track
-from swarm.peer_limits import Limits
+from swarm.peer_limits import Auditing, Limits
 from swarm.sections import (
     Count,
     Decay,
@@ -377,6 +377,7 @@ class Peer(Section):
     and its patches as soon as it is announced, and be asked first: for the line of a lab or a cloud."""
     listen: Listen = Listen()
     limits: Limits = Limits()
+    audit: Auditing = Auditing()
     engine: EngineSettings = EngineSettings()
     learner: Training = Training()
     rewards: Rewards = Rewards()

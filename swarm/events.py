@@ -201,6 +201,23 @@ class Stepped(Event):
     """The other members', by the beginnings of their ids (`swarm.core.trained.mark`), in hex."""
 
 
+class Audited(Event):
+    """A learner replayed a group; where `until` is above 0 it sets the sampler aside."""
+
+    group: Word
+    sampler: PeerId
+    finding: Word
+    """A Finding of swarm.core.auditing."""
+    tokens: int
+    off: int
+    largest: Finite
+    """Nats by which a token is off at most."""
+    until: Finite = 0.0
+    """Unix seconds."""
+    strikes: int = 0
+    why: Text = ""
+
+
 class Dropped(Event):
     """Groups that a learner had admitted are not trained by it after all."""
 
@@ -340,6 +357,7 @@ Gossiped = (
     | Transferred
     | Faulted
     | Recovered
+    | Audited
 )
 """Events that the page needs from other peers, with every text and collection bounded; heartbeats and
 releases have topics of their own."""
@@ -363,9 +381,6 @@ GOSSIPED = get_args(Gossiped)
 Bundle = Annotated[list[Gossiped], Meta(max_length=BUNDLED)]
 """One message of gossip."""
 
-TEXT_LIMIT = 2000
-"""Bytes of a text in an event: with the rest of the event it fits into a message of gossip."""
-
 
 class Bus:
     """Hands each event to every sink, in the order in which they were added."""
@@ -381,11 +396,3 @@ class Bus:
         """Hand one event to all sinks."""
         for sink in self._sinks:
             sink(event)
-
-
-def cut(text: str, size: int = TEXT_LIMIT) -> str:
-    """At most the first `size` bytes of a text in UTF-8, cut between characters; a lone surrogate becomes a
-    question mark."""
-    if text.isascii():
-        return text[:size]
-    return text.encode(errors="replace")[:size].decode(errors="ignore")

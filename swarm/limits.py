@@ -48,3 +48,14 @@ LINE_VERSIONS = 1024
 
 REQUEST = 8 << 10
 """Bytes of a request, such as a name, in a private run inside a frame with a membership."""
+
+TEXT_LIMIT = 2000
+"""Bytes of a text in an event: with the rest of the event it fits into a message of gossip."""
+
+
+def cut(text: str, size: int = TEXT_LIMIT) -> str:
+    """At most the first `size` bytes of a text in UTF-8, cut between characters; a lone surrogate becomes a
+    question mark."""
+    if text.isascii():
+        return text[:size]
+    return text.encode(errors="replace")[:size].decode(errors="ignore")

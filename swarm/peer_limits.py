@@ -1,4 +1,5 @@
-"""Settings of a guest: what a peer takes of its machine and its line, and when it works."""
+"""Settings of a guest: what a peer takes of its machine and its line, when it works; and of what a learner
+spends on audits."""
 
 from __future__ import annotations
 
@@ -39,3 +40,14 @@ class Limits(Section):
     others: Share = 1.0
     """It rests while other programs take more than this share of the processor, over ten seconds, and for a
     minute after; 1: it does not look."""
+
+
+class Auditing(Section):
+    """A learner's audits: it replays groups of samplers without an invite, and sets aside those whose groups
+    are not what policy and seed draw (docs/trust.md)."""
+
+    share: Share = 0.05
+    """Largest share of the time that it computes; 0: none. For its first audit it loads the policy once
+    more."""
+    invited: bool = False
+    """Whether samplers with an invite are audited, too."""

@@ -162,7 +162,8 @@ class Policy(StrEnum):
     """What a role does with the policy, which decides the arguments of its program."""
 
     TRAINED = "trained"
-    """program(host, learner, source, tokenization, folder of checkpoints or None)"""
+    """program(host, learner, source, tokenization, folder of checkpoints or None, what makes a Replay or
+    None)"""
     SAMPLED = "sampled"
     """program(host, engine, source, folder of the outbox or None)"""
     USED = "used"
@@ -314,6 +315,7 @@ class Kind(StrEnum):
     EVALUATE = "evaluate"
     LEARN = "learn"
     STEP = "step"
+    AUDIT = "audit"
     LOAD = "load"
     COPY = "copy"
     PACK = "pack"
@@ -336,6 +338,7 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.EVALUATE: KindRow(Thread.MODEL, "greedy answers to held-out tasks"),
     Kind.LEARN: KindRow(Thread.MODEL, "the gradient of a batch"),
     Kind.STEP: KindRow(Thread.MODEL, "an optimizer step"),
+    Kind.AUDIT: KindRow(Thread.MODEL, "the replay of a group"),
     Kind.LOAD: KindRow(Thread.MODEL, "weights into a model, or a model from the disk"),
     Kind.COPY: KindRow(Thread.MODEL, "a model's weights or a learner's state, for what comes after the step"),
     Kind.PACK: KindRow(Thread.RELEASE, "copied weights into bytes, and their digest"),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.core.auditing import Tolerance, Weighed
-from swarm.types import Noise
+from swarm.types import Group, Noise
 from swarm.weights import Weights
 
 CERTAIN = -0.01
@@ -67,3 +67,14 @@ def weigh(replayed: Replayed, claimed: Sequence[float] | NDArray[np.float32], al
         drift=float((np.minimum(margins, MOST) - allowed.mean).sum()),
         claimed=float(np.minimum(differ, MOST).mean()),
     )
+
+
+def rows_of(group: Group) -> list[list[int]]:
+    """The token ids of each completion."""
+    tokens = np.frombuffer(group.tokens.data, "<i4")
+    return [row.tolist() for row in np.split(tokens, np.cumsum(group.lengths)[:-1])]
+
+
+def claims_of(group: Group) -> NDArray[np.float32]:
+    """(sum T_i,) The log-probabilities that its sampler claims."""
+    return np.frombuffer(group.logprobs.data, "<f4")

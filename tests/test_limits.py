@@ -23,9 +23,9 @@ from nouns import beat
 from still_host import still_host
 
 from peers.build.spec_transfer import FileRequest
-from peers.roles.learner_inbox import LAGS_PER_EVENT, Tally
 from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
+from peers.roles.tally import LAGS_PER_EVENT, Tally
 from peers.runtime.contacts import Kept
 from peers.runtime.frames import Frames
 from peers.runtime.identity_check import BeatQuery
@@ -33,7 +33,7 @@ from swarm import events, wire
 from swarm.config import DelayLaw, Sampling
 from swarm.core.lineage import Line, PointQuery
 from swarm.identity import Keyring
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, Limit
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT, Limit
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
 from swarm.net.reachability import DialAnswer, DialQuery, Reserved
@@ -357,4 +357,4 @@ def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:
                 await asyncio.gather(*running)
 
     run(main())
-    assert [len(event.detail) for event in heard if isinstance(event, events.Faulted)] == [events.TEXT_LIMIT]
+    assert [len(event.detail) for event in heard if isinstance(event, events.Faulted)] == [TEXT_LIMIT]

@@ -43,6 +43,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     learners.differing,
     learners.far,
     samplers.unfetched,
+    samplers.set_aside,
     samplers.late,
     samplers.refused,
     parts.identities,

@@ -11,6 +11,7 @@ from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem
 from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
+from swarm.core.auditing import FOREVER
 from swarm.protocol import RESTING, Phase, Role
 
 FEW = 3
@@ -126,6 +127,27 @@ def unfetched(s: Situation) -> Iterator[Problem]:
 
 def _has_policy(peer: PeerRow) -> bool:
     return peer.phase not in (Phase.UNKNOWN, Phase.STARTING, Phase.NO_POLICY, Phase.LEAVING, *RESTING)
+
+
+def set_aside(s: Situation) -> Iterator[Problem]:
+    """Samplers whose groups were not what they claim."""
+    for sampler, found in list(s.recent.aside.items())[-MANY:]:
+        if s.now >= found.until:
+            continue
+        peer = s.state.peers.get(sampler)
+        how = "for good" if found.until >= FOREVER else f"for another {duration(found.until - s.now)}"
+        yield problem(
+            f"aside {sampler}",
+            "warning",
+            (
+                f"{s.name(found.by)} sets sampler {s.name(sampler)} aside {how}: its groups are refused.",
+                f"{found.why[:1].upper()}{found.why[1:]}.",
+                "Who runs it: look at its engine's settings. `swarm verify` replays the evidence that lies in"
+                " that learner's folder, anywhere.",
+            ),
+            [peer] if peer else [],
+            found.since,
+        )
 
 
 def late(s: Situation) -> Iterator[Problem]:

@@ -337,11 +337,11 @@ async def _act(
             on_signal.leave = host.leave
             say("loading the model")
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
+            replay = partial(factory.replay, run.model, host.config)
             async with _source(run, host, node) as source:
                 async with live_line(host), kept_up(host, local, node, run):
-                    await host.run(
-                        program(host, learner, source, tokenization, local.folder / "checkpoint").run
-                    )
+                    folder = local.folder / "checkpoint"
+                    await host.run(program(host, learner, source, tokenization, folder, replay).run)
         return None
     host = real_host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave

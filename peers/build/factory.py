@@ -26,6 +26,7 @@ from swarm.learn.microbatch import ran_out
 from swarm.learn.model import load_policy, loader
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import config_of
+from swarm.learn.replay import ModelReplay
 from swarm.learn.site_learner import of_mode
 from swarm.learn.tokenization import Tokenization
 from swarm.sample.base import Engine, EngineError
@@ -83,6 +84,19 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
         return kind(LanguageModel(policy, tokens), run, settings, ram=lambda: hardware.memory()[1]), tokens
     except ValueError as error:
         raise CannotHere(str(error)) from error
+
+
+def replay(model: Path, config: Config) -> ModelReplay:
+    """What a learner audits with: the policy once more, as its settings for training say.
+
+    Raises UserError and ModelError when this machine cannot hold it.
+    """
+    run, settings = config.run, config.peer.learner
+    tokens, quantize = load_tokenization(model, run), "nf4" if run.model.training == "qlora" else "none"
+    device = _device(settings.device, config.peer.limits.gpu_memory)
+    policy = LanguageModel(_policy(model, run, device, settings.dtype, quantize), tokens)
+    load, sampling = loader(False), run.sampling
+    return ModelReplay(policy, load, tokens.ends, sampling.max_tokens, sampling.temperature)
 
 
 def learner_gpus(model: Path, config: Config) -> int:

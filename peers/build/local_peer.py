@@ -31,6 +31,7 @@ from swarm.config import Listen
 from swarm.durable import write_checked, write_durably
 from swarm.identity import DamagedKey, Keyring, open_key
 from swarm.journal import Journal, Thinned
+from swarm.limits import cut
 from swarm.net.ports import NetError, Unreachable
 from swarm.peer_limits import Limits
 from swarm.protocol import Part
@@ -81,7 +82,7 @@ class LocalPeer:
         """Emit a fault of the node or the averager, or its recovery after `seconds`."""
         at, me = time.time(), self.keyring.me
         if seconds is None:
-            self.bus.emit(events.Faulted(at=at, peer=me, part=part, detail=events.cut(detail)))
+            self.bus.emit(events.Faulted(at=at, peer=me, part=part, detail=cut(detail)))
         else:
             self.bus.emit(events.Recovered(at=at, peer=me, part=part, seconds=round(seconds, 2)))
 

@@ -38,9 +38,10 @@ from swarm.learn.tabular import Tabular
 from swarm.learn.weights import Snapshot, from_bytes
 from swarm.limits import Limit
 from swarm.protocol import ROLES, Policy
+from swarm.replays import Replay
 from swarm.run_types import Delegation, Membership
 from swarm.sample.base import Engine
-from swarm.sample.toy import ToyEngine
+from swarm.sample.toy import TableReplay, ToyEngine
 from swarm.sim import report, scenario
 from swarm.sim.world import SimPeer, World
 from swarm.tasks import catalog as tasks
@@ -116,6 +117,8 @@ class PolicyParts(NamedTuple):
 
     engine: Callable[[], Engine]
     learner: Callable[[], tuple[BaseLearner, Decoder]]
+    replay: Callable[[], Replay] | None = None
+    """Makes what learners audit with."""
 
 
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
@@ -170,7 +173,7 @@ def role_of(
             return program(host, parts.engine(), source)
         case Policy.TRAINED:
             learner, decoder = parts.learner()
-            return program(host, learner, source, decoder, folder and folder / "checkpoint")
+            return program(host, learner, source, decoder, folder and folder / "checkpoint", parts.replay)
         case Policy.KEPT:
             return program(host, parts.learner()[0].weights())
     raise ValueError(f"a {host.who.role.value} is not simulated")
@@ -194,6 +197,7 @@ def _table(config: Config, stand_in: StandIn | None) -> PolicyParts:
     return PolicyParts(
         engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
         learner=lambda: (learner(), decoder),
+        replay=lambda: TableReplay(from_bytes, run.sampling.temperature),
     )
 
 
@@ -220,7 +224,9 @@ def _model(config: Config) -> PolicyParts:
     here = msgspec.structs.replace(config.peer.engine, name="hf")
     mine = msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=here))
     return PolicyParts(
-        engine=lambda: factory.engine(folder, mine), learner=lambda: factory.learner(folder, config)
+        engine=lambda: factory.engine(folder, mine),
+        learner=lambda: factory.learner(folder, config),
+        replay=lambda: factory.replay(folder, config),
     )
 
 

@@ -21,9 +21,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from peers.roles.auditor import Auditor, MakeReplay
 from peers.roles.catch_up import CatchUp
 from peers.roles.checkpoints import Checkpoints, Progress
 from peers.roles.common_round import CommonRound
+from peers.roles.evidence import FOLDER
 from peers.roles.gradients import Gradients
 from peers.roles.learner_inbox import Decoder, LearnerInbox
 from peers.roles.merging import Merging
@@ -58,8 +60,9 @@ class LearnerPeer:
         source: TaskSource,
         decoder: Decoder,
         folder: Path | None,
+        replay: MakeReplay | None = None,
     ) -> None:
-        """Checkpoints are written to `folder`; None writes none."""
+        """Checkpoints are written to `folder`; None writes none. `replay` makes what audits replay with."""
         self.host, self.learner = host, learner
         self.learner.version = -1
         self.round = Round()
@@ -67,6 +70,7 @@ class LearnerPeer:
         self.inbox = LearnerInbox(
             host, source, decoder, lambda: learner.version, self.other_learners.round_size
         )
+        self.auditor = Auditor(host, self.inbox, replay, folder and folder.with_name(FOLDER))
         self.transfer = StateTransfer(host, learner, self._at_rest)
         self.trained = TrainedGroups(
             host,
@@ -104,7 +108,7 @@ class LearnerPeer:
         async with asyncio.TaskGroup() as tasks:
             own = self.own_release
             runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
-            beside = [tasks.create_task(run()) for run in runs]
+            beside = [tasks.create_task(run()) for run in (*runs, self.auditor.run)]
             await self._begin()
             await self._run_rounds()
             for task in beside:

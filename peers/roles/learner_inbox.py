@@ -17,19 +17,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from peers.roles.reward_calls import RewardCalls
+from peers.roles.tally import Tally
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.admission import Admission, Judgement, staleness
 from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.roster import share
-from swarm.events import cut
+from swarm.limits import cut
 from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Task, Verdict
@@ -37,13 +37,6 @@ from swarm.types import Group, PeerId, Receipt, Task, Verdict
 SCORING_AT_ONCE = 32
 """Groups that are scored at once, where rewards are slow: each occupies a mail call, and strangers have twice
 as many of those."""
-
-SAMPLERS_PER_EVENT = 24
-"""Samplers whose verdicts fit into one gossiped event of 4 KiB beside its other fields; the next event has
-the rest."""
-
-LAGS_PER_EVENT = 96
-"""Distinct lags in versions in one event, five bytes each; the next event has the rest."""
 
 COUNTED = frozenset((*Verdict, "expired"))
 """Why groups are not trained, of what is counted by sampler; the rest is no sampler's fault."""
@@ -92,36 +85,6 @@ async def in_memory(group: Group, rewards: tuple[float, ...]) -> bool:
     return False
 
 
-@dataclass
-class Tally:
-    """Verdicts and ages since the last Counted event."""
-
-    verdicts: Counter[str] = field(default_factory=Counter)
-    versions: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
-    samplers: dict[str, Counter[str]] = field(default_factory=dict)
-
-    def judged(self, sampler: PeerId, verdict: str) -> None:
-        self.verdicts[verdict] += 1
-        self.samplers.setdefault(sampler, Counter())[verdict] += 1
-
-    def trained(self, versions: int, seconds: float) -> None:
-        self.versions[str(versions)] += 1
-        self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
-
-    def drain(self) -> dict[str, dict[str, int]]:
-        """Return the fields of a Counted event and reset them; what does not fit stays for the next event."""
-        versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_PER_EVENT]}
-        counts = {"verdicts": dict(self.verdicts), "versions": versions, "seconds": dict(self.seconds)}
-        for counter in (self.verdicts, self.seconds):
-            counter.clear()
-        return counts
-
-    def drain_samplers(self) -> dict[str, dict[str, int]]:
-        now = list(self.samplers)[:SAMPLERS_PER_EVENT]
-        return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}
-
-
 class LearnerInbox:
     """`version()` is this learner's version (-1: no policy yet), `learners()` the number of learners that
     average together."""
@@ -146,6 +109,10 @@ class LearnerInbox:
         self.tally = Tally()
         self._version, self._learners = version, learners
         self.keep: Keep = in_memory
+        self.audit: Callable[[Group, bytes], None] = lambda group, frame: None
+        """Hears of every admitted group, with the frame that it came in."""
+        self.aside: Callable[[PeerId], str | None] = lambda _: None
+        """Why a sampler is set aside now, or None (peers.roles.auditor)."""
         self._tasks: dict[str, TaskAndRewards] = {}
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came, the oldest first; credit is shared among these."""
@@ -174,7 +141,7 @@ class LearnerInbox:
                 sender, group.version, group.weights, group.times.released
             )
             judgement = self._judge(opened, sender, group, host.now())
-        if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
+        if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED, Verdict.UNVERIFIED):
             self._senders.pop(sender, None)
             self._senders[sender] = now
         if judgement.verdict is Verdict.ADMIT:
@@ -184,6 +151,7 @@ class LearnerInbox:
             group = self.admission.by_my_clock(group)
             self.batcher.add(group, host.now())
             kept = await self.keep(group, self._tasks[group.id].rewards)
+            self.audit(group, frame)
             host.delivered(sender)
             host.status.admitted += 1
             host.move()
@@ -344,7 +312,14 @@ class LearnerInbox:
         distrust = distrust or self.sampler_evidence.objection(group.sampler, now)
         room = self._room(sender, self._learners(), now)
         full = room.why if room.groups <= 0 else None
-        return self.admission.judge(group, version=self._version(), full=full, distrust=distrust, now=now)
+        return self.admission.judge(
+            group,
+            version=self._version(),
+            full=full,
+            distrust=distrust,
+            aside=self.aside(group.sampler),
+            now=now,
+        )
 
     async def _scored(self, group: Group, judgement: Judgement) -> Judgement:
         """Compute an admitted group's rewards; return the verdict with them in view. Admission remembers the

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from peers.roles.auditor import MakeReplay
 from peers.roles.checkpoints import Progress
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import Decoder, Scored
@@ -73,9 +74,15 @@ class SiteLearnerPeer(LearnerPeer):
     learner: SiteLearner
 
     def __init__(
-        self, host: Host, learner: SiteLearner, source: TaskSource, decoder: Decoder, folder: Path | None
+        self,
+        host: Host,
+        learner: SiteLearner,
+        source: TaskSource,
+        decoder: Decoder,
+        folder: Path | None,
+        replay: MakeReplay | None = None,
     ) -> None:
-        super().__init__(host, learner, source, decoder, folder)
+        super().__init__(host, learner, source, decoder, folder, replay)
         self.round = Round(SITES)
         # Each learner's advantages are those of its own batch.
         self.round_totals = RoundTotals(host, lambda: ())

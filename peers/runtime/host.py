@@ -38,7 +38,7 @@ from swarm import events, wire
 from swarm.config import Config
 from swarm.core.membership import Trust, needs_membership
 from swarm.core.roster import Roster
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut
 from swarm.net.ports import NetError, Ports
 from swarm.protocol import PHASES, ROLES, TOPICS, Key, Part, Phase, Role, Topic
 from swarm.run_types import Membership
@@ -60,6 +60,9 @@ TRAFFIC_EVERY = 5
 
 FAREWELL = 3.0
 """Seconds of a goodbye: a p2pd that hangs takes none, and others miss this peer after `patience`."""
+
+ONLY_BY = {events.Evaluated: Role.EVALUATOR, events.Audited: Role.LEARNER}
+"""Events that count from members of one role."""
 
 Met = Callable[[PeerId, Beat], None]
 """(peer, its heartbeat), this peer's own too: where it can be dialled is remembered."""
@@ -122,8 +125,8 @@ class Host:
         return self.ports.clock.now()
 
     def emit(self, what: type[events.Event], /, **fields: Any) -> None:
-        cut = {name: events.cut(value) if type(value) is str else value for name, value in fields.items()}
-        self.bus.emit(what(at=self.now(), peer=self.ports.me, **cut))
+        short = {name: cut(value) if type(value) is str else value for name, value in fields.items()}
+        self.bus.emit(what(at=self.now(), peer=self.ports.me, **short))
 
     def disk_damaged(self, what: str) -> None:
         """Tell what a disk lost."""
@@ -283,8 +286,9 @@ class Host:
         for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
-            if isinstance(event, events.Evaluated) and (why := self.distrust(opened, Role.EVALUATOR)):
-                raise wire.WireError(f"evaluation: {why}")
+            role = ONLY_BY.get(type(event))
+            if role is not None and (why := self.distrust(opened, role)):
+                raise wire.WireError(f"{type(event).__name__.lower()}: {why}")
             if event.peer != self.ports.me:
                 self.bus.emit(event)
         self.move()

@@ -52,6 +52,7 @@ TOLD = (
     events.CaughtUp,
     events.Forked,
     events.Returned,
+    events.Audited,
 )
 """Events of this peer that a person at its terminal is told of; the status line counts others."""
 

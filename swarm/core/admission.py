@@ -67,10 +67,18 @@ class Admission:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def judge(
-        self, group: Group, *, version: int, full: str | None, distrust: str | None, now: float
+        self,
+        group: Group,
+        *,
+        version: int,
+        full: str | None,
+        distrust: str | None,
+        aside: str | None = None,
+        now: float,
     ) -> Judgement:
         """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
-        must not be believed, or None; `full`: why there is no room for its groups, or None."""
+        must not be believed, or None; `aside`: why it is set aside; `full`: why there is no room for its
+        groups."""
         known = self._known(group.version, group.weights)
         versions, seconds = version - group.version, now - released_here(group, known, self._ahead)
 
@@ -79,6 +87,8 @@ class Admission:
 
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
+        if aside is not None:
+            return verdict(Verdict.UNVERIFIED, aside)
         if (problem := malformation(group, self._sampling, self._vocabulary)) is not None:
             return verdict(Verdict.MALFORMED, problem)
         if mark(group.id) in self._seen:

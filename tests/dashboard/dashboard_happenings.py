@@ -123,6 +123,18 @@ happenings = st.one_of(
         happened.Transferred, seconds=numbers, sent=bytes_by_purpose, received=bytes_by_purpose, links=links
     ),
     event(happened.Faulted, part=words, detail=words),
+    event(
+        happened.Audited,
+        group=words,
+        sampler=peers | strange,
+        finding=words,
+        tokens=versions,
+        off=versions,
+        largest=numbers,
+        until=numbers,
+        strikes=versions,
+        why=words,
+    ),
     event(happened.Rejected, sender=peers | strange, kind=words, reason=words),
     event(happened.Noted, level=words, text=words),
 )

@@ -136,6 +136,7 @@ WORD = invite.make(Digest("ab" * 32), [f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"], Role
         ["fit", "embedded"],
         ["sim", "quick"],
         ["push", "ada/small"],
+        ["verify", "one.evidence"],
         ["config", "check", "demo"],
         ["objectives"],
         ["bench", "gradient", "--quick"],

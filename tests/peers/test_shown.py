@@ -15,7 +15,7 @@ from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
 from swarm.journal import from_line, to_line
-from swarm.limits import EVENT_LIMIT
+from swarm.limits import EVENT_LIMIT, cut
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
@@ -110,8 +110,8 @@ def test_figures_that_are_no_numbers_are_not_told() -> None:
 
 
 def test_a_cut_never_splits_a_character() -> None:
-    assert events.cut("a\ud800b", 3) == "a?b"
-    assert [events.cut("a漢🦦", size) for size in range(10)] == [
+    assert cut("a\ud800b", 3) == "a?b"
+    assert [cut("a漢🦦", size) for size in range(10)] == [
         "",
         "a",
         "a",

@@ -1,0 +1,125 @@
+"""`swarm verify`: replays the group of which an auditor says that its sampler cheated.
+
+    evidence --whose signatures are checked--> group, release
+    run folder -> model, tokenizer, task; the release's bytes beside the evidence, or where a peer holds them
+    replay -> what each completion is off by -> 0: the evidence holds, 5: it does not
+
+Nothing of what the auditor says is believed. Not handled here: what follows for the sampler
+(swarm.core.auditing).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from peers.build.run_folder import RunFolder
+from peers.commands.export import opened
+from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
+from peers.roles.evidence import BYTES, Evidence
+from peers.runtime.frames import Frames
+from swarm import wire
+from swarm.config import Config
+from swarm.core.admission import malformation
+from swarm.core.auditing import CLAIMED, Weighed
+from swarm.identity import Keyring
+from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
+from swarm.replays import Replayed, claims_of, rows_of, weigh
+from swarm.types import Digest, Group, Release
+from swarm.weights import Weights
+
+
+def verify(path: Path, folder: Path | None, release: Path | None) -> int:
+    """Print what a replay of the evidence at `path` says; `folder` is the run's, `release` a file with the
+    version's bytes. Returns an exit code; raises UserError."""
+    try:
+        evidence = wire.decode(path.read_bytes(), Evidence)
+    except FileNotFoundError as error:
+        raise WrongUsage(f"there is no evidence {path}: learners keep it in a folder evidence") from error
+    except wire.WireError as error:
+        raise WrongUsage(f"{path} is no evidence: {error}") from error
+    run = opened(folder or path.resolve().parents[3])
+    if run.digest != evidence.run:
+        raise Refusal(
+            f"the evidence is of run {evidence.run[:12]}, {run.path} has run {run.digest[:12]}: name the"
+            " right one with --folder"
+        )
+    group = _group(evidence, run)
+    weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
+    found, replayed = _replayed(run, group, weights)
+    print("\n".join(_lines(group, replayed, found)))
+    holds = found.off > 0 or found.claimed > CLAIMED
+    print("the evidence holds" if holds else "the evidence does not hold: this group alone shows nothing")
+    print(f"the auditor {evidence.auditor} said: {evidence.why}", file=sys.stderr)
+    return DONE if holds else REFUSED
+
+
+def _group(evidence: Evidence, run: RunFolder) -> Group:
+    """The group, as its sampler signed it under a release that its publisher signed. Raises Refusal."""
+    frames = Frames(run.digest, Keyring.new(), None, run.settings.private)
+    try:
+        opened, group = frames.read(evidence.frame, MAIL_LIMIT, Group)
+        signed, release = frames.read(evidence.release, RELEASE_LIMIT, Release)
+    except wire.WireError as error:
+        raise Refusal(f"the evidence is not what anybody signed: {error}") from error
+    if opened.sender != group.sampler:
+        raise Refusal(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
+    named = (group.version, group.weights) == (release.version, release.weights)
+    if signed.sender != release.publisher or not named:
+        raise Refusal("the evidence's release is not the one that the group names, signed by its publisher")
+    return group
+
+
+def _held(run: RunFolder, weights: Digest) -> list[Path]:
+    return sorted(run.path.glob(f"peers/*/blobs/{weights}"))
+
+
+def _weights(group: Group, paths: list[Path]) -> Weights:
+    """Raises CannotHere."""
+    for path in paths:
+        if path.is_file():
+            weights = Weights.of(path.read_bytes(), group.version)
+            if weights.digest == group.weights:
+                return weights
+            print(f"{path} has other bytes than version {group.version}", file=sys.stderr)
+    raise CannotHere(
+        f"version {group.version} is not here: bring the .safetensors file that lies beside the evidence at"
+        " the learner, or name one that has the version's bytes with --release"
+    )
+
+
+def _replayed(run: RunFolder, group: Group, weights: Weights) -> tuple[Weighed, Replayed]:
+    from peers.build import factory
+
+    config, settings = Config(run=run.settings), run.settings
+    vocabulary = factory.load_tokenization(run.model, settings).vocabulary
+    if (why := malformation(group, settings.sampling, vocabulary)) is not None:
+        raise Refusal(f"the group is none of this run: {why}")
+    replay = factory.replay(run.model, config)
+    if group.noise != replay.noise:
+        raise CannotHere(f"nobody can replay groups whose noise is {group.noise!r}: they verify nothing")
+    source = factory.source(run, config, say)
+    try:
+        prompt = source.task(group.task).prompt
+    finally:
+        source.close()
+    replay.load(weights)
+    replayed = replay.replay(prompt, rows_of(group), group.seed)
+    return weigh(replayed, claims_of(group), replay.allowed), replayed
+
+
+def _lines(group: Group, replayed: Replayed, found: Weighed) -> Iterator[str]:
+    yield f"group {group.id} of sampler {group.sampler}"
+    yield f"task {group.task}, seed {group.seed}, version {group.version} ({group.weights[:12]})"
+    cuts = np.cumsum(group.lengths)[:-1]
+    apart = np.abs(replayed.logprobs - claims_of(group))
+    both = zip(np.split(replayed.margins, cuts), np.split(apart, cuts), strict=True)
+    for number, (margins, differences) in enumerate(both, 1):
+        yield (
+            f"  completion {number}: {len(margins)} tokens, margin {margins.max():.3g} nats at token"
+            f" {int(margins.argmax()) + 1}, claims {differences.max():.3g} nats off"
+        )
+    yield f"{found.off} of {found.tokens} tokens are off; {found.deciding} decide something"

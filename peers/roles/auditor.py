@@ -1,0 +1,208 @@
+"""A learner's duty to audit: replays some of the groups that it admitted, and sets samplers aside by what it
+finds.
+
+    a group is admitted --drawn?--> waits here, with the weights that it names
+    run   -> weights loaded, the group replayed on the work port -> swarm.core.auditing
+          -> Audited event; whose groups are forged: `unverified` from then on, and what is not trained yet is
+             dropped
+
+Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
+by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
+thread that computes gradients: what is drawn beyond it waits, and beyond WAITING the oldest is let go, which
+verifies nobody. A policy of its own is made for the first replay, beside the learner's. What cannot be
+replayed here (a group whose noise has no Replay, weights that are gone, a run whose samplers may use fewer
+bits) says nothing about anybody. Not handled here: what margins mean (swarm.core.auditing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.errors import UserError
+from peers.roles.evidence import SUFFIX, Evidence, keep
+from peers.roles.learner_inbox import LearnerInbox
+from peers.runtime.host import Host
+from swarm import events
+from swarm.blocks import Damaged
+from swarm.core import auditing
+from swarm.core.auditing import Audits, Consequence
+from swarm.learn.microbatch import ran_out
+from swarm.protocol import Kind
+from swarm.replays import Replay, Replayed, claims_of, rows_of, weigh
+from swarm.types import Digest, Group, PeerId, Verdict
+from swarm.weights import Weights
+
+WAITING = 64
+"""Groups that wait for their replay, each with a version's bytes."""
+
+VERSIONS = 4
+"""Versions of which groups wait: their bytes are kept on the disk for that long."""
+
+MakeReplay = Callable[[], Replay]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A group that is to be replayed."""
+
+    group: Group
+    frame: bytes
+    """As its sampler signed it."""
+    prompt: str
+    weights: Weights
+
+
+class Auditor:
+    def __init__(self, host: Host, inbox: LearnerInbox, make: MakeReplay | None, folder: Path | None) -> None:
+        """`make` makes what replays, on the work port; None: nothing is ever replayed. Evidence is kept in
+        `folder`; None keeps none."""
+        self.host, self._inbox, self._make, self._folder = host, inbox, make, folder
+        self.audits = Audits()
+        secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
+        self._rng = random.Random(secret)
+        self._replay: Replay | None = None
+        self._loaded: Digest | None = None
+        self._waiting: deque[Drawn] = deque()
+        self._news = asyncio.Event()
+        if self._works():
+            inbox.audit, inbox.aside = self.draw, self.aside
+
+    def _works(self) -> bool:
+        config = self.host.config
+        return self._make is not None and config.peer.audit.share > 0 and not config.run.sampling.quantized
+
+    def aside(self, sampler: PeerId) -> str | None:
+        """Why a sampler is set aside now, or None."""
+        now = self.host.now()
+        found = self.audits.aside(sampler, now)
+        return auditing.objection(found, now) if found is not None else None
+
+    def draw(self, group: Group, frame: bytes) -> None:
+        """Take an admitted group for an audit, or leave it."""
+        sampler, settings = group.sampler, self.host.config.peer.audit
+        if not settings.invited and self._inbox.batcher.quotas.vouched(sampler):
+            return
+        if self._make is None or not group.noise or not self.audits.drawn(sampler, self._rng):
+            return
+        blocks = self.host.releases.blobs.blocks(group.weights)
+        if blocks is None:
+            return
+        prompt = self._inbox.task_and_rewards(group).task.prompt
+        self._waiting.append(Drawn(group, frame, prompt, Weights(group.version, blocks)))
+        while len(self._waiting) > WAITING or len({each.group.weights for each in self._waiting}) > VERSIONS:
+            self._waiting.popleft()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Replay what waits, until cancelled."""
+        while True:
+            await self._news.wait()
+            while self._waiting and self._make is not None:
+                drawn = self._next()
+                spent = await self._audit(drawn)
+                await self.host.ports.clock.sleep(spent * (1 / self.host.config.peer.audit.share - 1))
+            self._news.clear()
+
+    def _next(self) -> Drawn:
+        """The oldest group of the version that is loaded, or else of all."""
+        for drawn in self._waiting:
+            if drawn.group.weights == self._loaded:
+                self._waiting.remove(drawn)
+                return drawn
+        return self._waiting.popleft()
+
+    async def _audit(self, drawn: Drawn) -> float:
+        """Returns the seconds that it took on the work port."""
+        host, began = self.host, math.nan
+
+        def replay() -> Replayed | None:
+            nonlocal began
+            began = host.now()
+            return self._replayed(drawn)
+
+        try:
+            replayed = await host.ports.work.run(Kind.AUDIT, replay)
+        except (Damaged, ValueError):
+            self._loaded = None  # the bytes are gone, or of no policy here: that blames nobody
+            return host.now() - began
+        except (UserError, RuntimeError, MemoryError) as error:
+            if not isinstance(error, UserError) and not ran_out(error):
+                raise
+            self._give_up(str(error))
+            return 0.0
+        spent = host.now() - began
+        if replayed is not None and (aside := self._judge(drawn.group, replayed)) is not None:
+            await self._keep(drawn, aside)
+        return spent
+
+    def _replayed(self, drawn: Drawn) -> Replayed | None:
+        """On the work port. None where the group's noise is another one."""
+        group = drawn.group
+        if self._replay is None:
+            assert self._make is not None
+            self._replay = self._make()
+        if group.noise != self._replay.noise:
+            return None
+        if self._loaded != group.weights:
+            self._replay.load(drawn.weights)
+            self._loaded = group.weights
+        return self._replay.replay(drawn.prompt, rows_of(group), group.seed)
+
+    def _judge(self, group: Group, replayed: Replayed) -> Consequence | None:
+        assert self._replay is not None
+        host, sampler = self.host, group.sampler
+        found = weigh(replayed, claims_of(group), self._replay.allowed)
+        finding, aside = self.audits.take(sampler, found, host.now())
+        host.emit(
+            events.Audited,
+            group=group.id,
+            sampler=sampler,
+            finding=finding,
+            tokens=found.tokens,
+            off=found.off,
+            largest=round(found.largest, 4),
+            until=aside.until if aside is not None else 0.0,
+            strikes=aside.strikes if aside is not None else 0,
+            why=aside.why if aside is not None else "",
+        )
+        if aside is not None:
+            gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
+            self._inbox.drop(gone, Verdict.UNVERIFIED)
+            self._waiting = deque(each for each in self._waiting if each.group.sampler != sampler)
+        return aside
+
+    async def _keep(self, drawn: Drawn, aside: Consequence) -> None:
+        """Write evidence that others can replay."""
+        host, group = self.host, drawn.group
+        release = host.releases.named(group.version, group.weights)
+        if self._folder is None or release is None:
+            return
+        said = Evidence(
+            run=host.who.run,
+            frame=drawn.frame,
+            release=host.releases.sealed(release),
+            auditor=host.ports.me,
+            at=host.now(),
+            why=aside.why,
+        )
+        try:
+            await host.ports.work.run(Kind.SAVE, keep, self._folder, group.id, said, drawn.weights)
+        except (OSError, Damaged) as error:
+            host.disk.tell("evidence", str(error))
+            return
+        path = self._folder / f"{group.id}{SUFFIX}"
+        text = f"evidence against {group.sampler} is kept: `swarm verify {path}` replays it"
+        host.emit(events.Noted, level="info", text=text)
+
+    def _give_up(self, why: str) -> None:
+        """Replay nothing any more."""
+        self._make = self._replay = self._loaded = None
+        self._waiting.clear()
+        text = f"groups are not audited here any more: {why}; set peer.audit.share = 0, or free memory"
+        self.host.emit(events.Noted, level="warning", text=text)

@@ -1,0 +1,48 @@
+"""Evidence of an audit: what anybody needs to replay a group again, as files in a peer's folder.
+
+    evidence/GROUP.evidence       the group as its sampler signed it, the release as its publisher did
+    evidence/GROUP.safetensors    the version's bytes: another name of the file that the peer holds
+
+`swarm verify` reads them (peers.commands.verify). The newest KEPT stay.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from swarm import wire
+from swarm.durable import make_folder, write_durably
+from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
+from swarm.types import Digest, Finite, PeerId, Struct, Text
+from swarm.weights import Weights
+
+FOLDER, SUFFIX, BYTES = "evidence", ".evidence", ".safetensors"
+
+KEPT = 8
+"""Pieces of evidence in a folder: each keeps the bytes of a version."""
+
+
+class Evidence(Struct, tag="evidence"):
+    run: Digest
+    frame: Annotated[bytes, Meta(max_length=MAIL_LIMIT.sealed)]
+    """Of the Group."""
+    release: Annotated[bytes, Meta(max_length=RELEASE_LIMIT.sealed)]
+    """A frame of the Release that the group names."""
+    auditor: PeerId
+    at: Finite
+    why: Text
+
+
+def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None:
+    """Write evidence, and remove what is more than KEPT. Blocks; raises OSError and Damaged."""
+    make_folder(folder)
+    path = folder / f"{group}{SUFFIX}"
+    weights.blocks.put(path.with_suffix(BYTES))
+    write_durably(path, wire.encode(evidence))
+    newest = sorted(folder.glob(f"*{SUFFIX}"), key=lambda each: each.stat().st_mtime, reverse=True)
+    for old in newest[KEPT:]:
+        old.unlink()
+        old.with_suffix(BYTES).unlink(missing_ok=True)

@@ -1,0 +1,45 @@
+"""Verdicts and ages of a learner's groups, counted until they are told in one event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from swarm.types import PeerId
+
+SAMPLERS_PER_EVENT = 24
+"""Samplers whose verdicts fit into one gossiped event of 4 KiB beside its other fields; the next event has
+the rest."""
+
+LAGS_PER_EVENT = 96
+"""Distinct lags in versions in one event, five bytes each; the next event has the rest."""
+
+
+@dataclass
+class Tally:
+    """Verdicts and ages since the last Counted event."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    versions: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    samplers: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def judged(self, sampler: PeerId, verdict: str) -> None:
+        self.verdicts[verdict] += 1
+        self.samplers.setdefault(sampler, Counter())[verdict] += 1
+
+    def trained(self, versions: int, seconds: float) -> None:
+        self.versions[str(versions)] += 1
+        self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
+
+    def drain(self) -> dict[str, dict[str, int]]:
+        """Return the fields of a Counted event and reset them; what does not fit stays for the next event."""
+        versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_PER_EVENT]}
+        counts = {"verdicts": dict(self.verdicts), "versions": versions, "seconds": dict(self.seconds)}
+        for counter in (self.verdicts, self.seconds):
+            counter.clear()
+        return counts
+
+    def drain_samplers(self) -> dict[str, dict[str, int]]:
+        now = list(self.samplers)[:SAMPLERS_PER_EVENT]
+        return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}

@@ -1,0 +1,59 @@
+"""The page says who is set aside, why, and how to check it."""
+
+from __future__ import annotations
+
+from dashboard_story import LEARNERS, SAMPLERS, story
+
+from dashboard.diagnosis import diagnose
+from dashboard.sentences import sentence_of
+from dashboard.state import State, fold
+from dashboard.views import Problem
+from swarm import events as happened
+from swarm.core.auditing import FOREVER
+
+WHY = "5 of 64 tokens of a group are not what its seed and version draw"
+
+
+def audited(until: float, finding: str = "forged", why: str = WHY) -> happened.Audited:
+    return happened.Audited(
+        at=9.0,
+        peer=LEARNERS[0],
+        group="g",
+        sampler=SAMPLERS[0],
+        finding=finding,
+        tokens=64,
+        off=5,
+        largest=3.0,
+        until=until,
+        strikes=1,
+        why=why if until else "",
+    )
+
+
+def problems(event: happened.Audited, now: float) -> list[Problem]:
+    state = State()
+    for each in (*story(9, start=0.0), event):
+        fold(state, each)
+    return [each for each in diagnose(state, now) if each.key.startswith("aside")]
+
+
+def test_a_sampler_that_is_set_aside_is_named_until_it_may_come_back() -> None:
+    (problem,) = problems(audited(9.0 + 3600.0), 10.0)
+    assert problem.peers == (str(SAMPLERS[0]),)
+    assert "aside for another 60 min" in problem.text and "5 of 64 tokens" in problem.cause
+    assert "swarm verify" in problem.todo
+    assert not problems(audited(9.5), 10.0) and not problems(audited(0.0, "honest"), 10.0)
+
+
+def test_the_third_time_is_for_good() -> None:
+    (problem,) = problems(audited(FOREVER), 10.0)
+    assert "aside for good" in problem.text
+
+
+def test_the_event_is_a_sentence_where_it_says_something() -> None:
+    def told(event: happened.Audited) -> str:
+        news = sentence_of(event, lambda _: "brisk-umber-otter")
+        return news.text if news is not None else ""
+
+    assert told(audited(3609.0)).endswith(f"aside for 60 min: {WHY}.")
+    assert "bad luck" in told(audited(0.0, "unlikely")) and not told(audited(0.0, "honest"))

@@ -1,0 +1,180 @@
+"""Audits in the simulator with the roles that ship: each cheat is named and set aside, and nobody else is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from test_roles_swarm import EPOCH, scenario
+
+from peers.commands import sim
+from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted
+from swarm.learn.weights import from_bytes
+from swarm.peer_limits import Auditing
+from swarm.sample.base import Completions
+from swarm.sample.toy import ToyEngine
+from swarm.sim.world import SimPeer, World
+from swarm.types import Verdict
+from swarm.weights import Weights
+
+
+class Cheat(ToyEngine):
+    """Claims the log-probabilities that the version has for its tokens, whatever these are."""
+
+    def __init__(self) -> None:
+        super().__init__(from_bytes)
+        self._rng = np.random.default_rng(1)
+
+    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        return [
+            self.claimed(prompt, self.changed(prompt, group.tokens.reshape(group_size, -1), seed + i))
+            for i, (prompt, group) in enumerate(
+                zip(prompts, super().sample(prompts, group_size, seed), strict=True)
+            )
+        ]
+
+    def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def claimed(self, prompt: str, tokens: np.ndarray) -> Completions:
+        logp, _ = self.row(prompt)
+        letters = len(logp)
+        return Completions(
+            lengths=(letters,) * len(tokens),
+            tokens=tokens.astype(np.int32).ravel(),
+            logprobs=logp[np.arange(letters), tokens].astype(np.float32).ravel(),
+            texts=tuple("".join(chr(ord("a") + token) for token in row) for row in tokens.tolist()),
+            noise=super().sample([prompt], 1, 0)[0].noise,
+        )
+
+
+class OtherText(Cheat):
+    def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
+        return self._rng.integers(0, 8, tokens.shape)
+
+
+class OneToken(Cheat):
+    def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
+        tokens = tokens.copy()
+        tokens[0, 0] = (tokens[0, 0] + 1) % 8
+        return tokens
+
+
+class OtherTemperature(Cheat):
+    def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
+        cooler = np.exp(self.row(prompt)[0] / 0.8).cumsum(-1)
+        cdf = cooler / cooler[:, -1:]
+        return (self._rng_of(seed).random((*tokens.shape, 1)) >= cdf).sum(-1)
+
+    def _rng_of(self, seed: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=seed % (1 << 64)))
+
+
+class TopP(OtherTemperature):
+    def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
+        p = np.exp(self.row(prompt)[0])
+        kept = np.where(p >= np.sort(p, -1)[:, 1:2], p, 0.0).cumsum(-1)  # all but the least likely one
+        return (self._rng_of(seed).random((*tokens.shape, 1)) >= kept / kept[:, -1:] - 1e-12).sum(-1)
+
+
+class CherryPicked(Cheat):
+    """Of several draws the one with most letters alike, say."""
+
+    def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
+        tries = [ToyEngine.sample(self, [prompt], len(tokens), seed + k)[0].tokens for k in range(1, 4)]
+        return max(tries, key=lambda one: int(np.bincount(one).max())).reshape(tokens.shape)
+
+
+class Relabelled(ToyEngine):
+    """Goes on with its first policy, whatever it says."""
+
+    def load(self, weights: Weights) -> None:
+        if self.version < 0:
+            super().load(weights)
+
+
+class FalseClaims(ToyEngine):
+    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        true = super().sample(prompts, group_size, seed)
+        return [dataclasses.replace(one, logprobs=one.logprobs + np.float32(0.3)) for one in true]
+
+
+CHEATS: tuple[Callable[[], ToyEngine], ...] = (
+    OtherText,
+    OneToken,
+    OtherTemperature,
+    TopP,
+    CherryPicked,
+    lambda: Relabelled(from_bytes),
+    lambda: FalseClaims(from_bytes),
+)
+HONEST = 3
+
+
+def played(minutes: float, cheats: Sequence[Callable[[], ToyEngine]], **audit: Any) -> list[Event]:
+    """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not."""
+    told: list[Event] = []
+
+    def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
+        own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**{"invited": True} | audit))
+        peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
+        parts, number = sim.policy_parts(peer.config), int(peer.name.rpartition("-")[2])
+        if peer.name.startswith("sampler") and number < len(cheats):
+            parts = parts._replace(engine=cheats[number])
+        return sim.run_peer(peer, parts)
+
+    World(scenario(minutes, (1, HONEST + len(cheats))), spawn, sinks=[told.append]).run()
+    return told
+
+
+@cache
+def cheated() -> list[Event]:
+    return played(1.0, CHEATS, share=1.0)
+
+
+def of(told: list[Event], kind: type[Any]) -> list[Any]:
+    return [event for event in told if isinstance(event, kind)]
+
+
+def test_every_cheat_is_named_and_no_honest_sampler_is() -> None:
+    named = {event.sampler for event in of(cheated(), Audited) if event.until > 0}
+    assert named == {f"sampler-{number}" for number in range(len(CHEATS))}
+    honest = [event for event in of(cheated(), Audited) if event.sampler not in named]
+    assert len(honest) > 30 and {event.finding for event in honest} <= {"honest", "undecided"}
+
+
+def test_groups_of_who_was_named_are_unverified_and_those_that_wait_are_dropped() -> None:
+    told = cheated()
+    since = {event.sampler: event.at for event in of(told, Audited) if event.until > 0}
+    after = [event for event in of(told, Judged) if event.at > since.get(event.sampler, 1e12)]
+    verdicts = Counter(event.verdict for event in after)
+    assert verdicts[Verdict.UNVERIFIED] > 20 and Verdict.ADMIT not in verdicts
+    assert all("set aside for another" in event.detail for event in after)
+    assert any(event.why == Verdict.UNVERIFIED for event in of(told, Dropped))
+    counted = sum((Counter(event.verdicts) for event in of(told, Counted)), Counter())
+    assert counted["unverified"] > 0
+
+
+def test_the_sampler_s_own_terminal_says_why() -> None:
+    notes = [event for event in of(cheated(), Noted) if event.peer == "sampler-0"]
+    assert any("unverified" in event.text and "not what its seed" in event.text for event in notes)
+
+
+def test_who_is_honest_is_replayed_less_and_less() -> None:
+    told, honest = cheated(), f"sampler-{len(CHEATS)}"
+    judged = [event for event in of(told, Judged) if event.sampler == honest]
+    audited = [event for event in of(told, Audited) if event.sampler == honest]
+    since = EPOCH + 30.0
+    late = [event for event in audited if event.at > since]
+    assert len(audited) - len(late) > 20
+    assert len(late) < 0.9 * sum(event.at > since for event in judged)
+
+
+def test_without_a_share_nothing_is_replayed_and_with_invites_alone_neither() -> None:
+    assert not of(played(0.2, CHEATS[:1], share=0.0), Audited)
+    assert not of(played(0.2, CHEATS[:1], invited=False), Audited)

@@ -1,0 +1,169 @@
+"""`swarm verify`: evidence is replayed from what a run folder has; nobody's word is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from nouns import NOW, release
+
+from peers import cli
+from peers.build import factory, run_folder
+from peers.build.run_folder import RunFolder
+from peers.errors import DONE, REFUSED
+from peers.roles import evidence
+from peers.roles.evidence import BYTES, KEPT, SUFFIX, Evidence
+from peers.roles.sampler import make_group
+from peers.runtime.frames import Frames
+from swarm import wire
+from swarm.config import Config, Model, Optimizer, Run, Sampling, TaskSettings
+from swarm.core.admission import group_id
+from swarm.identity import Keyring
+from swarm.learn import tiny
+from swarm.types import Array, Digest, Group, Release, Times
+from swarm.weights import Weights
+
+SEED = 77
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    policy = tiny.make(tmp_path_factory.mktemp("tiny") / "qwen3", "qwen3")
+    settings = Run(
+        model=Model(name="tiny"),
+        task=TaskSettings(name="digit-sums"),
+        optimizer=Optimizer(lr=1e-6),
+        sampling=Sampling(group_size=4, max_tokens=8),
+    )
+    return run_folder.create(tmp_path_factory.mktemp("runs") / "one", settings, policy)
+
+
+@pytest.fixture(scope="module")
+def weights(run: RunFolder) -> Weights:
+    return Weights.of(run.genesis() or b"", 0)
+
+
+class Parties:
+    """A sampler and a learner, and what they sign."""
+
+    def __init__(self, run: RunFolder, weights: Weights) -> None:
+        self.sampler, self.learner = Keyring.new(), Keyring.new()
+        self._run, self._weights = run, weights
+        self.release: Release = release(
+            version=0, weights=weights.digest, publisher=self.learner.me, size=weights.blocks.size
+        )
+
+    def group(self) -> Group:
+        config = Config(run=self._run.settings)
+        engine, source = factory.hf(self._run.model, config), factory.source(self._run, config, print)
+        engine.load(self._weights)
+        task = source.task(3)
+        drawn = engine.sample([task.prompt], 4, SEED)[0]
+        times = Times(released=self.release.released, fetched=NOW, used=NOW, finished=NOW, sent=NOW)
+        return make_group(self.sampler.me, self.release, 3, SEED, drawn, (0.0,) * 4, times)
+
+    def frame(self, noun: object, who: Keyring) -> bytes:
+        return Frames(self._run.digest, who, None, False).seal(noun)
+
+    def evidence(self, group: Group, signer: Keyring | None = None) -> Evidence:
+        return Evidence(
+            run=self._run.digest,
+            frame=self.frame(group, signer or self.sampler),
+            release=self.frame(self.release, self.learner),
+            auditor=self.learner.me,
+            at=NOW,
+            why="two tokens are off",
+        )
+
+
+@pytest.fixture(scope="module")
+def parties(run: RunFolder, weights: Weights) -> Parties:
+    return Parties(run, weights)
+
+
+@pytest.fixture(scope="module")
+def honest(parties: Parties) -> Group:
+    return parties.group()
+
+
+def changed(group: Group) -> Group:
+    """With another first token."""
+    tokens = np.frombuffer(group.tokens.data, "<i4").copy()
+    tokens[0] = (tokens[0] + 7) % 100
+    data = tokens.tobytes()
+    name = group_id(group.sampler, group.version, group.task, group.seed, data, group.logprobs.data)
+    return msgspec.structs.replace(
+        group, id=name, tokens=Array(dtype="int32", shape=group.tokens.shape, data=data)
+    )
+
+
+def verified(path: Path, run: RunFolder) -> int:
+    return cli.main(["verify", str(path), "--folder", str(run.path)])
+
+
+def kept(folder: Path, parties: Parties, group: Group, weights: Weights, **other: Keyring) -> Path:
+    evidence.keep(folder, group.id, parties.evidence(group, **other), weights)
+    return folder / f"{group.id}{SUFFIX}"
+
+
+def test_a_changed_token_is_shown_to_anybody_and_an_honest_group_clears_its_sampler(
+    tmp_path: Path,
+    run: RunFolder,
+    parties: Parties,
+    honest: Group,
+    weights: Weights,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert verified(kept(tmp_path, parties, changed(honest), weights), run) == DONE
+    out = capsys.readouterr().out
+    assert parties.sampler.me in out and "the evidence holds" in out and "completion 4" in out
+    assert verified(kept(tmp_path, parties, honest, weights), run) == REFUSED
+    assert "does not hold" in capsys.readouterr().out
+
+
+def test_a_group_that_its_sampler_did_not_sign_is_no_evidence(
+    tmp_path: Path,
+    run: RunFolder,
+    parties: Parties,
+    honest: Group,
+    weights: Weights,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = kept(tmp_path, parties, changed(honest), weights, signer=parties.learner)
+    assert verified(path, run) == REFUSED
+    assert "is signed by" in capsys.readouterr().err
+
+
+def test_a_version_that_is_not_here_is_asked_for(
+    tmp_path: Path,
+    run: RunFolder,
+    parties: Parties,
+    honest: Group,
+    weights: Weights,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = kept(tmp_path, parties, changed(honest), weights)
+    path.with_suffix(BYTES).rename(tmp_path / "elsewhere")
+    assert verified(path, run) == 3 and "--release" in capsys.readouterr().err
+    words = ["verify", str(path), "--folder", str(run.path), "--release", str(tmp_path / "elsewhere")]
+    assert cli.main(words) == DONE
+
+
+def test_evidence_of_another_run_or_of_nothing_is_refused(
+    tmp_path: Path, run: RunFolder, parties: Parties, honest: Group
+) -> None:
+    (tmp_path / "nothing").write_bytes(b"\0" * 8)
+    assert verified(tmp_path / "nothing", run) == 2 and verified(tmp_path / "none", run) == 2
+    other = msgspec.structs.replace(parties.evidence(honest), run=Digest("0" * 64))
+    (tmp_path / "other").write_bytes(wire.encode(other))
+    assert verified(tmp_path / "other", run) == REFUSED
+
+
+def test_a_folder_keeps_the_newest_evidence(
+    tmp_path: Path, parties: Parties, honest: Group, weights: Weights
+) -> None:
+    for number in range(KEPT + 3):
+        evidence.keep(tmp_path, f"group-{number}", parties.evidence(honest), weights)
+    assert len([*tmp_path.glob(f"*{SUFFIX}")]) == len([*tmp_path.glob(f"*{BYTES}")]) == KEPT
