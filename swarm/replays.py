@@ -42,7 +42,11 @@ class Replay(Protocol):
     """Replays groups of one kind of noise, under the policy that it loaded last."""
 
     noise: Noise
-    allowed: Tolerance
+
+    @property
+    def allowed(self) -> Tolerance:
+        """By what it has replayed so far."""
+        ...
 
     def load(self, weights: Weights) -> None:
         """Replay under these weights from now on. Raises ValueError for weights of another model, Damaged."""
@@ -65,7 +69,7 @@ def weigh(replayed: Replayed, claimed: Sequence[float] | NDArray[np.float32], al
         off=int(((margins > allowed.hard) | (differ > allowed.hard)).sum()),
         largest=float(min(max(margins.max(), differ.max()), LARGEST)),
         drift=float((np.minimum(margins, MOST) - allowed.mean).sum()),
-        claimed=float(np.minimum(differ, MOST).mean()),
+        claimed=float(max(0.0, np.minimum(differ, LARGEST).mean() - allowed.claimed)),
     )
 
 

@@ -24,7 +24,7 @@ from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.config import Config
 from swarm.core.admission import malformation
-from swarm.core.auditing import CLAIMED, Weighed
+from swarm.core.auditing import Weighed
 from swarm.identity import Keyring
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
 from swarm.replays import Replayed, claims_of, rows_of, weigh
@@ -51,7 +51,7 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
     weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
     found, replayed = _replayed(run, group, weights)
     print("\n".join(_lines(group, replayed, found)))
-    holds = found.off > 0 or found.claimed > CLAIMED
+    holds = found.off > 0 or found.claimed > 0
     print("the evidence holds" if holds else "the evidence does not hold: this group alone shows nothing")
     print(f"the auditor {evidence.auditor} said: {evidence.why}", file=sys.stderr)
     return DONE if holds else REFUSED

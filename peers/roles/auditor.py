@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +39,7 @@ from swarm.types import Digest, Group, PeerId, Verdict
 from swarm.weights import Weights
 
 WAITING = 64
-"""Groups that wait for their replay, each with a version's bytes."""
-
-VERSIONS = 4
-"""Versions of which groups wait: their bytes are kept on the disk for that long."""
+"""Groups that wait for their replay."""
 
 MakeReplay = Callable[[], Replay]
 
@@ -69,6 +66,8 @@ class Auditor:
         self._replay: Replay | None = None
         self._loaded: Digest | None = None
         self._waiting: deque[Drawn] = deque()
+        self._held: OrderedDict[Digest, Weights] = OrderedDict()
+        """The newest versions, of which a learner itself keeps two."""
         self._news = asyncio.Event()
         if self._works():
             inbox.audit, inbox.aside = self.draw, self.aside
@@ -88,16 +87,30 @@ class Auditor:
         sampler, settings = group.sampler, self.host.config.peer.audit
         if not settings.invited and self._inbox.batcher.quotas.vouched(sampler):
             return
-        if self._make is None or not group.noise or not self.audits.drawn(sampler, self._rng):
+        if self._make is None or not group.noise:
             return
-        blocks = self.host.releases.blobs.blocks(group.weights)
-        if blocks is None:
-            return
+        if (newest := self.host.releases.held) is not None:
+            self._hold(newest.version, newest.weights)
+        if self._hold(group.version, group.weights) and self.audits.drawn(sampler, self._rng):
+            self._wait(group, frame)
+
+    def _wait(self, group: Group, frame: bytes) -> None:
         prompt = self._inbox.task_and_rewards(group).task.prompt
-        self._waiting.append(Drawn(group, frame, prompt, Weights(group.version, blocks)))
-        while len(self._waiting) > WAITING or len({each.group.weights for each in self._waiting}) > VERSIONS:
+        self._waiting.append(Drawn(group, frame, prompt, self._held[group.weights]))
+        if len(self._waiting) > WAITING:
             self._waiting.popleft()
         self._news.set()
+
+    def _hold(self, version: int, weights: Digest) -> bool:
+        """Keep a version's bytes, where they are here, for as long as they are among the newest ones. False
+        where they are not here."""
+        if weights not in self._held:
+            if (blocks := self.host.releases.blobs.blocks(weights)) is None:
+                return False
+            self._held[weights] = Weights(version, blocks)
+            if len(self._held) > self.host.config.peer.audit.versions:
+                del self._held[min(self._held, key=lambda each: self._held[each].version)]
+        return weights in self._held
 
     async def run(self) -> None:
         """Replay what waits, until cancelled."""
@@ -204,5 +217,6 @@ class Auditor:
         """Replay nothing any more."""
         self._make = self._replay = self._loaded = None
         self._waiting.clear()
+        self._held.clear()
         text = f"groups are not audited here any more: {why}; set peer.audit.share = 0, or free memory"
         self.host.emit(events.Noted, level="warning", text=text)

@@ -61,9 +61,6 @@ TRAFFIC_EVERY = 5
 FAREWELL = 3.0
 """Seconds of a goodbye: a p2pd that hangs takes none, and others miss this peer after `patience`."""
 
-ONLY_BY = {events.Evaluated: Role.EVALUATOR, events.Audited: Role.LEARNER}
-"""Events that count from members of one role."""
-
 Met = Callable[[PeerId, Beat], None]
 """(peer, its heartbeat), this peer's own too: where it can be dialled is remembered."""
 
@@ -286,7 +283,7 @@ class Host:
         for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
-            role = ONLY_BY.get(type(event))
+            role = {events.Evaluated: Role.EVALUATOR, events.Audited: Role.LEARNER}.get(type(event))
             if role is not None and (why := self.distrust(opened, role)):
                 raise wire.WireError(f"{type(event).__name__.lower()}: {why}")
             if event.peer != self.ports.me:

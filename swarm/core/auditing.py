@@ -42,9 +42,8 @@ its sampler."""
 DRIFT_LIMIT = 4.0
 """Nats, summed over a sampler's groups."""
 
-CLAIMED = 0.1
-"""Nats: mean difference of claimed and replayed log-probabilities beyond which an engine computes something
-else. A sampler in bfloat16 has 0.006, one in int8 0.004."""
+HARD, MEAN = 3.0, 0.02
+"""Nats: bounds of tolerances."""
 
 SET_ASIDE = (3600.0, 86_400.0)
 """Seconds that follow the first and the second forgery; the third is for good."""
@@ -75,11 +74,18 @@ class Tolerance(NamedTuple):
     """Nats: a token whose margin is larger is off."""
     mean: float
     """Nats a token: mean margins below it add nothing to a sampler's drift."""
+    claimed: float = 0.1
+    """Nats: mean difference of claimed and replayed log-probabilities beyond which an engine computes
+    something else."""
 
 
-def tolerance(largest: float, mean: float) -> Tolerance:
-    """Of engines whose honest replays had this largest and this mean margin, in nats."""
-    return Tolerance(max(0.5, 5 * largest), max(1e-3, 4 * mean))
+def tolerance(largest: float, mean: float, claimed: float) -> Tolerance:
+    """Where honest replays have this largest and this mean margin, and this mean difference of
+    log-probabilities, in nats. The bounds hold whatever text says how far they are apart: with HARD two
+    thirds of all tokens that the policy did not draw are off."""
+    return Tolerance(
+        min(max(0.5, 5 * largest), HARD), min(max(1e-3, 4 * mean), MEAN), min(max(0.1, 4 * claimed), HARD)
+    )
 
 
 class Weighed(NamedTuple):
@@ -93,7 +99,8 @@ class Weighed(NamedTuple):
     drift: float
     """Nats that the group adds to its sampler's drift; negative where margins are below the tolerance."""
     claimed: float
-    """Nats: mean difference of claimed and replayed log-probabilities."""
+    """Nats: mean difference of claimed and replayed log-probabilities, as far as it is beyond the
+    tolerance."""
 
 
 class Consequence(NamedTuple):
@@ -145,7 +152,7 @@ class Audits:
             record.verified, record.unlucky = 0, True
             return Finding.UNLIKELY, None
         record.drift = max(0.0, record.drift + group.drift)
-        if record.drift > DRIFT_LIMIT or group.claimed > CLAIMED:
+        if record.drift > DRIFT_LIMIT or group.claimed > 0:
             why, record.verified, record.drift = _drift(group, record.drift), 0, 0.0
             if self.aside(sampler, now):
                 return Finding.DRIFTED, None
@@ -196,7 +203,7 @@ def _forgery(group: Weighed) -> str:
 
 
 def _drift(group: Weighed, drift: float) -> str:
-    if group.claimed > CLAIMED:
+    if group.claimed > 0:
         return (
             f"the log-probabilities that it claims are {group.claimed:.3g} nats a token off: does its engine"
             " use another temperature, precision or model?"

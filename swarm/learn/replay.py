@@ -6,35 +6,36 @@ that the group's noise chooses.
 
 A margin is 0 where the replaying policy chooses the same token. Honest sampling elsewhere rounds otherwise:
 its margins are small and seldom above 0. Another text, seed, temperature, policy or truncation makes large
-ones. Not handled here: which margins are too large, and what follows (swarm.core.auditing).
+ones. How small the honest ones are depends on the model: of the first CALIBRATED groups a second pass in
+another precision tells which tokens a sampler in that precision would draw after the same text, and how far
+those are off is what is allowed, several times (swarm.core.auditing). Not handled here: what follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from swarm import noise
 from swarm.blocks import Blocks
-from swarm.core.auditing import Tolerance
+from swarm.core.auditing import Tolerance, tolerance
 from swarm.learn.policy import LanguageModel
 from swarm.replays import Replayed
 from swarm.types import Noise
 from swarm.weights import Weights
 
-HONEST = Tolerance(hard=0.5, mean=1e-3)
-"""Of models in any precision: benchmarks.processes.replays, docs/trust.md."""
+CALIBRATED = 16
+"""Groups: thousands of tokens, and the second pass costs as much as the first."""
 
 
 class ModelReplay:
     """A Replay under a language model. `load_weights` is that of swarm.sample.hf."""
 
     noise = Noise.GUMBEL
-    allowed = HONEST
 
     def __init__(
         self,
@@ -47,13 +48,26 @@ class ModelReplay:
         """`longest`: tokens of a completion that no end token ends."""
         self._policy, self._load_weights, self._temperature = policy, load_weights, temperature
         self._ends, self._longest = frozenset(ends), longest
+        self._usual: list[Replayed] = []
+        """Of honest sampling in another precision."""
         policy.module.eval()
+
+    @property
+    def allowed(self) -> Tolerance:
+        if not self._usual:
+            return tolerance(0.0, 0.0, 0.0)
+        margins = np.concatenate([each.margins for each in self._usual])
+        differ = np.concatenate([each.logprobs for each in self._usual])
+        return tolerance(float(margins.max()), float(margins.mean()), float(differ.mean()))
 
     def load(self, weights: Weights) -> None:
         self._load_weights(self._policy.module, weights.blocks)
 
     def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
-        found = replay(self._policy, prompt, rows, self._temperature, seed)
+        group = prompt, rows, self._temperature, seed
+        if len(self._usual) < CALIBRATED:
+            self._usual.append(otherwise(self._policy, *group))
+        found = replay(self._policy, *group)
         wrong = np.concatenate([self._ended_otherwise(row) for row in rows])
         return Replayed(np.where(wrong, np.float32(np.inf), found.margins), found.logprobs)
 
@@ -69,15 +83,54 @@ def replay(
     policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
 ) -> Replayed:
     """Of the G completions `rows` (token ids) of the group that was drawn with this seed, (sum T_i,)."""
-    places = [(seed, g, t) for g, row in enumerate(rows) for t in range(len(row))]
-    chosen = torch.tensor([token for row in rows for token in row])
+    return _of_tokens(policy, prompt, rows, temperature, seed, _ids(rows))
+
+
+def otherwise(
+    policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
+) -> Replayed:
+    """The replay of the tokens that another precision would draw, each after the same text; instead of
+    log-probabilities, by how much that precision has other ones for the tokens of `rows`."""
+    weight = next(policy.module.parameters())
+    dtype = torch.bfloat16 if weight.dtype == torch.float32 else torch.float16
+    chosen, drawn, claims = _ids(rows), list[Tensor](), list[Tensor]()
+    with torch.autocast(weight.device.type, dtype):
+        for part, logp, scores in _scores(policy, prompt, rows, temperature, seed):
+            drawn.append(scores.argmax(-1).cpu())
+            claims.append(logp.gather(1, chosen[part, None].to(logp.device))[:, 0].cpu())
+    found = _of_tokens(policy, prompt, rows, temperature, seed, torch.cat(drawn))
+    mine = replay(policy, prompt, rows, temperature, seed).logprobs
+    return Replayed(found.margins, np.abs(torch.cat(claims).float().numpy() - mine))
+
+
+def _of_tokens(
+    policy: LanguageModel,
+    prompt: str,
+    rows: Sequence[Sequence[int]],
+    temperature: float,
+    seed: int,
+    chosen: Tensor,
+) -> Replayed:
+    """The replay of other tokens (sum T_i,) at the same places, each after the text of `rows`."""
     margins, logprobs = list[NDArray[np.float32]](), list[NDArray[np.float32]]()
+    for part, logp, scores in _scores(policy, prompt, rows, temperature, seed):
+        tokens = chosen[part, None].to(logp.device)
+        margins.append((scores.max(-1).values - scores.gather(1, tokens)[:, 0]).cpu().numpy())
+        logprobs.append(logp.gather(1, tokens)[:, 0].cpu().numpy())
+    return Replayed(np.concatenate(margins), np.concatenate(logprobs))
+
+
+def _scores(
+    policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Some places at a time: which ones, log-probabilities (N, V), the same with the noise."""
+    places = [(seed, g, t) for g, row in enumerate(rows) for t in range(len(row))]
     done = 0
     for logp in policy.distributions([prompt] * len(rows), rows, temperature):
         part = slice(done, done + len(logp))
-        tokens = chosen[part, None].to(logp.device)
-        scores = logp + noise.at_places(places[part], len(rows), logp.shape[1], logp.device)
-        margins.append((scores.max(-1).values - scores.gather(1, tokens)[:, 0]).cpu().numpy())
-        logprobs.append(logp.gather(1, tokens)[:, 0].cpu().numpy())
+        yield part, logp, logp + noise.at_places(places[part], len(rows), logp.shape[1], logp.device)
         done += len(logp)
-    return Replayed(np.concatenate(margins), np.concatenate(logprobs))
+
+
+def _ids(rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.tensor([token for row in rows for token in row])

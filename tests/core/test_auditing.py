@@ -15,7 +15,7 @@ from swarm.types import PeerId
 
 ALLOWED = Tolerance(hard=0.5, mean=1e-3)
 ME = PeerId("sampler")
-HONEST = Weighed(tokens=64, deciding=60, off=0, largest=0.01, drift=-0.06, claimed=0.006)
+HONEST = Weighed(tokens=64, deciding=60, off=0, largest=0.01, drift=-0.06, claimed=0.0)
 
 
 def off(tokens: int) -> Weighed:
@@ -54,8 +54,9 @@ def test_drift_is_what_margins_exceed_the_usual_by_and_no_token_adds_more_than_a
 
 
 def test_the_tolerance_follows_honest_replays_and_has_a_least() -> None:
-    assert auditing.tolerance(0.01, 2e-5) == (0.5, 1e-3)
-    assert auditing.tolerance(0.3, 1e-3) == pytest.approx((1.5, 4e-3))
+    assert auditing.tolerance(0.01, 2e-5, 0.006) == (0.5, 1e-3, 0.1)
+    assert auditing.tolerance(0.3, 1e-3, 0.05) == pytest.approx((1.5, 4e-3, 0.2))
+    assert auditing.tolerance(9.0, 9.0, 9.0) == (3.0, 0.02, 3.0)
 
 
 def test_all_groups_of_a_newcomer_are_replayed_and_one_in_a_hundred_of_who_was_honest_for_long() -> None:

@@ -95,3 +95,19 @@ def test_a_completion_that_was_cut_or_goes_on_after_its_end_shows(folder: Path) 
         assert cut.margins[-1] == np.inf and np.isfinite(cut.margins[:-1]).all()
         more = again.replay(prompt, [[5, end, 6, 7]], seed)
         assert np.isinf(more.margins).tolist() == [False, False, True, True]
+
+
+def test_what_is_allowed_follows_from_another_precision_of_the_same_policy(folder: Path) -> None:
+    again = replayer(folder)
+    before = again.allowed
+    groups = sampled(folder, dtype="bfloat16")
+    found = [
+        again.replay(prompt, rows(group), SEED + i)
+        for i, (prompt, group) in enumerate(zip(PROMPTS, groups, strict=True))
+    ]
+    assert before == (0.5, 1e-3, 0.1)
+    honest = np.concatenate([one.margins for one in found])
+    usual = np.concatenate([one.margins for one in again._usual])
+    assert len(usual) == len(honest) and 0 < usual.max() < HONEST
+    assert again.allowed.claimed == 0.1 and np.concatenate([one.logprobs for one in again._usual]).max() > 0
+    assert honest.max() < again.allowed.hard and honest.mean() < again.allowed.mean
