@@ -22,6 +22,7 @@ from swarm.learn import adapters, tokenization
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.microbatch import ran_out
 from swarm.learn.model import load_policy, loader
 from swarm.learn.policy import LanguageModel
@@ -52,7 +53,7 @@ def size(model: Path, run: Run) -> int:
     ModelError."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with torch.device("meta"), no_compilers():
         empty = AutoModelForCausalLM.from_config(config_of(model))
         trained = empty if run.model.training == "full" else adapters.wrap(empty, run.lora, run.seed)
     return sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)

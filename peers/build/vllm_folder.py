@@ -18,6 +18,7 @@ import torch
 from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.learn import adapters, weights
+from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.model import load_policy
 from swarm.learn.pretrained import config_of
 from swarm.learn.release_file import ReleaseFile
@@ -78,7 +79,7 @@ def _shapes(model: Path, lora: Lora | None) -> dict[str, tuple[int, ...]]:
     """Name -> shape of a release of this model, from its config alone: no memory is allocated."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with torch.device("meta"), no_compilers():
         empty = AutoModelForCausalLM.from_config(config_of(model), trust_remote_code=False)
         if lora is not None:
             return {

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from peers.errors import WrongUsage
 from peers.fit.estimates import ModelShape
+from swarm.learn.lean_transformers import no_compilers
 
 
 def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
@@ -25,7 +26,7 @@ def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
     cannot build."""
     try:
         config = AutoConfig.from_pretrained(folder)
-        with torch.device("meta"):
+        with torch.device("meta"), no_compilers():
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError, ImportError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]

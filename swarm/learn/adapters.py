@@ -27,6 +27,7 @@ from torch import Tensor
 from swarm import config
 from swarm.blocks import Blocks
 from swarm.learn import weights
+from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.pretrained import config_of
 from swarm.learn.release_file import ReleaseFile
 
@@ -68,7 +69,7 @@ def genesis(folder: Path, lora: config.Lora, seed: int) -> bytes:
     and `config_of` do."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with torch.device("meta"), no_compilers():
         empty = wrap(AutoModelForCausalLM.from_config(config_of(folder)), lora, seed)
     return weights.to_bytes(
         {

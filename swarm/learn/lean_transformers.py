@@ -6,6 +6,8 @@
     no torch.distributed.tensor  which models that transformers splits want; swarm.learn.fsdp splits its own
     no continuous batching       which serves many users from one model
     torch's compilers            only where a mask is made by tracing, or something is compiled
+                                 (no_compilers() around what makes a model: torch imports them to draw
+                                 values on the meta device)
     the list of its modules      from a file: transformers reads its thousands of files at each start
 
 All else is as it is. A program that imported transformers before keeps what it has. Not handled here: torch.
@@ -123,25 +125,43 @@ class _WithoutCompilers(Loader):
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        with _compilers_put_off():
+        with no_compilers():
             self._inner.exec_module(module)
 
 
+class _StandIn(ModuleType):
+    """For a module that is not imported yet."""
+
+
+class _Compilers(_StandIn):
+    """For torch's, until something is asked of them that is no word about a function."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        _forget_stand_ins()
+        return getattr(importlib.import_module("torch._dynamo"), name)
+
+
 @contextmanager
-def _compilers_put_off() -> Iterator[None]:
-    names = ("torch._dynamo", TRACED)
-    for name in names:
-        _stand_in(
-            name,
-            __path__=[],
-            TransformGetItemToIndex=_traced,
-            allow_in_graph=_itself,
-            assume_constant_result=_itself,
-        )
+def no_compilers() -> Iterator[None]:
+    """In here what is said to torch's compilers about functions is lost, and does not import them: three
+    seconds of a processor."""
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    said = dict.fromkeys(("allow_in_graph", "assume_constant_result", "disable"), _itself)
+    _stand_in("torch._dynamo", _Compilers, **said)
+    _stand_in(TRACED, _StandIn, TransformGetItemToIndex=_traced)
     try:
         yield
     finally:
-        for name in names:
+        _forget_stand_ins()
+
+
+def _forget_stand_ins() -> None:
+    for name in ("torch._dynamo", TRACED):
+        if isinstance(sys.modules.get(name), _StandIn):
             del sys.modules[name]
 
 
@@ -151,13 +171,13 @@ def _later(tell: Callable[..., Any]) -> Callable[..., Any]:
     def decorate(function: Any = None, **how: Any) -> Any:
         if "torch._dynamo" in sys.modules:
             return tell(function, **how)
-        return function if function is not None else lambda decorated: decorated
+        return _itself(function)
 
     return decorate
 
 
-def _itself(function: Any) -> Any:
-    return function
+def _itself(function: Any = None, *how: Any, **more: Any) -> Any:
+    return function if function is not None else _itself
 
 
 def _traced() -> Any:
@@ -165,8 +185,8 @@ def _traced() -> Any:
     return importlib.import_module(TRACED).TransformGetItemToIndex()
 
 
-def _stand_in(name: str, **names: object) -> None:
-    module = sys.modules[name] = ModuleType(name)
+def _stand_in(name: str, kind: type[ModuleType] = ModuleType, **names: object) -> None:
+    module = sys.modules[name] = kind(name)
     module.__spec__ = ModuleSpec(name, None, is_package="__path__" in names)
     vars(module).update(names)
 

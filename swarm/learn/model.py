@@ -26,6 +26,7 @@ from swarm.config import Lora
 from swarm.durable import sync
 from swarm.image import MakeDraft
 from swarm.learn import adapters, quantized, weights
+from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.microbatch import ran_out
 from swarm.learn.pretrained import ModelError, config_of, first_line
 from swarm.learn.release_file import header, values
@@ -165,7 +166,8 @@ def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> Pre
     if quantize != "none":
         own |= {"quantization_config": quantized.settings(quantize, dtype), "device_map": {"": device}}
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **own)
+        with no_compilers():
+            model = AutoModelForCausalLM.from_pretrained(folder, **own)
     except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         if ran_out(error):
             raise
@@ -178,7 +180,7 @@ def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> Pre
 
 def _empty(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreTrainedModel:
     config = config_of(folder)
-    with initialization.no_init_weights():  # a random 8B model takes a minute to draw
+    with no_compilers(), initialization.no_init_weights():  # a random 8B model takes a minute to draw
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.tie_weights()
     if quantize != "none":

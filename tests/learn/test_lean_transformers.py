@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from swarm.learn import tiny
+
 MODEL = """
 import hashlib, sys, torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -51,6 +53,29 @@ def test_what_is_not_used_is_not_imported() -> None:
         f" print(len(sys.modules), *{set(LEFT_OUT)} & set(sys.modules))"
     ).split()
     assert int(modules) < 1900 and not heavy  # 2,900 without
+
+
+@pytest.mark.slow
+def test_a_model_is_loaded_and_trained_without_compilers_which_are_there_when_asked_for(
+    tmp_path: Path,
+) -> None:
+    script = f"""
+import sys, torch
+from pathlib import Path
+from swarm.config import Optimizer
+from swarm.learn.lean_transformers import no_compilers
+from swarm.learn.model import load_policy
+from swarm.learn.optimizers import MasterOptimizer
+named = dict(load_policy(Path({str(tiny.make(tmp_path, "qwen3"))!r})).named_parameters())
+size = sum(parameter.numel() for parameter in named.values())
+MasterOptimizer(named, Optimizer(lr=1e-3)).step(torch.ones(size), 1.0, 1e-3)
+assert "torch._dynamo" not in sys.modules, "compilers were imported"
+with no_compilers():
+    assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item() == 2.0
+    from torch._dynamo.eval_frame import OptimizedModule
+print("there")
+"""
+    assert said(script).splitlines()[-1] == "there"
 
 
 @pytest.mark.slow
