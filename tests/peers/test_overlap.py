@@ -29,7 +29,7 @@ def waiting(overlap: bool, *faults: Fault, minutes: float = 1.2, **run: Any) -> 
     """Two learners with groups enough, whose rounds take about as long as their gradients."""
     averaging = Averaging(match=2.0, deadline=6.0, chunk=3.0, overlap=overlap)
     settings = {"averaging": averaging, "batch": BatchSize(groups=16, close_after=3.0)} | run
-    plain = scenario(minutes, (2, 24), *faults, **settings)
+    plain = scenario(minutes, (2, 14), *faults, **settings)
     prices = plain.prices | {"learn": seconds(LEARN), "pack": seconds(0.3)}
     return msgspec.structs.replace(plain, prices=prices, links=SimulatedLinks(bandwidth=3000.0))
 
