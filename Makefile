@@ -8,6 +8,8 @@ STAMP := .venv/.installed
 # Two threads a process on a busy machine made everything six times slower; a whole swarm shares the cores.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# A test run starts hundreds of processes: where this is set, as in many images, each would compile all of its source anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What is decided, written and folded, and what learning is made of: nothing of it starts a process.
 FAST := tests/core tests/test_wire.py tests/test_events.py tests/peers/test_invite.py \

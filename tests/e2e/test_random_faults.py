@@ -36,6 +36,7 @@ def only(kills: int = 0, **more: object) -> Plan:
     return Plan(**({"kills": kills, "stops": (), "parts": (), "fills": ()} | more))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ten_random_kills_stop_no_swarm_and_leave_no_process() -> None:
     endured(only(kills=10, peers=SMALL))

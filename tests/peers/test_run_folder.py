@@ -11,7 +11,6 @@ import msgspec
 import pytest
 import torch
 from nouns import NOW, beat
-from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers.build import run_folder
@@ -270,6 +269,8 @@ def test_what_is_exported_is_what_was_trained(
         torch.testing.assert_close(loaded(ids).logits.float(), expected, atol=0.05, rtol=0.05)
         assert not torch.allclose(load_policy(policy)(ids).logits, expected, atol=0.05), "it has moved"
         if lora is not None:
+            from peft import PeftModel  # seconds, which other tests of this process need not wait
+
             base = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
             beside = PeftModel.from_pretrained(base, tmp_path / "out" / "adapter")
             torch.testing.assert_close(beside(ids).logits, expected, atol=1e-4, rtol=1e-4)

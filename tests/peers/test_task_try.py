@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import datasets
 import pytest
 
 from peers import cli
@@ -65,7 +64,7 @@ def tried(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """`swarm task try` in that folder, on 80 columns."""
     monkeypatch.chdir(here)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", here / "cache")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", here / "cache")
 
     def run(*words: str) -> Ran:
         code = cli.main(["task", "try", *words])
