@@ -133,7 +133,10 @@ class PatchLadder:
         if release.weights == self.version_zero.made_here():
             made = await self.version_zero.blocks()
             return None if made is None else await self._wholes.take(release.version, made)
-        self._useless &= {patch.root for told in known.values() for made in told for patch in made.patches}
+        if self._useless:
+            self._useless &= {
+                patch.root for told in known.values() for made in told for patch in made.patches
+            }
         missing = set[Digest]()
         for _ in range(WAYS):
             way = cheapest(release, known, self._can_be_here, self._useless | missing)

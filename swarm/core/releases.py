@@ -129,9 +129,8 @@ class Releases:
 
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best release with these weights that is usable."""
-        found = [
-            one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unusable
-        ]
+        same = (self._candidates.get(_key(release)) for release in self.known(version, weights))
+        found = [one for one in same if one is not None and not one.unusable]
         return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
     def by_weights(self) -> Mapping[Digest, Sequence[Release]]:

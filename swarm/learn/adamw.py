@@ -30,7 +30,7 @@ class AdamW:
         self._parameters = list(parameters)
         self._betas, self._decay = betas, weight_decay
         self.param_groups: list[dict[str, Any]] = [{"lr": lr}]
-        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.state: dict[Tensor, dict[str, Any]] = {}
 
     def begin(self, parameter: Tensor) -> None:
         """Create the state of a parameter that has not stepped: `step` () and two moments of its shape."""
