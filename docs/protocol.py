@@ -32,8 +32,9 @@ ignored, missing ones that have no default are refused.
 ## Frames
 
 `flag (0 plain, 1 zstd) + msgpack Envelope{{schema, run, sender, body, membership, signature}}`; in a private
-run, encrypted with a key that follows from the run's digest. Topics and keys begin with the first 16 digits
-of the run's digest and a slash.
+run, `epoch 4 | nonce 12 | ChaCha20-Poly1305` of that, with the run's key of that epoch
+(`peers/runtime/run_keys.py`). Topics and keys of the board begin with the first 16 digits of the run's digest
+and a slash. Mail of a private run is read of those alone who have shown a membership (service `enter`).
 
 ## Topics (gossip)
 

@@ -2,9 +2,9 @@
 peers.verbs.
 
 Every command is a function from parsed arguments to an exit code; `peers.errors.guarded` turns its exceptions
-into exit codes. Results go to stdout, messages to stderr, and `forget` alone asks a question. Torch and
-hivemind take seconds to import, so each command imports what it needs when it runs, and `--help` needs
-neither. Not handled here: what the commands do.
+into exit codes. Results go to stdout, messages to stderr, and `forget` and `identity` alone ask a question.
+Torch and hivemind take seconds to import, so each command imports what it needs when it runs, and `--help`
+needs neither. Not handled here: what the commands do.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from peers import verbs
-from peers.commands import options, service
+from peers.commands import identity, options, service
 from peers.commands.parser import CommandParser, add_command, sentence
 from peers.errors import USAGE, guarded
-from swarm.protocol import JOINING, Role
+from swarm.protocol import JOINING
 
 ROLES = ("auto", *(role.value for role in JOINING))
 
@@ -98,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
     _add_task(commands)
     _add_config(commands)
     service.add(commands, lambda words: parser().parse_args(words))
+    identity.add(commands)
     return root
 
 
@@ -194,20 +195,11 @@ def _add_reading(commands: Any) -> None:
     it = add_command(
         commands, "invite", verbs.invite_, about, "swarm invite --role learner", ("folder", "json")
     )
-    it.add_argument(
-        "--role",
-        choices=tuple(role.value for role in Role),
-        default=Role.SAMPLER.value,
-        help="what it invites as (default: sampler)",
-    )
-    ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
-    otherwise = "without it a word that makes members ends after 30d, and these are renewed"
-    it.add_argument("--expires", type=options.seconds, metavar="TIME", help=f"{ends}; {otherwise}")
-    longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
-    it.add_argument("--renew", nargs="+", metavar="WORD", default=[], help=longer)
-    it.add_argument("--note", metavar="TEXT", default="", help="whom the word is for; --list shows it")
-    it.add_argument("--list", action="store_true", help="instead: the words of this folder, with their ends")
-    it.add_argument("--qr", action="store_true", help="also as a QR code, for a terminal with a camera near")
+    options.invite(it)
+    about = "put a peer, or all who came by an invite, out of the run: takes its owner.key"
+    it = add_command(commands, "revoke", verbs.revoke, about, "swarm revoke brisk-umber-otter", ("folder",))
+    who = "a peer's id or name, or an invite: the word, or its end as `swarm invite --list` shows it"
+    it.add_argument("who", metavar="PEER|INVITE", nargs="+", help=who)
     it = add_command(
         commands,
         "export",

@@ -182,7 +182,14 @@ def invite_(args: argparse.Namespace) -> int:
     said = args.expires, args.note, args.json, args.qr
     if args.renew:
         return program.renew(folder, " ".join(args.renew), *said)
-    return program.make(folder, Role(args.role), *said)
+    return program.make(folder, Role(args.role), args.uses, *said)
+
+
+def revoke(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.commands import revoke as program
+
+    return program.main(folder, " ".join(args.who))
 
 
 def simulate(args: argparse.Namespace) -> int:

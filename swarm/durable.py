@@ -50,9 +50,9 @@ def copy_durably(source: Path, path: Path) -> None:
         sync(draft)
 
 
-def write_checked(path: Path, content: bytes | memoryview) -> None:
-    """Replace the file `path` by `content` and its checksum. Raises OSError."""
-    write_durably(path, content, _MARK, blake3(content).digest())
+def write_checked(path: Path, content: bytes | memoryview, mode: int = 0o644) -> None:
+    """Replace the file `path` by `content` and its checksum; `mode` as in write_durably. Raises OSError."""
+    write_durably(path, content, _MARK, blake3(content).digest(), mode=mode)
 
 
 def read_checked(path: Path) -> bytes:

@@ -1,7 +1,7 @@
 """Invites: one word, `swarm1...`, with all that a newcomer needs to join, and the memberships made from it.
 
-    bytes = layout 1 | protocol 2 | flags 1 (role, final, delegation) | run digest 32 | expires 4
-            | count 1, addresses | [owner's delegation: seed 32, signature 64] | checksum 8
+    bytes = layout 1 | protocol 2 | flags 1 (role, uses, final, delegation) | run digest 32 | expires 4
+            | count 1, addresses | [owner's delegation: seed 32, signature 64 | [uses 2]] | checksum 8
     word  = "swarm1" + lower-case base32 of the bytes, without padding
 
 `read` is offline: it tells a damaged word from an expired one and from one of another protocol before a
@@ -10,8 +10,8 @@ later, the bootstrap's peer id by the transport handshake and the run by its dig
 delegation carries a secret (its holder can make members until it expires); without one it is public.
 
 Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (the holder of the invite)
--> Membership. They are checked in swarm.core.membership and renewed in peers.runtime.membership_renewal. Not
-handled here: revoking; an invite ends by its expiry.
+-> Membership. They are checked in swarm.core.membership and renewed in peers.runtime.membership_renewal. An
+invite ends by its expiry, or when the owner revokes it (swarm.core.revocation).
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ _TEXT_LIMIT = 4096
 _ROLES = (None, *Role)
 """Roles by their number on the wire: append only. None lets the newcomer choose."""
 
-_DELEGATED, _FINAL = 0x80, 0x40
+MOST_USES = 0xFFFF
+"""Uses of an invite that has a number of them: two bytes."""
+
+_DELEGATED, _FINAL, _COUNTED = 0x80, 0x40, 0x20
 _IP4, _IP6, _DNS4, _DNS6, _DNS = 1, 2, 3, 4, 5
 _KINDS = {"ip4": _IP4, "ip6": _IP6, "dns4": _DNS4, "dns6": _DNS6, "dns": _DNS}
 _NAMES = {number: name for name, number in _KINDS.items()}
@@ -101,8 +104,14 @@ class Invite(Struct, frozen=True):
         mine = self.role if self.delegate is not None else None
         return [role for role in Role if role is mine or not membership.needs_membership(role, private)]
 
+    @property
+    def uses(self) -> int:
+        """Peers that it admits; 0: any number."""
+        return self.delegate.delegation.uses if self.delegate is not None else 0
+
     def admit(self, peer: PeerId) -> Membership | None:
-        """The membership that this invite gives to `peer`; None without a delegation."""
+        """The membership that this invite gives to `peer`, or for one with a number of uses, the claim to one
+        of them; None without a delegation."""
         return admit(self.delegate, peer) if self.delegate is not None else None
 
 
@@ -126,7 +135,9 @@ def make(
         _ROLES.index(role)
         | (_DELEGATED if delegate else 0)
         | (_FINAL if delegate and delegate.delegation.final else 0)
+        | (_COUNTED if delegate and delegate.delegation.uses else 0)
     )
+    uses = delegate.delegation.uses if delegate else 0
     body = b"".join(
         (
             bytes((LAYOUT,)),
@@ -137,6 +148,7 @@ def make(
             bytes((len(addresses),)),
             *(_pack_address(address) for address in addresses),
             delegate.seed + delegate.delegation.signature if delegate else b"",
+            uses.to_bytes(2, "big") if uses else b"",
         )
     )
     return PREFIX + base64.b32encode(body + _checksum(body)).decode().rstrip("=").lower()
@@ -160,7 +172,7 @@ def read(text: str, now: float) -> Invite:
             f"the invite's swarm speaks protocol {protocol}, this program {PROTOCOL}: {todo}",
         )
     flags = reader.take(1)[0]
-    role_number = flags & ~(_DELEGATED | _FINAL)
+    role_number = flags & ~(_DELEGATED | _FINAL | _COUNTED)
     if role_number >= len(_ROLES):
         raise _damaged("it names a role that does not exist")
     role = _ROLES[role_number]
@@ -170,8 +182,15 @@ def read(text: str, now: float) -> Invite:
     given = None
     if flags & _DELEGATED and role is not None:
         seed, signature = reader.take(32), reader.take(64)
-        key, final = keyring(seed).public, bool(flags & _FINAL)
-        delegation = Delegation(role=role, expires=expires, key=key, signature=signature, final=final)
+        uses = int.from_bytes(reader.take(2), "big") if flags & _COUNTED else 0
+        delegation = Delegation(
+            role=role,
+            expires=expires,
+            key=keyring(seed).public,
+            signature=signature,
+            final=bool(flags & _FINAL),
+            uses=uses,
+        )
         given = Delegate(seed=seed, delegation=delegation)
     if reader.left:
         raise _damaged(f"{reader.left} bytes too many")
@@ -190,38 +209,43 @@ def qr_code(word: str, error: str = "m") -> segno.QRCode:
 
 
 def delegate(
-    owner: identity.Keyring, run_name: str, role: Role, expires: int, final: bool = False
+    owner: identity.Keyring, run_name: str, role: Role, expires: int, final: bool = False, uses: int = 0
 ) -> Delegate:
     """A fresh key, and the owner's signed permission for it to make members of `role` until `expires` (unix
     seconds).
 
-    `final`: they end then as well; else the owner's machine renews them.
+    `final`: they end then as well; else the owner's machine renews them. `uses`: see Delegation.
     """
     if expires == FOREVER:
-        raise ValueError("a delegation must expire: nothing else revokes it")
-    return _signed(owner, run_name, Ed25519PrivateKey.generate().private_bytes_raw(), role, expires, final)
+        raise ValueError("a delegation must expire: a list of revocations may not reach everybody")
+    seed = Ed25519PrivateKey.generate().private_bytes_raw()
+    return _signed(owner, run_name, seed, role, expires, final, uses)
 
 
 def lengthen(owner: identity.Keyring, run_name: str, old: Delegate, expires: int) -> Delegate:
     """The same permission for the same key, until `expires`."""
-    return _signed(owner, run_name, old.seed, old.delegation.role, expires, old.delegation.final)
+    one = old.delegation
+    return _signed(owner, run_name, old.seed, one.role, expires, one.final, one.uses)
 
 
 def _signed(
-    owner: identity.Keyring, run_name: str, seed: bytes, role: Role, expires: int, final: bool
+    owner: identity.Keyring, run_name: str, seed: bytes, role: Role, expires: int, final: bool, uses: int
 ) -> Delegate:
     key = keyring(seed).public
-    signature = owner.sign(membership.delegation_bytes(run_name, role, expires, key, final))
-    return Delegate(
-        seed=seed,
-        delegation=Delegation(role=role, expires=expires, key=key, signature=signature, final=final),
+    signature = owner.sign(membership.delegation_bytes(run_name, role, expires, key, final, uses))
+    made = Delegation(role=role, expires=expires, key=key, signature=signature, final=final, uses=uses)
+    return Delegate(seed=seed, delegation=made)
+
+
+def admit(delegate: Delegate, peer: PeerId, origin: bytes = b"") -> Membership:
+    """Sign a membership: `peer` may act in the delegation's role. `origin`: see Membership."""
+    signed = membership.membership_bytes(peer, delegate.delegation, origin)
+    return Membership(
+        peer=peer,
+        delegation=delegate.delegation,
+        signature=keyring(delegate.seed).sign(signed),
+        origin=origin,
     )
-
-
-def admit(delegate: Delegate, peer: PeerId) -> Membership:
-    """Sign a membership: `peer` may act in the delegation's role."""
-    signature = keyring(delegate.seed).sign(membership.membership_bytes(peer, delegate.delegation))
-    return Membership(peer=peer, delegation=delegate.delegation, signature=signature)
 
 
 def keyring(seed: bytes) -> identity.Keyring:

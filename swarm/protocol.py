@@ -43,6 +43,7 @@ class Service(StrEnum):
     TRAINED = "trained"
     HISTORY = "history"
     RENEW = "renew"
+    ENTER = "enter"
     DIALBACK = "dialback"
     RELAY = "relay"
 
@@ -85,8 +86,9 @@ SERVICES: Mapping[str, ServiceRow] = {
     ),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(
-        16, FRAME_LIMIT, "who has the owner's key or was invited", "Membership", "Membership"
+        16, REQUEST, "who has the owner's key or was invited", "Membership", "Membership"
     ),
+    Service.ENTER: ServiceRow(16, REQUEST, "everybody", "Membership, or nothing", "Entry"),
     Service.DIALBACK: ServiceRow(16, REQUEST, "everybody", "DialQuery", "DialAnswer: who could dial it"),
     Service.RELAY: ServiceRow(16, REQUEST, "who can be dialled", "nothing", "Reserved: a way over this peer"),
 }

@@ -1,6 +1,7 @@
 """What makes a run: the Spec that all its peers agree on, and who may act in it.
 
     Spec  <- digest in the invite, in every frame        owner -> Delegation -> Membership of a peer
+                                                         owner -> RevocationList: whose does not count
 
 Not handled: how a Spec travels (peers.build.spec_transfer), how a membership is checked
 (swarm.core.membership).
@@ -12,8 +13,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from swarm.limits import FRAME_LIMIT
 from swarm.protocol import Role
-from swarm.types import Digest, PeerId, Size, Struct, Word
+from swarm.types import Count, Digest, PeerId, Size, Struct, Word
 
 Files = Annotated[dict[Word, Digest], Meta(max_length=1024)]
 """Name -> sha256."""
@@ -40,6 +42,8 @@ class Spec(Struct, tag="spec"):
     sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}
     """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows what it asks
     for."""
+    keys: Digest = Digest("")
+    """Of a private run's first key, which the Spec does not hold."""
 
 
 class Delegation(Struct, omit_defaults=True):
@@ -50,15 +54,63 @@ class Delegation(Struct, omit_defaults=True):
     expires: int
     key: Annotated[bytes, Meta(max_length=64)]
     signature: Annotated[bytes, Meta(max_length=64)]
-    """By the owner, over (run name, role, expires, key, final)."""
+    """By the owner, over (run name, role, expires, key, final, uses)."""
     final: bool = False
     """Memberships that follow from it end with it: none is renewed."""
+    uses: Annotated[int, Meta(ge=0)] = 0
+    """Peers that it admits; 0: any number. What it signs is then no membership, and a machine with the
+    owner's key, which counts, makes one of it."""
 
 
-class Membership(Struct):
+class Membership(Struct, omit_defaults=True):
     """A peer's proof that it may act in a role: owner -> delegation -> peer, checkable offline."""
 
     peer: PeerId
     delegation: Delegation
     signature: Annotated[bytes, Meta(max_length=64)]
-    """By the delegation's key, over the peer id."""
+    """By the delegation's key, over the peer id, delegation and origin."""
+    origin: Annotated[bytes, Meta(max_length=64)] = b""
+    """Of a renewed one: the key of the invite by which the peer first came, so that to revoke that invite
+    reaches it."""
+
+
+REVOKED = 1024
+"""Entries of a run's list of revocations, and members that one of them leaves in."""
+
+
+class Revocation(Struct, omit_defaults=True):
+    """One peer, or one invite, that does not count any more."""
+
+    at: Count
+    """When the owner said so, unix seconds."""
+    peer: PeerId = PeerId("")
+    invite: Annotated[bytes, Meta(max_length=64)] = b""
+    """Key of the invite's delegation: it makes no members, and those that it made are none."""
+    kept: Annotated[tuple[PeerId, ...], Meta(max_length=REVOKED)] = ()
+    """Members by that invite who stay."""
+
+
+class RevocationList(Struct):
+    """All whom a run's owner has revoked; the list with the highest number counts."""
+
+    number: Count
+    entries: Annotated[tuple[Revocation, ...], Meta(max_length=REVOKED)] = ()
+    keys: Digest = Digest("")
+    """Of a private run's keys from now on: `number` + 1 of them, the last of which nobody in the list had."""
+
+
+class SignedRevocations(Struct, tag="revocations"):
+    """A RevocationList as it travels."""
+
+    content: Annotated[bytes, Meta(max_length=FRAME_LIMIT)]
+    signature: Annotated[bytes, Meta(max_length=64)]
+    """By the run's owner, over the run's name and `content`."""
+
+
+class Entry(Struct, tag="entry"):
+    """What a peer tells a newcomer, and others after a revocation."""
+
+    revoked: Annotated[bytes, Meta(max_length=FRAME_LIMIT)]
+    """SignedRevocations; none while nobody is revoked."""
+    keys: Annotated[bytes, Meta(max_length=32 * (REVOKED + 1))] = b""
+    """Of a private run, all epochs in a row; for members alone."""

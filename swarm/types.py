@@ -369,6 +369,8 @@ class Beat(Struct, tag="beat"):
     """None: no release."""
     accuracy: Finite = -1.0
     """Of an evaluator: the held-out accuracy of `version`, 0 to 1; -1: it has none."""
+    revoked: Count = 0
+    """Number of the newest list of revocations that the peer has."""
 
 
 class Record(Struct):

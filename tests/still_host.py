@@ -8,6 +8,7 @@ from typing import Any
 
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
+from peers.runtime.run_keys import RunKeys
 from swarm.config import Config
 from swarm.core.membership import Trust
 from swarm.events import Bus
@@ -40,7 +41,8 @@ def still_host(
     config, ports = config or Config(), network.ports(name, price)
     incarnation = int(1000 * ports.clock.now())
     told = PeerInfo(**{"name": name, "role": role, "run": RUN, "incarnation": incarnation} | who)
-    frames = Frames(told.run, ports.keyring, told.membership, private)
+    keys = RunKeys(bytes(32)) if private else None
+    frames = Frames(told.run, ports.keyring, told.membership, keys)
     trust = trust or Trust(config.run.name, b"owner", private, lambda *_: True)
     return Host(told, config, ports, frames, bus or Bus(), trust, shelf)
 

@@ -23,12 +23,15 @@ from nouns import beat
 from still_host import still_host
 
 from peers.build.spec_transfer import FileRequest
+from peers.roles.evidence import Evidence
 from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
 from peers.roles.tally import LAGS_PER_EVENT, Tally
 from peers.runtime.contacts import Kept
 from peers.runtime.frames import Frames
 from peers.runtime.identity_check import BeatQuery
+from peers.runtime.members import KeptMembers
+from peers.runtime.run_keys import RunKeys
 from swarm import events, wire
 from swarm.config import DelayLaw, Sampling
 from swarm.core.lineage import Line, PointQuery
@@ -40,7 +43,8 @@ from swarm.net.reachability import DialAnswer, DialQuery, Reserved
 from swarm.net.sharing import BlockQuery, Holding
 from swarm.net.shelves import Mark
 from swarm.protocol import SCHEMA, Phase, Role
-from swarm.run_types import Delegation, Membership, Spec
+from swarm.run_types import Delegation, Entry, Membership, RevocationList, SignedRevocations, Spec
+from swarm.sealed_identity import Identity
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.site_types import Contributed, Contribution, ContributionList, ListEntries
@@ -83,7 +87,12 @@ DECODED = {
     "PointQuery": PointQuery,
     "Line": Line,
     "BeatQuery": BeatQuery,
-    "bytes": wire.Envelope,
+    "Entry": Entry,
+    "Evidence": Evidence,
+    "SignedRevocations": SignedRevocations,
+    "RevocationList": RevocationList,
+    "KeptMembers": KeptMembers,
+    "Identity": Identity,
     "Announcement": Announcement,
     "Contribution": Contribution,
     "Contributed": Contributed,
@@ -93,8 +102,7 @@ DECODED = {
     "DialAnswer": DialAnswer,
     "Reserved": Reserved,
 }
-"""Every type into which something is decoded that a peer sent. `bytes` is what a private run's mail wraps, in
-an envelope."""
+"""Every type into which something is decoded that a peer sent, or another machine."""
 
 ANYTHING = {"Spec.run"}
 """Its values are anything: a Spec is read only when its digest is the one in the invite."""
@@ -215,7 +223,7 @@ def sealed(body: bytes, membership: bytes = b"") -> bytes:
 def cost(frame: bytes, kind: str) -> tuple[str, int]:
     """What becomes of a frame that arrives, and the most memory that it took."""
     limit, noun, _ = KINDS[kind]
-    frames = Frames(RUN, ME, None, private=False)
+    frames = Frames(RUN, ME, None, None)
     tracemalloc.start()
     try:
         frames.read(frame, limit, noun)
@@ -319,7 +327,7 @@ def test_the_largest_group_of_a_run_fits_its_limit(completions: int, tokens: int
         tokens=Array(dtype="int32", shape=(total,), data=os.urandom(4 * total)),
         logprobs=Array(dtype="float32", shape=(total,), data=os.urandom(4 * total)),
     )
-    frames = Frames(RUN, ME, MEMBERSHIP, private)
+    frames = Frames(RUN, ME, MEMBERSHIP, RunKeys(bytes(32)) if private else None)
     limit = wire.group_limit(completions, tokens)
     assert frames.read(frames.seal(group, limit), limit, Group)[1] == group
 

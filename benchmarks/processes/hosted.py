@@ -70,4 +70,4 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path, shel
     bus.add(Journal(folder / "journal.jsonl"))
     who = PeerInfo(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
-    return Host(who, config, ports, Frames(run, keyring, None, False), bus, trust, shelf)
+    return Host(who, config, ports, Frames(run, keyring, None, None), bus, trust, shelf)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dashboard.views import InviteView
-from peers.build import base_model, invitations, run_folder, spec_transfer
+from peers.build import base_model, invitations, new_run, run_folder, showing, spec_transfer
 from peers.build.adopted_releases import take_releases
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager, open_averager
@@ -46,6 +46,7 @@ from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
 from peers.runtime import contacts, manners, peer_folder
+from peers.runtime.frames import MemberMail
 from peers.runtime.host import Host
 from peers.runtime.narration import narrated
 from peers.runtime.peer_folder import PeerFolder
@@ -56,6 +57,7 @@ from swarm import events
 from swarm import invite as invites
 from swarm.config import Config
 from swarm.config_loading import LoadedConfig
+from swarm.core.membership import Trust
 from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.page_settings import Page
@@ -63,6 +65,7 @@ from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.run_types import Membership
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
+from swarm.types import PeerId
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -85,7 +88,7 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
 
 def _created(path: Path, config: Config) -> RunFolder:
     one_thread()
-    return run_folder.create(path, *base_model.pinned(config.run))
+    return new_run.create(path, *base_model.pinned(config.run))
 
 
 def adopt(config: Config, path: Path, paged: bool) -> int:
@@ -185,7 +188,7 @@ async def _mend(node: Node, run: RunFolder, host: Host, damaged: dict[str, str])
     """Fetch the run's damaged files from peers as soon as some have them."""
     while damaged:
         await node.clock.sleep(MEND_EVERY)
-        for name in await spec_transfer.mend(node.mail, run, damaged, sorted(node.peers())):
+        for name in await spec_transfer.mend(host.ports.mail, run, damaged, sorted(node.peers())):
             host.emit(events.Noted, level="info", text=f"{name} is whole again: a peer had it")
 
 
@@ -270,17 +273,23 @@ async def _join(
         forked = code.begin if role in JOINING else lambda: None
         async with open_node(local, invite.run, *line, invite.addresses, entering, forked=forked) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
+            given = await showing.shown(invite, local, node.mail, sources(node, invite), entering)
+            mail = MemberMail(node.mail, lambda: given)
             run = await entering.until_had(
-                lambda: spec_transfer.fetch(node.mail, sources(node, invite), invite.run, path, model)
+                lambda: spec_transfer.fetch(mail, sources(node, invite), invite.run, path, model)
             )
             if fitting is not None:
                 await code.ready()
                 role, config = fitting(run)
             mind_settings(run, role)
-            membership = membership_of(invite, role, run, local)
+            membership = membership_of(given, role, run, local)
+            await entering.until_had(
+                lambda: showing.had_keys(run, membership, node.mail, sources(node, invite))
+            )
             invitations.keep(run, invite, word)
             if role is Role.SEED:
                 return await _act_as_seed(local, run, config, node, membership, True, on_signal)
+            node.mail.guard(partial(_refused, run.trust, node))
             await spec_transfer.serve(node.mail, run)
             who = f"{role.value} {human_name(local.keyring.me)}"
             what = f"run {run.name} {run.digest[:12]}"
@@ -292,6 +301,11 @@ async def _join(
             if role in JOINING:
                 await code.ready()
             await _act(local, run, role, config, node, membership, on_signal)
+
+
+def _refused(trust: Trust, node: Node, peer: PeerId, service: str) -> str | None:
+    """Why a peer is not answered before this one's role begins."""
+    return trust.refusal(peer, service, node.clock.now())
 
 
 def _fitting(invite: Invite, asked: Role | None, config: Config, run: RunFolder) -> tuple[Role, Config]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 import platformdirs
+from msgspec.structs import replace
 
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
@@ -102,6 +103,23 @@ def base(model: Path, run: Run) -> Path:
             f"{model} has no model.safetensors, the base of the run's adapters: leave and join again"
         )
     return _hub(run.model.name, run.model.revision)
+
+
+def pinned_as(run: Run, here: Run) -> Run:
+    """Settings completed with the revisions and the learning rate that the run `here` was pinned to."""
+    model, task, optimizer = run.model, run.task, run.optimizer
+    if model.name == here.model.name and not _is_commit(model.revision):
+        model = replace(model, revision=here.model.revision)
+    revision = here.task.options.get("revision")
+    if task.name == here.task.name and revision is not None and not _is_commit(task.options.get("revision")):
+        task = replace(task, options={**task.options, "revision": revision})
+    return replace(
+        run, model=model, task=task, optimizer=replace(optimizer, lr=optimizer.lr or here.optimizer.lr)
+    )
+
+
+def _is_commit(revision: object) -> bool:
+    return COMMIT.fullmatch(str(revision)) is not None
 
 
 def version_zero(run: Run) -> Callable[[MakeDraft], Blocks] | None:

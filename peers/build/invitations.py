@@ -35,11 +35,11 @@ LIVE = 600.0
 write it down."""
 
 
-def invite(path: Path, role: Role, seconds: float | None = None) -> str:
+def invite(path: Path, role: Role, seconds: float | None = None, uses: int = 0) -> str:
     """`swarm invite`: a new word with the addresses of live peers. Raises Refusal when this folder may not
     make it, or knows nobody."""
     run = run_of(path)
-    return run.invite(role, _addresses(run), seconds)
+    return run.invite(role, _addresses(run), seconds, uses)
 
 
 def renew(path: Path, word: str, seconds: float | None = None) -> str | None:
@@ -50,7 +50,11 @@ def renew(path: Path, word: str, seconds: float | None = None) -> str | None:
     old = invites.read(word, 0.0 if run.is_owners else time.time())
     if old.delegate is None or not _is_of(run, old):
         raise Refusal("this word makes no members of this run: only those have an end that counts")
+    if run.revocations.has_invite(old.delegate.delegation.key):
+        raise Refusal("this word was revoked by the run's owner: `swarm invite` makes a new one")
     if not run.is_owners:
+        if old.uses:
+            raise Refusal("a word for a number of uses makes members where the run's owner.key is alone")
         if not keep(run, old, word):
             raise Refusal("the word that is kept here ends no earlier: ask the run's owner for a longer one")
         return None
@@ -64,6 +68,8 @@ def keep(run: RunFolder, invite: Invite, word: str) -> bool:
     OSError."""
     if invite.delegate is None or invite.role is None or run.is_owners or not _is_of(run, invite):
         return False
+    if invite.uses:
+        return False  # it makes claims, not members
     here = run.given(invite.role)
     if here is not None and here.delegation.expires >= invite.expires:
         return False
@@ -94,7 +100,8 @@ def run_of(path: Path) -> RunFolder:
 def _addresses(run: RunFolder) -> list[str]:
     """Of up to three peers that were heard lately, seeds first; then those of words that are kept, and of
     peers that were heard long ago. Raises Refusal when there is none."""
-    met, since = contacts.of_run(run.path), time.time() - LIVE
+    out, since = run.revocations, time.time() - LIVE
+    met = [one for one in contacts.of_run(run.path) if out.why(one.peer) is None]
     lately = sorted((one for one in met if one.heard >= since), key=_rank)
     before = [one for one in met if one.heard < since]
     found = [*mixed(one.addresses for one in lately), *_kept(run), *mixed(one.addresses for one in before)]

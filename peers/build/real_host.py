@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING
 from peers.build import base_model, run_folder
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import DamagedSpec, RunFolder
+from peers.build.showing import REVOKED
 from peers.errors import Refusal, say
 from peers.fit import hardware
-from peers.runtime import manners, peer_folder
+from peers.runtime import manners, members, peer_folder, revocations
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
-from peers.runtime.membership_renewal import MembershipRenewal, renewer
+from peers.runtime.membership_renewal import MembershipRenewal, granter, renewer
 from peers.runtime.mirror import mirrors
 from swarm import config_loading, events, extras
 from swarm import invite as invites
 from swarm.config import Config
-from swarm.core.membership import Trust, needs_membership
-from swarm.identity import human_name, verify
+from swarm.core.membership import needs_membership
+from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.journal import Thinned
 from swarm.net.ports import Averager, Ports
@@ -60,12 +61,13 @@ def folder_of(invite: Invite, folder: Path | None) -> Path:
     return run_folder.make_folder(path)
 
 
-def membership_of(invite: Invite, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
-    """This peer's membership, from the invite, a later one or a renewal. Raises Refusal when the role needs
-    one and there is none."""
-    membership = newest_membership(
-        invite.admit(local.keyring.me) if invite.role is role else None, role, run, local
-    )
+def membership_of(mine: Membership | None, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
+    """This peer's membership in a role: what it has `shown`, a renewed one, or one by a word that the folder
+    keeps. Raises Refusal when the role needs one and there is none."""
+    first = mine if mine is not None and mine.delegation.role is role else None
+    membership = newest_membership(first, role, run, local)
+    if run.revocations.why(local.keyring.me, membership) is not None:
+        raise Refusal(REVOKED)
     if needs_membership(role, run.settings.private) and membership is None:
         one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
         raise Refusal(
@@ -82,7 +84,7 @@ def newest_membership(
     the run folder keeps; None when there is none."""
     me, now, found = local.keyring.me, time.time(), [first] if first is not None else []
     if (renewed := peer_folder.membership(local.folder)) is not None:
-        found += [renewed] if trust_of(run).objection(me, role, renewed, now) is None else []
+        found += [renewed] if run.trust.objection(me, role, renewed, now) is None else []
     if (given := run.given(role)) is not None:
         found.append(invites.admit(given, me))
     return max(found, key=lambda one: one.delegation.expires, default=None)
@@ -113,9 +115,8 @@ def real_host(
 ) -> Host:
     """The peer's Host over real ports."""
     config = Config(run=run.settings, peer=config.peer)
-    trust = trust_of(run)
-    frames = Frames(run.digest, local.keyring, membership, config.run.private)
-    mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
+    frames = Frames(run.digest, local.keyring, membership, run.keys())
+    mail = MemberMail(node.mail, lambda: frames.membership) if config.run.private else node.mail
     ports = Ports(
         clock=node.clock,
         board=node.board,
@@ -152,7 +153,7 @@ def real_host(
         node.network.remember(peer, beat.addresses)
         local.contacts.met(peer, beat, node.clock.now())
 
-    host = Host(who, config, ports, frames, local.bus, trust, shelf, met)
+    host = Host(who, config, ports, frames, local.bus, run.trust, shelf, met)
     local.tell_of_journal(host.disk)
     node.mail.prefer(host.known_sender)
     host.releases.patches.version_zero.write = base_model.version_zero(config.run)
@@ -161,10 +162,12 @@ def real_host(
 
 @asynccontextmanager
 async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> AsyncIterator[None]:
-    """Renew memberships, keep addresses and limits, and look for another process with this key while the body
-    runs. Raises Refusal when there is a newer one, CannotHere when it left at a limit."""
+    """Renew memberships, keep addresses, limits and revocations, and look for another process with this key
+    while the body runs. Raises Refusal when there is a newer one or this peer was revoked, CannotHere when
+    it left at a limit."""
     owner = run.owner() if run.is_owners else None
-    renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given))
+    grants = granter(owner, run.name, run.path) if owner is not None else None
+    renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given), grants)
     guest = manners.Manners(host, run.path, local.folder)
     guest.look()
     await node.reachability.serve(host.ports.mail)
@@ -178,7 +181,12 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
         local.contacts.running(host, node.network.seek),
         asyncio.TaskGroup() as tasks,
     ):
-        beside = [tasks.create_task(host.identity.ask_forever()), tasks.create_task(guest.watch())]
+        beside = [
+            tasks.create_task(host.identity.ask_forever()),
+            tasks.create_task(guest.watch()),
+            tasks.create_task(revocations.follow(host, run.path)),
+            *([tasks.create_task(members.keep_forever(host, local.folder))] if run.is_owners else []),
+        ]
         if not (
             host.who.role is Role.OBSERVER and node.listen.dial_only
         ):  # nobody needs to reach one that only watches
@@ -188,6 +196,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
         finally:
             for task in beside:
                 task.cancel()
+    host.revocations.check()
     guest.check()
 
 
@@ -195,7 +204,3 @@ def sources(node: Node, invite: Invite) -> list[PeerId]:
     """Whom to ask for what the run began with: those that are connected, then those of the invite."""
     named = [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
     return list(dict.fromkeys([*sorted(node.peers()), *named]))
-
-
-def trust_of(run: RunFolder) -> Trust:
-    return Trust(run.name, bytes.fromhex(run.spec.owner), run.settings.private, verify)

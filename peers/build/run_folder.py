@@ -12,6 +12,9 @@
     invites/made    those that `swarm invite` made here
     peers/<name>/   one folder a peer: key, journal.jsonl, log, blobs/, releases/, checkpoint/, pid, ...
     page            address of the page while one is served here
+    revoked         whom the run's owner has revoked
+    keys            of a private run, mode 0600: what its frames are encrypted with
+    used            who took a use of an invite with a number of them; only where owner.key is
     pause           until when its peers rest, while somebody wants them to
 
 A folder belongs to one run: opening it with another `[run]` is refused.
@@ -21,32 +24,31 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import platformdirs
-from msgspec.structs import replace
 
 from peers.errors import CannotHere, Refusal, say
+from peers.runtime import revocations, run_keys
 from peers.runtime.peer_folder import PeerFolder
-from swarm import PROTOCOL, durable, wire
+from peers.runtime.run_keys import RunKeys
+from swarm import durable, wire
 from swarm import invite as invites
 from swarm.blocks import Blocks
 from swarm.config import Run
-from swarm.config_loading import from_run_dict, run_dict
-from swarm.core.membership import needs_membership
-from swarm.durable import Torn, copy_durably, read_checked, sync, write_checked, write_durably
-from swarm.identity import DamagedKey, Keyring, open_key
+from swarm.config_loading import from_run_dict
+from swarm.core.membership import Trust, needs_membership
+from swarm.core.revocation import Revocations
+from swarm.durable import Torn, read_checked, write_checked, write_durably
+from swarm.identity import DamagedKey, Keyring, open_key, verify
 from swarm.invite import Delegate, InviteError
 from swarm.protocol import Role
-from swarm.run_types import Membership, Spec
-from swarm.tasks import catalog as tasks
-from swarm.tasks import task_files
-from swarm.types import Digest, Task
+from swarm.run_types import Membership, RevocationList, Spec
+from swarm.types import Digest
 
 MODEL_FILES = (
     "config.json",
@@ -125,33 +127,37 @@ class RunFolder:
     def name(self) -> str:
         return self.settings.name
 
-    def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
+    def invite(
+        self, role: Role, addresses: Sequence[str], seconds: float | None = None, uses: int = 0
+    ) -> str:
         """Make an invite to `role`, as text. Raises Refusal when this folder may not.
 
         An observer's makes members in a public run too, where this folder may: a mirror is asked first if it
         is one. One that makes members expires after invites.LIFETIME, or with the delegation that this
         folder was given, and memberships that it gave are renewed; with `seconds` both the invite and its
         memberships end then, which the owner alone can say. An invite for strangers expires only when
-        `seconds` is given.
+        `seconds` is given. With `uses` it admits so many peers (peers.runtime.uses).
         """
         if not needs_membership(role, self.settings.private) and not self._observer_member(role):
+            if uses:
+                raise Refusal(f"a {role.value} of a public run needs no membership: --uses is for who does")
             expires = invites.FOREVER if seconds is None else int(time.time() + seconds)
             return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires)
-        delegate = self._delegate(role, seconds)
+        delegate = self._delegate(role, seconds, uses)
         until = delegate.delegation.expires
         return invites.make(self.digest, addresses[: invites.ADDRESSES], role, until, delegate)
 
     def _observer_member(self, role: Role) -> bool:
         return role is Role.OBSERVER and (self.is_owners or self.given(role) is not None)
 
-    def _delegate(self, role: Role, seconds: float | None) -> Delegate:
+    def _delegate(self, role: Role, seconds: float | None, uses: int = 0) -> Delegate:
         if self.is_owners:
             lasts = invites.LIFETIME if seconds is None else seconds
             return invites.delegate(
-                self.owner(), self.name, role, int(time.time() + lasts), seconds is not None
+                self.owner(), self.name, role, int(time.time() + lasts), seconds is not None, uses
             )
-        if seconds is not None:
-            raise Refusal(f"{self.path} has no owner.key: only with it a word can get an end of its own")
+        if seconds is not None or uses:
+            raise Refusal(f"{self.path} has no owner.key: only with it a word gets an end or uses of its own")
         if (given := self.given(role)) is None:
             raise Refusal(
                 f"{self.path} has neither the run's owner.key nor an invite for {role.value}s: ask"
@@ -166,9 +172,31 @@ class RunFolder:
         when there is none that still holds."""
         with contextlib.suppress(OSError, ValueError, InviteError):
             kept = invites.read(self.invite_path(role).read_text(), time.time())
-            if kept.role is role and kept.run == self.digest:
-                return kept.delegate
+            mine = kept.delegate if kept.role is role and kept.run == self.digest else None
+            if mine is not None and not self.revocations.has_invite(mine.delegation.key):
+                return mine
         return None
+
+    @property
+    def revocations(self) -> Revocations:
+        """Whom the run's owner has revoked, as far as this folder's peers know; nobody by a damaged list:
+        they ask others for it."""
+        return self.trust.revocations
+
+    @property
+    def trust(self) -> Trust:
+        """Whom the run's owner lets act, as far as this folder's peers know now."""
+        found = Trust(self.name, bytes.fromhex(self.spec.owner), self.settings.private, verify)
+        found.revocations.list = RevocationList(number=0, keys=self.spec.keys)
+        with contextlib.suppress(OSError, wire.WireError):
+            found.revocations.take(revocations.kept(self.path))
+        return found
+
+    def keys(self) -> RunKeys | None:
+        """Of a private run, as far as this folder has them; None of a public one."""
+        if not self.settings.private:
+            return None
+        return RunKeys(run_keys.kept(self.path))
 
     @property
     def is_owners(self) -> bool:
@@ -279,8 +307,10 @@ def existing_run(path: Path, run: Run) -> RunFolder | None:
     """
     if (content := spec_content(path)) is None:
         return None
+    from peers.build import base_model
+
     here = _of(path, content)
-    asked, begun = _pinned_as(run, here.settings), here.settings
+    asked, begun = base_model.pinned_as(run, here.settings), here.settings
     if asked != begun:
         changed = ", ".join(
             sorted(name for name in Run.__struct_fields__ if getattr(asked, name) != getattr(begun, name))
@@ -290,107 +320,3 @@ def existing_run(path: Path, run: Run) -> RunFolder | None:
             " --folder"
         )
     return keep_spec(path, content)
-
-
-def create(path: Path, run: Run, policy: Path) -> RunFolder:
-    """Create the folder of a new run from its pinned settings and the model folder `policy` (version 0).
-
-    Raises ModelError or TaskError when model, task and template do not fit together, OSError for a disk
-    error.
-    """
-    from peers.build import base_model
-    from swarm.learn import tokenization
-
-    render = tokenization.load(policy, run.model.template, run.task.system).render
-    owner = open_key(path / "owner.key")
-    copy_files(policy, path / "model")
-    if run.model.training != "full" and not base_model.from_hub(run):
-        from swarm.learn.model import write_base
-
-        write_base(policy, path / "model" / BASE)
-    task_files.pack(run.task, path / "task")
-    for name in _names(path / "task"):
-        sync(path / "task" / name)
-        sync(path / "task")
-    sync(path)
-    _check_first_task(run, path / "task", render)
-    genesis = genesis_of(policy, run)
-    write_durably(path / "genesis", genesis)
-    files, carried = (
-        digests(path / "model", (*MODEL_FILES, BASE)),
-        digests(path / "task", _names(path / "task")),
-    )
-    sizes = {name: (path / "model" / name).stat().st_size for name in files}
-    sizes |= {TASK + name: (path / "task" / name).stat().st_size for name in carried}
-    spec = Spec(
-        protocol=PROTOCOL,
-        run=run_dict(run),
-        owner=owner.public.hex(),
-        files=files,
-        task=carried,
-        sizes=sizes,
-        genesis=Blocks.of(genesis).root,
-        release_size=len(genesis),
-    )
-    return keep_spec(path, wire.encode(spec))
-
-
-def copy_files(policy: Path, target: Path) -> None:
-    """Copy a model's files without its weights."""
-    for name in MODEL_FILES:
-        if (policy / name).exists():
-            copy_durably(policy / name, target / name)
-
-
-def genesis_of(policy: Path, run: Run) -> bytes:
-    """Version 0 as a release's bytes: the model's weights, or a fresh adapter. Raises ModelError."""
-    from swarm.learn import adapters, model, pretrained, weights
-
-    # The embedded model's file is a release already: this saves the seconds of importing transformers.
-    if run.model.name == "embedded":
-        return (policy / "model.safetensors").read_bytes()
-    if not any(policy.glob("*.safetensors")):
-        raise pretrained.ModelError(model.no_weights(policy))
-    if run.model.training != "full":
-        return adapters.genesis(policy, run.lora, run.seed)
-    return weights.release_bytes(model.load_policy(policy, dtype="bfloat16"))
-
-
-def digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
-    """Name -> sha256, for the named files that exist."""
-    found = {}
-    for name in names:
-        if (folder / name).exists():
-            with open(folder / name, "rb") as file:
-                found[name] = Digest(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
-
-def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
-    """Render the first task's prompt: a run whose model and tasks do not fit must not start."""
-    source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None)
-    try:
-        render(source.task(0))
-    finally:
-        source.close()
-
-
-def _pinned_as(run: Run, here: Run) -> Run:
-    """Settings completed with the revisions and the learning rate that the run here was pinned to."""
-    model, task, optimizer = run.model, run.task, run.optimizer
-    if model.name == here.model.name and not _commit(model.revision):
-        model = replace(model, revision=here.model.revision)
-    pinned = here.task.options.get("revision")
-    if task.name == here.task.name and pinned is not None and not _commit(task.options.get("revision")):
-        task = replace(task, options={**task.options, "revision": pinned})
-    return replace(
-        run, model=model, task=task, optimizer=replace(optimizer, lr=optimizer.lr or here.optimizer.lr)
-    )
-
-
-def _commit(revision: object) -> bool:
-    return re.fullmatch("[0-9a-f]{40}", str(revision)) is not None

@@ -30,6 +30,8 @@ from peers.build import run_folder
 from peers.build.run_folder import BASE, MODEL_FILES, TASK, DamagedSpec, RunFolder
 from peers.errors import CannotHere, Refusal, Unreached, say
 from swarm import PROTOCOL, wire
+from swarm.core.membership import PRIVATE
+from swarm.core.revocation import YOU
 from swarm.durable import copy_durably, make_folder, sync
 from swarm.net.ports import Mail, NetError, Refused, read_question
 from swarm.protocol import Service
@@ -218,12 +220,8 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
         content = b""
         try:
             while len(content) <= LARGEST_SPEC:
-                part = await mail.send(
-                    source,
-                    Service.SPEC,
-                    wire.encode(FileRequest(run=digest, file="", offset=len(content))),
-                    timeout=PATIENCE,
-                )
+                ask = wire.encode(FileRequest(run=digest, file="", offset=len(content)))
+                part = await mail.send(source, Service.SPEC, ask, timeout=PATIENCE)
                 content += part
                 if len(part) < SLICE:
                     break
@@ -233,6 +231,10 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
         if hashlib.sha256(content).hexdigest() == digest:
             return content
         failed.append(f"{source}: sent other bytes than the digest names")
+    for why in failed:
+        if YOU in why or PRIVATE in why:
+            todo = "ask the run's owner for an invite that makes members of it (`swarm invite --role ROLE`)"
+            raise Refusal(f"{why.partition(': ')[2]}; {todo}")
     raise Unreached(f"nobody gave the specification of run {digest[:12]}: {'; '.join(failed)}")
 
 

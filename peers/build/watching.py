@@ -9,16 +9,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from peers.build import invitations, real_host, spec_transfer
+from peers.build import invitations, real_host, showing, spec_transfer
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager
 from peers.build.local_peer import open_local_peer, open_node
 from peers.errors import CannotHere
 from peers.roles.observer import Observer
 from peers.runtime import peer_folder
+from peers.runtime.frames import MemberMail
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from peers.runtime.tracking import tracked
 from swarm import extras
@@ -67,19 +69,21 @@ def observe(
                 entering,
                 watches=True,
             ) as node:
+                sources = partial(real_host.sources, node, invite)
+                mine = await showing.shown(invite, local, node.mail, sources(), entering)
+                mail = MemberMail(node.mail, lambda: mine)
                 run = await entering.until_had(
-                    lambda: spec_transfer.fetch_spec(
-                        node.mail, real_host.sources(node, invite), invite.run, path
-                    )
+                    lambda: spec_transfer.fetch_spec(mail, sources(), invite.run, path)
                 )
                 real_host.mind_settings(run, Role.OBSERVER)
-                membership = real_host.membership_of(invite, Role.OBSERVER, run, local)
+                membership = real_host.membership_of(mine, Role.OBSERVER, run, local)
+                await entering.until_had(lambda: showing.had_keys(run, membership, node.mail, sources()))
                 host = real_host.real_host(local, run, Role.OBSERVER, config, node, NoAverager(), membership)
                 observer, leaving = Observer(host, local.folder), asyncio.Event()
                 on_signal.leave, host.status.phase = leaving.set, Phase.WATCHING
 
                 async def role() -> None:
-                    has_history = await observer.catch_up(real_host.sources(node, invite))
+                    has_history = await observer.catch_up(sources())
                     await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
 
                 kept = tracked(host, config.peer.track, path / "tracked")

@@ -17,11 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from peers.build import real_host, spec_transfer
+from peers.build import spec_transfer
 from peers.build.run_folder import RunFolder
 from peers.commands.findings import Finding
-from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, CannotHere, Refusal, Unreached
-from peers.runtime.frames import Frames, MemberMail
+from peers.errors import CANNOT, DONE, UNREACHED, CannotHere, Refusal, Unreached
+from peers.runtime.frames import MemberMail
 from swarm import config_loading, extras, wire
 from swarm.config import Config
 from swarm.identity import open_key
@@ -97,15 +97,15 @@ class _Examination:
             return UNREACHED
         await self._clock(node, peers)
         try:
-            run = await spec_transfer.fetch_spec(node.mail, peers, self._invite.run, self._folder / "run")
+            mail = self._shown(node)
+            run = await spec_transfer.fetch_spec(mail, peers, self._invite.run, self._folder / "run")
         except (Refusal, Unreached, CannotHere) as error:
             self._tell("run", "fail", str(error))
             return error.code
-        if (mail := self._mail(node, run)) is None:
-            return REFUSED
+        self._tell_of(run)
         await self._reach(node, mail)
-        await self._rate(node, run, peers)
-        await self._memory(node, run, peers)
+        await self._rate(mail, run, peers)
+        await self._memory(mail, run, peers)
         self._code_of(run)
         return DONE if all(one.level != "fail" for one in self._found if one.check != "address") else CANNOT
 
@@ -136,24 +136,16 @@ class _Examination:
         else:
             self._tell("clock", "ok", "within 3 s of the clock of who answered")
 
-    def _mail(self, node: Node, run: RunFolder) -> Mail | None:
+    def _shown(self, node: Node) -> Mail:
+        """Mail that shows what the word signs; one with a number of uses is not used up for this."""
+        mine = None if self._invite.uses else self._invite.admit(node.me)
+        return MemberMail(node.mail, lambda: mine)
+
+    def _tell_of(self, run: RunFolder) -> None:
         self._settings(run)
-        private, membership = run.settings.private, self._invite.admit(node.me)
-        name = f"{run.name} {run.digest[:12]}"
-        if not private:
-            self._tell("run", "ok", f"{name}, public")
-            return node.mail
-        if membership is None:
-            self._tell(
-                "run",
-                "fail",
-                f"{name} is private and this word makes no members",
-                "ask its owner for an invite",
-            )
-            return None
-        self._tell("run", "ok", f"{name}, private; the word admits a {membership.delegation.role.value}")
-        frames = Frames(run.digest, self._keyring, membership, private)
-        return MemberMail(node.mail, frames, real_host.trust_of(run), node.clock)
+        name, role = f"{run.name} {run.digest[:12]}", self._invite.role
+        admits = f"private; the word admits a {role.value}" if run.settings.private and role else "public"
+        self._tell("run", "ok", f"{name}, {admits}")
 
     def _settings(self, run: RunFolder) -> None:
         """Tell what this program does not know of the settings by which the word's role acts."""
@@ -207,7 +199,7 @@ class _Examination:
             )
             self._tell("nat", "ok", f"seen as {', '.join(sorted(hosts))}{shared}; it {kept} the port")
 
-    async def _rate(self, node: Node, run: RunFolder, peers: Sequence[PeerId]) -> None:
+    async def _rate(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
         """What comes from the first peer in a second, by a file that a joiner needs anyway."""
         name, size = max(run.spec.sizes.items(), key=lambda both: both[1], default=("", 0))
         if size < ENOUGH:
@@ -216,7 +208,7 @@ class _Examination:
         try:
             for _ in range(MEASURED):
                 ask = spec_transfer.FileRequest(run=run.digest, file=name, offset=got)
-                piece = await node.mail.send(peers[0], Service.SPEC, wire.encode(ask), timeout=20.0)
+                piece = await mail.send(peers[0], Service.SPEC, wire.encode(ask), timeout=20.0)
                 got += len(piece)
                 if len(piece) < spec_transfer.SLICE:
                     break
@@ -225,14 +217,14 @@ class _Examination:
         rate = 8e-6 * got / (time.monotonic() - began)
         self._tell("line", "ok", f"about {rate:.3g} Mbit/s from the first peer of the word ({got >> 10} KiB)")
 
-    async def _memory(self, node: Node, run: RunFolder, peers: Sequence[PeerId]) -> None:
+    async def _memory(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
         if extras.absent(extras.PEER):
             return None  # the machine's own checks say so
         from peers.fit import fits, hardware
 
         settings = run.settings
         try:
-            await spec_transfer.fetch_file(node.mail, peers, run, "config.json")
+            await spec_transfer.fetch_file(mail, peers, run, "config.json")
             case = fits.Case.of(run.model, Config(run=settings, peer=self._config.peer), hardware.machine())
             choice = fits.choose(case, self._invite.role, self._invite.roles(settings.private))
         except Unreached as error:

@@ -137,7 +137,7 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
 def _kept(peer: Path, run: RunFolder) -> list[Release]:
     """Releases whose bytes a peer holds."""
     # any key will do to read what others signed, and that of a peer may be damaged
-    frames, found = Frames(run.digest, Keyring.new(), None, run.settings.private), []
+    frames, found = Frames(run.digest, Keyring.new(), None, run.keys()), []
     for path in sorted((peer / RELEASES).glob("*")):
         try:
             found.append(frames.read(path.read_bytes(), RELEASE_LIMIT, Release)[1])

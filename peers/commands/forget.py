@@ -20,7 +20,7 @@ OWNER_KEY = "owner.key"
 
 LEFT = (
     *(run_folder.SPEC, run_folder.COPY, "model", "task", "cache", "genesis", "invites", "peers", "page"),
-    *("pause", "config.toml", "peer.toml", "logs"),
+    *("pause", "revoked", "used", "keys", "config.toml", "peer.toml", "logs"),
 )
 """What a run writes into its folder, beside its owner's key and the model that `swarm up` exports."""
 

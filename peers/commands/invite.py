@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -17,14 +18,18 @@ from rich.table import Table
 
 from peers.build import invitations, made_words
 from peers.build.made_words import Word
-from peers.runtime import peer_folder
+from peers.runtime import peer_folder, uses
 from swarm import invite as invites
+from swarm.core.revocation import Revocations
 from swarm.protocol import Role
+from swarm.types import PeerId
 
 
-def make(folder: Path, role: Role, seconds: float | None, note: str, as_json: bool, as_qr: bool) -> int:
+def make(
+    folder: Path, role: Role, uses: int, seconds: float | None, note: str, as_json: bool, as_qr: bool
+) -> int:
     """Print a new word. Raises Refusal where this folder may not make it."""
-    word = invitations.invite(folder, role, seconds)
+    word = invitations.invite(folder, role, seconds, uses)
     _print(folder, word, note, {"invite": word, "role": role.value}, as_json, as_qr)
     return 0
 
@@ -42,18 +47,22 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
 
 def listed(folder: Path, as_json: bool) -> int:
     """Print what words this folder has. Raises Refusal where it holds no run."""
-    words = made_words.words(invitations.run_of(folder))
+    run = invitations.run_of(folder)
+    words, out = made_words.words(run), run.revocations
+    left = {word.word: _left(word, uses.used(run.path)) for word in words}
     if as_json:
-        print(json.dumps([_plain(word) for word in words], indent=2))
+        plain = [_plain(word, _is_revoked(word, out), left[word.word]) for word in words]
+        print(json.dumps(plain, indent=2))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("made", "role", "ends", "note", "word"):
+    for column in ("made", "role", "ends", "uses left", "note", "word"):
         table.add_column(column, no_wrap=column != "note")
     for word in words:
         table.add_row(
             _minute(word.made),
             word.role.value if word.role else "what fits",
-            _end(word),
+            "revoked" if _is_revoked(word, out) else _end(word),
+            "any number" if (one := left[word.word]) is None else str(one),
             word.note,
             f"…{word.word[-8:]}",
         )
@@ -84,11 +93,24 @@ def _end(word: Word) -> str:
     return _minute(word.expires) + (" (over)" if word.expires < time.time() else "")
 
 
+def _is_revoked(word: Word, out: Revocations) -> bool:
+    given = invites.read(word.word, 0.0).delegate
+    return given is not None and out.has_invite(given.delegation.key)
+
+
+def _left(word: Word, taken: Mapping[str, Collection[PeerId]]) -> int | None:
+    """Uses that are left of a word, as this folder counts them; None for any number."""
+    given = invites.read(word.word, 0.0).delegate
+    if given is None or not given.delegation.uses:
+        return None
+    return given.delegation.uses - len(taken.get(given.delegation.key.hex(), ()))
+
+
 def _minute(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def _plain(word: Word) -> dict[str, object]:
+def _plain(word: Word, revoked: bool, left: int | None) -> dict[str, object]:
     role = word.role.value if word.role else None
     return {
         "invite": word.word,
@@ -96,4 +118,6 @@ def _plain(word: Word) -> dict[str, object]:
         "made": word.made,
         "expires": word.expires or None,
         "note": word.note,
+        "revoked": revoked,
+        "uses_left": left,
     }

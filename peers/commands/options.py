@@ -1,11 +1,13 @@
 """Options that several commands have, and the texts that they take: lines, limits of a guest, pages, times.
 
-Standard library only: `--help` imports nothing slow. Not handled here: which command has which (peers.cli).
+`--help` imports nothing slow. Not handled here: which command has which (peers.cli).
 """
 
 from __future__ import annotations
 
 import argparse
+
+from swarm.protocol import Role
 
 
 def line(it: argparse.ArgumentParser) -> None:
@@ -48,6 +50,25 @@ def page(it: argparse.ArgumentParser) -> None:
     )
 
 
+def invite(it: argparse.ArgumentParser) -> None:
+    it.add_argument(
+        "--role",
+        choices=tuple(role.value for role in Role),
+        default=Role.SAMPLER.value,
+        help="what it invites as (default: sampler)",
+    )
+    ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
+    otherwise = "without it a word that makes members ends after 30d, and these are renewed"
+    it.add_argument("--expires", type=seconds, metavar="TIME", help=f"{ends}; {otherwise}")
+    counted = "let in so many peers, counted where the owner.key is: it makes each a membership of its own"
+    it.add_argument("--uses", type=count, metavar="N", default=0, help=counted)
+    longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
+    it.add_argument("--renew", nargs="+", metavar="WORD", default=[], help=longer)
+    it.add_argument("--note", metavar="TEXT", default="", help="whom the word is for; --list shows it")
+    it.add_argument("--list", action="store_true", help="instead: the words of this folder, with their ends")
+    it.add_argument("--qr", action="store_true", help="also as a QR code, for a terminal with a camera near")
+
+
 def speed(text: str) -> float:
     try:
         speed = float(text)
@@ -56,6 +77,12 @@ def speed(text: str) -> float:
     if not 0 <= speed <= 1000:
         raise argparse.ArgumentTypeError(f"{text} is no number between 0 and 1000")
     return speed
+
+
+def count(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to 65535")
+    return int(text)
 
 
 def seconds(text: str) -> float:

@@ -27,6 +27,7 @@ from peers.roles.sampler import Sampler
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
+from peers.runtime.run_keys import RunKeys
 from swarm.config import Config, Run
 from swarm.core.membership import Trust
 from swarm.image import MakeDraft, in_memory
@@ -148,7 +149,7 @@ def run_peer(
     )
     # In-memory ports know the sender, so every signature is accepted.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
-    frames = ReadOnce(RUN, peer.ports.keyring, who.membership, run.private)
+    frames = ReadOnce(RUN, peer.ports.keyring, who.membership, RunKeys(bytes(32)) if run.private else None)
     shelf = None if peer.folder is None else peer.folder / "blobs"
     host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, shelf)
     if peer.stand_in is not None and peer.stand_in.begun:

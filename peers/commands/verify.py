@@ -59,7 +59,7 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
 
 def _group(evidence: Evidence, run: RunFolder) -> Group:
     """The group, as its sampler signed it under a release that its publisher signed. Raises Refusal."""
-    frames = Frames(run.digest, Keyring.new(), None, run.settings.private)
+    frames = Frames(run.digest, Keyring.new(), None, run.keys())
     try:
         opened, group = frames.read(evidence.frame, MAIL_LIMIT, Group)
         signed, release = frames.read(evidence.release, RELEASE_LIMIT, Release)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,14 +24,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from peers.runtime.bundles import EventBundles
 from peers.runtime.changes import Changes
 from peers.runtime.clock_check import ClockCheck
 from peers.runtime.faults import DiskFaults
-from peers.runtime.frames import Frames
+from peers.runtime.frames import Frames, UnknownKey
 from peers.runtime.identity_check import IdentityCheck
 from peers.runtime.postings import post_forever
 from peers.runtime.releases import ReleaseExchange
 from peers.runtime.rest import Rest
+from peers.runtime.revocations import RevocationExchange
 from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from swarm import events, wire
@@ -45,12 +47,6 @@ from swarm.run_types import Membership
 from swarm.types import Beat, Digest, PeerId
 
 T = TypeVar("T")
-
-BUNDLE_EVERY = 0.25
-"""Seconds between two bundles of events: a page shows four updates a second."""
-
-EVENTS_KEPT = 256
-"""Own events that wait for the next bundle; of more, the oldest are in the journal alone."""
 
 DELIVERED_KEPT = 1024
 """Peers that are remembered for a group that was admitted: ten times the samplers that one learner serves."""
@@ -109,12 +105,13 @@ class Host:
         self._changes, self._clock_check = Changes(), ClockCheck(self)
         self.identity, self.rest = IdentityCheck(self), Rest(self)
         self._beat_due, self._beats, self._seq = False, Changes(), 0
-        self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
-        self._collected = asyncio.Event()
         self._author: PeerId | None = None
         """Of the gossip that is read now: nobody may say again what another one signed."""
+        self._bundles = EventBundles(self)
+        self.revocations = RevocationExchange(self)
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
-        self.bus.add(self._collect)
+        self.bus.add(self._bundles.collect)
+        self.ports.mail.guard(self._shut_out)
 
     # --- for roles ------------------------------------------------------------------------------------------
 
@@ -164,13 +161,17 @@ class Host:
     def seal(self, noun: object, limit: Limit = MAIL_LIMIT) -> bytes:
         return self.frames.seal(noun, limit)
 
-    def distrust(self, opened: wire.Opened, role: Role) -> str | None:
-        """Why this frame's sender may not act in `role`, or None."""
-        return self.trust.objection(opened.sender, role, opened.membership, self.now())
+    def distrust(self, opened: wire.Opened, role: Role, said: float | None = None) -> str | None:
+        """Why this frame's sender may not act in `role`, or None. `said` as in Revocations.why."""
+        return self.trust.objection(opened.sender, role, opened.membership, self.now(), said)
 
     def invited(self, opened: wire.Opened, role: Role) -> bool:
         """Whether this frame has a membership by the run's owner that admits its sender to `role`."""
         return self.trust.invited(opened.sender, role, opened.membership, self.now())
+
+    def _shut_out(self, peer: PeerId, service: str) -> str | None:
+        """Why a peer's mail is not read, or None."""
+        return self.trust.refusal(peer, service, self.now())
 
     def topic(self, name: Topic | Key) -> str:
         return wire.topic(self.who.run, name)
@@ -182,6 +183,7 @@ class Host:
         self.releases.restore()
         await self.releases.serve()
         await self.identity.serve()
+        await self.revocations.serve()
         async with asyncio.TaskGroup() as tasks:
             self._emit_traffic()  # bytes from before; from here on events come at a fixed interval
             services = [tasks.create_task(service) for service in self._services()]
@@ -207,7 +209,7 @@ class Host:
         self.emit(events.Left, name=self.who.name, reason=reason)
         with contextlib.suppress(NetError, TimeoutError):
             async with asyncio.timeout(FAREWELL):
-                await self._send_bundle()
+                await self._bundles.send()
                 await self._send_beat()
 
     def _services(self) -> list[Any]:
@@ -221,7 +223,8 @@ class Host:
         always = (
             self._beat_forever,
             self._expire_forever,
-            self._bundle_forever,
+            self._bundles.send_forever,
+            self.revocations.ask_forever,
             self.releases.queries.ask_forever,
             partial(post_forever, self),
             self._emit_traffic_forever,
@@ -246,7 +249,12 @@ class Host:
 
     def take(self, take: Callable[[bytes], object], kind: str, sender: PeerId, data: bytes) -> None:
         try:
+            if (why := self.trust.revoked(sender)) is not None:
+                raise wire.WireError(why)
             take(data)
+        except UnknownKey as error:
+            if not self.revocations.heard(sender, error.epoch):
+                self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
         except wire.WireError as error:
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
@@ -264,6 +272,7 @@ class Host:
         if beat.mirror >= 0 and not self.invited(opened, beat.role):
             beat = msgspec.structs.replace(beat, mirror=-1)  # who is asked first can delay everybody
         self.identity.hear(opened.sender, beat, data)
+        self.revocations.heard(opened.sender, beat.revoked)
         before = self.roster.beat(opened.sender)
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
@@ -280,6 +289,8 @@ class Host:
 
     def _hear_events(self, data: bytes) -> None:
         opened, bundle = self.read(data, EVENT_LIMIT, events.Bundle)
+        if (why := self.trust.revocations.why(opened.sender, opened.membership)) is not None:
+            raise wire.WireError(f"events of {opened.sender}: {why}")
         for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
@@ -298,35 +309,6 @@ class Host:
     def _emit_traffic(self) -> None:
         if passed := self.traffic.drain(self.now(), self.ports.relayed(), self.ports.carried()):
             self.emit(events.Transferred, **passed)
-
-    def _collect(self, event: events.Event) -> None:
-        if event.peer == self.ports.me and isinstance(event, events.GOSSIPED):
-            self._bundle.append(event)
-            self._collected.set()
-
-    async def _bundle_forever(self) -> None:
-        while True:
-            await self._collected.wait()
-            await self.ports.clock.sleep(max(BUNDLE_EVERY, self.config.run.pace.beat / 4))
-            self._collected.clear()
-            with contextlib.suppress(NetError):
-                await self._send_bundle()
-
-    async def _send_bundle(self) -> None:
-        while self._bundle:
-            bundle: list[events.Event] = []
-            size = 0
-            while self._bundle and (
-                not bundle or size + len(wire.encode(self._bundle[0])) < EVENT_LIMIT.sealed - 600
-            ):
-                size += len(wire.encode(self._bundle[0]))
-                bundle.append(self._bundle.popleft())
-            try:
-                sealed = self.seal(bundle, EVENT_LIMIT)
-            except wire.WireError as error:
-                self.emit(events.Rejected, sender=self.ports.me, kind=Topic.EVENT, reason=str(error))
-                continue
-            await self.ports.gossip.publish(self.topic(Topic.EVENT), sealed)
 
     async def _beat_forever(self) -> None:
         pace = self.config.run.pace.beat
@@ -368,6 +350,7 @@ class Host:
             upload=self.config.peer.limits.upload,
             download=self.config.peer.limits.download,
             fetching=status.taking() or self.releases.coming(),
+            revoked=self.revocations.number,
         )
 
     async def _send_beat(self) -> None:

@@ -5,10 +5,15 @@
            <-- a new one, for invite.LIFETIME from now, or until that invite ends --
                                                                        -> frames, folder/membership
 
+Who comes by an invite with a number of uses asks for its first membership in the same way: where the owner's
+key is, one is made for as many peers as the invite says (peers.runtime.uses).
+
 A member asks itself, seeds and then others every CHECK seconds, from RENEW seconds before the end on. It
 keeps the answer in its folder, so that it can rejoin with its first invite after that has expired. A
 membership that the owner gave as final (`swarm invite --expires`) is not renewed, nor is one that has ended.
-From WARN seconds before the end on, the page and the terminal say so. Not handled here: revoking.
+From WARN seconds before the end on, the page and the terminal say so. It names the invite by which its peer
+first came, so that whoever revokes that invite reaches it. Not handled here: revoking
+(peers.runtime.revocations).
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from peers.runtime import uses
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
 from peers.runtime.peer_folder import MEMBERSHIP
@@ -49,6 +55,20 @@ Renews = Callable[[PeerId, Membership, float], Membership]
 """(member, its valid membership, now) -> a new one. Raises Refused."""
 
 
+def granter(owner: Keyring, run_name: str, run_folder: Path) -> Renews:
+    """The function that makes memberships of claims to an invite's uses, with the owner's key, and counts
+    them."""
+
+    def grant(peer: PeerId, claim: Membership, now: float) -> Membership:
+        one = claim.delegation
+        uses.take(run_folder, one, peer, now)
+        until = one.expires if one.final else int(now + invites.LIFETIME)
+        made = invites.delegate(owner, run_name, one.role, until, one.final)
+        return invites.admit(made, peer, origin=one.key)
+
+    return grant
+
+
 Given = Callable[[Role], Delegate | None]
 """The permission to make members of a role that this peer was given, if there is one that holds."""
 
@@ -58,25 +78,30 @@ def renewer(owner: Keyring | None, run_name: str, given: Given = lambda _: None)
 
     def renew(peer: PeerId, old: Membership, now: float) -> Membership:
         role, until = old.delegation.role, int(now + invites.LIFETIME)
+        origin = old.origin or old.delegation.key
         if old.delegation.final:
             raise Refused("the run's owner gave this membership an end of its own")
         if owner is not None:
-            return invites.admit(invites.delegate(owner, run_name, role, until), peer)
+            return invites.admit(invites.delegate(owner, run_name, role, until), peer, origin)
         delegate = given(role)
         if delegate is None or delegate.delegation.final:
             raise Refused(f"this peer has neither the owner's key nor an invite for {role.value}s")
         if delegate.delegation.expires <= old.delegation.expires:
             raise Refused("the invite that this peer has ends no later")
-        return invites.admit(delegate, peer)
+        return invites.admit(delegate, peer, origin)
 
     return renew
 
 
 class MembershipRenewal:
-    """Renews one peer's membership, and those of others where `renews` is given and may."""
+    """Renews one peer's membership, and those of others where `renews` is given and may; `grants` makes some
+    of claims, where the owner's key is."""
 
-    def __init__(self, host: Host, peer_folder: Path, renews: Renews | None = None) -> None:
+    def __init__(
+        self, host: Host, peer_folder: Path, renews: Renews | None = None, grants: Renews | None = None
+    ) -> None:
         self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
+        self._grants = grants
         self._fault = FaultReport(host, Part.MEMBERSHIP)
         self._unsaved: Membership | None = None
         """What the disk has not taken yet."""
@@ -160,9 +185,22 @@ class MembershipRenewal:
         # the role is checked first: signatures cost time, and such a membership is never needed
         if not needs_membership(role, host.config.run.private):
             raise Refused(f"a {role.value} needs no membership in this run")
+        if old.delegation.uses:
+            return wire.encode(await self._granted(sender, old))
         if (why := host.trust.objection(sender, role, old, host.now())) is not None:
             raise Refused(why)
         return wire.encode(self._renews(sender, old, host.now()))
+
+    async def _granted(self, sender: PeerId, claim: Membership) -> Membership:
+        host = self._host
+        if self._grants is None:
+            raise Refused("this peer does not count the uses of invites: one with the run's owner.key does")
+        if (why := host.trust.claim_objection(sender, claim, host.now())) is not None:
+            raise Refused(why)
+        try:
+            return await host.ports.work.run(Kind.KEEP, self._grants, sender, claim, host.now())
+        except OSError as error:
+            raise Refused(f"a use of the invite cannot be counted now: {error.strerror}") from error
 
 
 def ending(membership: Membership | None, now: float) -> str:

@@ -167,7 +167,8 @@ class ReleaseExchange:
         host = self._host
         opened, release = host.read(sealed, RELEASE_LIMIT, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
-        if (why := host.distrust(opened, role)) is not None or release.publisher != opened.sender:
+        why = host.distrust(opened, role, said=release.released)
+        if why is not None or release.publisher != opened.sender:
             raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
         if release.version == 0 and host.who.genesis not in (None, release.weights):
             raise wire.WireError(

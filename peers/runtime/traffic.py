@@ -132,6 +132,7 @@ class CountedMail:
 
     def __init__(self, mail: Mail, traffic: Traffic) -> None:
         self._mail, self._traffic = mail, traffic
+        self.guard = mail.guard
 
     async def send(
         self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None

@@ -3,36 +3,45 @@
     owner's key --Delegation(role, expires)--> an invite's key --Membership(peer)--> a peer
 
 The chain is checkable offline by anybody who has the Spec (it names the owner's key), so a learner can be
-admitted while the owner sleeps. Not handled here: whether what a trusted peer says is true.
+admitted while the owner sleeps. It ends with its delegation, or when the owner revokes the peer or the invite
+(swarm.core.revocation). Not handled here: whether what a trusted peer says is true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
 
-from swarm.protocol import ROLES, Role
+from swarm.core.revocation import YOU, Revocations, Verify
+from swarm.protocol import ROLES, Role, Service
 from swarm.run_types import Delegation, Membership
 from swarm.types import PeerId
 
-Verify = Callable[[bytes, bytes, bytes], bool]
-"""(public key, data, signature) -> whether the signature is genuine."""
+PRIVATE = "this run is private"
+UNSHOWN = f"{PRIVATE}: show your membership first"
+"""Why a private run does not answer whom it does not know as a member."""
+
+REMEMBERED = 4096
+"""Memberships that were found good: whoever has an invite can make any number of peers."""
 
 
-def delegation_bytes(run_name: str, role: Role, expires: int, key: bytes, final: bool = False) -> bytes:
+def delegation_bytes(
+    run_name: str, role: Role, expires: int, key: bytes, final: bool = False, uses: int = 0
+) -> bytes:
     """The bytes of a delegation that the owner signs."""
-    kind = b"swarm-delegation-final\0" if final else b"swarm-delegation\0"
-    return kind + "\0".join((run_name, role.value, str(expires))).encode() + b"\0" + key
+    kind = "swarm-delegation" + ("-final" if final else "") + (f"-{uses}-uses" if uses else "")
+    return "\0".join((kind, run_name, role.value, str(expires))).encode() + b"\0" + key
 
 
-def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
+def membership_bytes(peer: PeerId, delegation: Delegation, origin: bytes = b"") -> bytes:
     """The bytes of a membership that the delegation's key signs."""
-    return b"swarm-membership\0" + peer.encode() + b"\0" + delegation.signature
+    return b"swarm-membership\0" + peer.encode() + b"\0" + delegation.signature + origin
 
 
 def is_delegated(run_name: str, delegation: Delegation, owner: bytes, verify: Verify) -> bool:
     """Whether the run's owner signed this delegation."""
-    signed = delegation_bytes(run_name, delegation.role, delegation.expires, delegation.key, delegation.final)
-    return verify(owner, signed, delegation.signature)
+    one = delegation
+    signed = delegation_bytes(run_name, one.role, one.expires, one.key, one.final, one.uses)
+    return verify(owner, signed, one.signature)
 
 
 def needs_membership(role: Role, private: bool) -> bool:
@@ -47,30 +56,71 @@ class Trust:
 
     def __init__(self, run_name: str, owner: bytes, private: bool, verify: Verify) -> None:
         self._run_name, self._owner, self._private, self._verify = run_name, owner, private, verify
-        self._good: dict[PeerId, Membership] = {}
+        self._good: OrderedDict[PeerId, Membership] = OrderedDict()
+        self.revocations = Revocations(run_name, owner, verify)
 
-    def objection(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
-        """Why `peer` may not act as `role`, or None."""
-        return self._lack(peer, role, membership, now) if needs_membership(role, self._private) else None
+    def objection(
+        self,
+        peer: PeerId,
+        role: Role,
+        membership: Membership | None,
+        now: float,
+        said: float | None = None,
+    ) -> str | None:
+        """Why `peer` may not act as `role`, or None. `said` as in Revocations.why."""
+        lack = self.lack(peer, role, membership, now) if needs_membership(role, self._private) else None
+        return lack or self.revocations.why(peer, membership, said)
 
     def invited(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> bool:
         """Whether the run's owner vouches for the peer in this role; in a public run a stranger may act
         without."""
-        return self._lack(peer, role, membership, now) is None
+        return self.lack(peer, role, membership, now) is None and not self.revocations.why(peer, membership)
 
-    def _lack(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
-        """What is wrong with the peer's membership, or None."""
+    def revoked(self, peer: PeerId) -> str | None:
+        """Why the owner lets this peer not act any more, with the last good membership that it showed, or
+        None."""
+        return self.revocations.why(peer, self._good.get(peer))
+
+    def refusal(self, peer: PeerId, service: str, now: float) -> str | None:
+        """Why a peer may not use a service, before its question is read, or None. In a private run whoever
+        has not shown a membership may do that, and no more."""
+        if service == Service.ENTER:
+            return None
+        if self.revoked(peer) is not None:
+            return YOU
+        if not self._private or service == Service.RENEW:
+            return None
+        mine = self._good.get(peer)
+        return None if mine is not None and now <= mine.delegation.expires else UNSHOWN
+
+    def shown(self, peer: PeerId) -> Membership | None:
+        """The last good membership that a peer showed."""
+        return self._good.get(peer)
+
+    def lack(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
+        """What is wrong with the peer's membership but for revocations, or None."""
         if membership is None:
             return f"no membership, and a {role.value} needs one"
         if membership.delegation.role is not role:
             return f"its membership is for a {membership.delegation.role.value}, not a {role.value}"
         if now > membership.delegation.expires:
             return "its membership has expired: ask for a new invite"
+        if membership.delegation.uses:
+            return "its invite is for a number of uses, of which it has not taken one yet"
         if self._good.get(peer) == membership:
             return None
         if (why := self._forgery(peer, membership)) is None:
             self._good[peer] = membership
+            self._good.move_to_end(peer)
+            if len(self._good) > REMEMBERED:
+                self._good.popitem(last=False)
         return why
+
+    def claim_objection(self, peer: PeerId, claim: Membership, now: float) -> str | None:
+        """Why `peer` may not have one of the uses of an invite, by what that invite signed, or None."""
+        if now > claim.delegation.expires:
+            return "the invite has expired: ask for a new one"
+        return self._forgery(peer, claim) or self.revocations.why(peer, claim)
 
     def _forgery(self, peer: PeerId, membership: Membership) -> str | None:
         delegation = membership.delegation
@@ -78,6 +128,7 @@ class Trust:
             return "its membership belongs to another peer"
         if not is_delegated(self._run_name, delegation, self._owner, self._verify):
             return "its membership is not signed by the run's owner"
-        if not self._verify(delegation.key, membership_bytes(peer, delegation), membership.signature):
+        signed = membership_bytes(peer, delegation, membership.origin)
+        if not self._verify(delegation.key, signed, membership.signature):
             return "its membership is not signed by its delegation"
         return None

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarm.limits import FRAME_LIMIT
-from swarm.net.ports import Busy, Handler, NetError, Refused, Silent, Unreachable
+from swarm.net.ports import Busy, Gate, Handler, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns, no_turn
 from swarm.types import PeerId
 
@@ -86,6 +86,7 @@ class MemoryPeer:
         self.services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self.answering: dict[asyncio.Task[None], bool] = {}
         """Task -> whether it counts against CONCURRENT; calls with turns are bounded by these."""
+        self.gate: Gate = lambda peer, service: None
         self.busy_until = 0.0
         """Loop seconds until which it takes no calls."""
         self.coming: dict[tuple[PeerId, str], Coming] = {}
@@ -151,6 +152,8 @@ class PendingCall:
         if host is None or served is None:
             what = "is not there" if host is None else f"does not serve {self.service!r}"
             self.reply(Unreachable(f"{self.to} {what}"))
+        elif (why := host.gate(self.sender, self.service)) is not None:
+            self.reply(Refused(why))
         elif served[1] is None and host.is_busy():
             self.reply(Busy(f"busy with {CONCURRENT} calls: try later"))
         else:
@@ -230,6 +233,9 @@ class MemoryMail:
 
     async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         self._host.services[service] = handler, turns
+
+    def guard(self, gate: Gate) -> None:
+        self._host.gate = gate
 
 
 class Quiet:

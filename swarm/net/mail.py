@@ -24,7 +24,7 @@ from functools import partial
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.limits import FRAME_LIMIT
 from swarm.net.mail_pool import Pool
-from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
+from swarm.net.ports import Busy, Gate, Handler, Refused, Silent, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 from swarm.net.step_deadline import StepDeadline
 from swarm.net.streams import Stream, StreamDaemon
@@ -94,6 +94,7 @@ class StreamMail:
         self._serving: set[asyncio.Task[None]] = set()
         self._open_for: dict[StreamSeat, asyncio.StreamWriter] = {}
         self._slots = StreamSlots()
+        self._gate: Gate = lambda peer, service: None
 
     # --- sending --------------------------------------------------------------------------------------------
 
@@ -193,6 +194,9 @@ class StreamMail:
         """Serve peers for which `regular` is true before strangers."""
         self._slots.regular = regular
 
+    def guard(self, gate: Gate) -> None:
+        self._gate = gate
+
     async def attach(self, line: StreamDaemon) -> None:
         """Register all services with a new p2pd."""
         for service in self._services:
@@ -255,9 +259,11 @@ class StreamMail:
         """Answer one request. False when the stream must be closed."""
         step.begin(IDLE_SECONDS)
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+        why = self._gate(seat.peer, seat.service)
         if size > (most := largest(seat.service)):
-            why = f"a message of {size} bytes, limit {most}".encode()
-            await _reply(writer, REFUSED, why, step, self._limits.up, bulk=False)
+            why = why or f"a message of {size} bytes, limit {most}"
+        if why is not None:
+            await _reply(writer, REFUSED, why.encode(), step, self._limits.up, bulk=False)
             return False
         status, answer, end = BUSY, CROWDED, no_turn
         gone = self._slots.announce(seat, size, _now())

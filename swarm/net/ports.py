@@ -40,6 +40,10 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 other exception is a bug of ours."""
 
 
+Gate = Callable[[PeerId, str], str | None]
+"""(sender, service) -> why the sender may not use the service, or None."""
+
+
 class NetError(Exception):
     """Root of the errors of ports: a request to the network failed."""
 
@@ -136,6 +140,10 @@ class Mail(Protocol):
 
         With `turns` a call waits for its turn before it is handled, and keeps it until its answer is sent.
         """
+        ...
+
+    def guard(self, gate: Gate) -> None:
+        """Refuse from now on, before a message is read, whom `gate` names a reason for."""
         ...
 
 

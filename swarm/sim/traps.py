@@ -104,7 +104,7 @@ class TrappedGossip:
 class TrappedMail:
     def __init__(self, mail: Mail, trap: Trap, gossip: TrappedGossip) -> None:
         self._mail, self._trap, self._gossip = mail, trap, gossip
-        self.send = mail.send
+        self.send, self.guard = mail.send, mail.guard
 
     async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         async def watched(sender: Any, message: bytes) -> bytes:

@@ -16,7 +16,7 @@ from swarm.net.hive import Node
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Role, Service
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.slow
@@ -41,12 +41,11 @@ def test_the_invited_train_and_a_word_without_the_owners_signature_opens_nothing
 
         said = invite.read(house.invite("sampler"), time.time())
         unsigned = invite.make(said.run, said.addresses, Role.SAMPLER)
-        ran = swarm("join", unsigned, "--folder", str(tmp_path / "stranger"))
+        ran = swarm("join", unsigned, "--folder", str(tmp_path / "stranger"), timeout=150.0)
         assert ran.returncode == 5, ran.stderr
-        assert "this invite does not admit a sampler" in ran.stderr
-        assert "swarm invite --role sampler" in ran.stderr
+        assert "an invite that makes members of it" in ran.stderr and "swarm invite --role" in ran.stderr
         answered = asyncio.run(answers_to_a_stranger(said, tmp_path / "strangers-key"))
-        assert answered == {Service.SPEC}, "what the word's digest names is for whoever has the word"
+        assert not answered, "who has the run's digest and an address has no more than these"
 
 
 async def answers_to_a_stranger(word: Invite, key: Path) -> set[Service]:
@@ -60,7 +59,8 @@ async def answers_to_a_stranger(word: Invite, key: Path) -> set[Service]:
                 await node.mail.send(next(iter(node.peers())), service, b"", timeout=20)
                 answered.add(service)
             except Refused as refusal:
-                if "private" not in str(refusal):
+                # what is asked for there is a membership, and an empty message is none
+                if "private" not in str(refusal) and service is not Service.RENEW:
                     answered.add(service)
             except NetError:
                 continue  # it does not serve that one

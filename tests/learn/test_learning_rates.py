@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.build import base_model, run_folder
+from peers.build import base_model, new_run, run_folder
 from peers.errors import WrongUsage
 from swarm.config import Model, Optimizer, Run, TaskSettings
 from swarm.config_loading import load
@@ -89,7 +89,7 @@ def test_a_run_begins_with_the_rate_of_its_kind_and_goes_on_with_it(
     monkeypatch.setattr(base_model, "_parameters", lambda files: QWEN)
     begun, path = base_model.pinned(run(str(folder)))
     assert begun.optimizer.lr == 1e-6 and "learning rate 1e-06: GEPO's authors" in capsys.readouterr().err
-    made = run_folder.create(tmp_path / "run", begun, path)
+    made = new_run.create(tmp_path / "run", begun, path)
     assert run_folder.existing_run(tmp_path / "run", run(str(folder))) == made, (
         "settings without a rate are those it began with"
     )

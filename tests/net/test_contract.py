@@ -134,6 +134,30 @@ def test_a_published_message_reaches_every_other_subscriber_once_and_not_myself(
     hold(world, promise)
 
 
+def test_a_peer_that_is_shut_out_learns_why_and_its_message_is_not_handled(world: Any) -> None:
+    """A large one may break in the middle instead: nobody reads it to its end."""
+
+    async def promise(one: Any, two: Any, three: Any) -> None:
+        handled = []
+
+        async def handle(sender: PeerId, message: bytes) -> bytes:
+            handled.append(sender)
+            return b"read"
+
+        await one.mail.serve("guarded", handle)
+        one.mail.guard(lambda peer, service: "go away" if (peer, service) == (two.me, "guarded") else None)
+        for size in (0, 1000):
+            with pytest.raises(Refused, match="go away"):
+                await two.mail.send(one.me, "guarded", bytes(size))
+        with pytest.raises((Refused, Unreachable)):
+            await two.mail.send(one.me, "guarded", bytes(1 << 22))
+        assert await three.mail.send(one.me, "guarded", b"") == b"read" and handled == [three.me]
+        one.mail.guard(lambda peer, service: None)
+        assert await two.mail.send(one.me, "guarded", b"") == b"read"
+
+    hold(world, promise)
+
+
 def test_a_slow_reader_loses_the_oldest(world: Any) -> None:
     async def promise(one: Any, two: Any, three: Any) -> None:
         async with two.gossip.subscribe("flood") as messages:

@@ -81,7 +81,7 @@ def host_of(ports: HivePorts, role: Role, seen: list[events.Event], **who: objec
     bus.add(seen.append)
     config = Config()
     trust = Trust(config.run.name, b"owner", False, lambda *_: True)
-    return Host(me, config, parts, Frames(RUN, ports.keyring, me.membership, False), bus, trust)
+    return Host(me, config, parts, Frames(RUN, ports.keyring, me.membership, None), bus, trust)
 
 
 def release_of(publisher: Host, version: int, blocks: Blocks, *patches: Patch) -> Release:
@@ -121,7 +121,7 @@ def test_over_real_nodes_a_forged_patch_or_signature_is_named_and_the_honest_byt
             assert not victim.releases.remember(frame)
             return [event.reason for event in seen if isinstance(event, events.Rejected)][-1]
 
-        mine = Frames(RUN, ports[1].keyring, membership(ports[1].me, Role.LEARNER), False)
+        mine = Frames(RUN, ports[1].keyring, membership(ports[1].me, Role.LEARNER), None)
         assert "not signed by its publisher" in refused(mine.seal(release, RELEASE_LIMIT))
         assert "signature is not that of" in refused(sealed[:-1] + bytes([sealed[-1] ^ 1]))
         assert "of another run" in refused(

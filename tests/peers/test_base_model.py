@@ -16,7 +16,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
-from peers.build import base_model, factory, run_folder
+from peers.build import base_model, factory, new_run
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
 from swarm.image import in_memory
@@ -199,7 +199,7 @@ def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_comm
     hub: list[str], tmp_path: Path
 ) -> None:
     run, path = base_model.pinned(of("org/tiny", training="lora"))
-    made = run_folder.create(tmp_path / "run", run, path)
+    made = new_run.create(tmp_path / "run", run, path)
     assert "model.safetensors" not in made.spec.files, "it does not travel: everybody can fetch it"
     assert base_model.base(made.model, run) == path
     engine = factory.engine(made.model, Config(run=run))
@@ -214,7 +214,7 @@ def test_who_has_a_hub_model_makes_version_0_of_its_run_without_a_network(
     assert base_model.version_zero(of("org/tiny", COMMIT)) is None, "it is not here"
     keep(cache, folder)
     run, path = base_model.pinned(of("org/tiny"))
-    made = run_folder.create(tmp_path / "run", run, path)
+    made = new_run.create(tmp_path / "run", run, path)
     write = base_model.version_zero(run)
     assert write is not None and write(in_memory).root == made.spec.genesis
     assert base_model.version_zero(of("org/tiny")) is None, "no commit is named"
@@ -226,7 +226,7 @@ def test_who_has_a_hub_model_makes_version_0_of_its_run_without_a_network(
 
 def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path) -> None:
     run = of(str(folder), training="qlora")
-    made = run_folder.create(tmp_path / "run", run, folder)
+    made = new_run.create(tmp_path / "run", run, folder)
     assert base_model.base(made.model, run) == made.model
     engine = factory.engine(made.model, Config(run=run))
     assert isinstance(engine, HfEngine) and engine._model.is_quantized, (

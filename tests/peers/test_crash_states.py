@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crash_states import recorded
 
-from peers.build import run_folder, spec_transfer
+from peers.build import new_run, run_folder, spec_transfer
 from peers.build.local_peer import last_port
 from peers.runtime.announcements import Announcements
 from swarm.blocks import BLOCK, Blocks
@@ -170,7 +170,7 @@ def test_a_run_that_is_created_is_whole_or_not_begun(tmp_path: Path, training: A
     if training == "lora":
         run = Run(task=task, model=type(run.model)(name=str(policy), training="lora"))
     with recorded(tmp_path / "disk") as disk:
-        made = run_folder.create(tmp_path / "disk" / "run", run, policy)
+        made = new_run.create(tmp_path / "disk" / "run", run, policy)
     begun = 0
     for what, state in disk.states(tmp_path / "states"):
         if (found := run_folder.read(state / "run")) is None:
@@ -184,7 +184,7 @@ def test_a_run_that_is_created_is_whole_or_not_begun(tmp_path: Path, training: A
 
 
 def test_a_spec_that_is_mended_is_never_gone(tmp_path: Path) -> None:
-    run = run_folder.create(tmp_path / "disk", Run(), tiny.make(tmp_path / "policy", "qwen3"))
+    run = new_run.create(tmp_path / "disk", Run(), tiny.make(tmp_path / "policy", "qwen3"))
     (run.path / run_folder.SPEC).write_bytes(b"\0" * 900)
     with recorded(run.path) as disk:
         run_folder.existing_run(run.path, Run())

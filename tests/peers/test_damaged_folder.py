@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.build import run_folder, spec_transfer
+from peers.build import new_run, run_folder, spec_transfer
 from peers.build.local_peer import open_local_peer
 from peers.build.run_folder import RunFolder
 from peers.commands import export, status
@@ -24,7 +24,7 @@ from swarm.net.shelves import Held, Shelf
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("begun")
-    return run_folder.create(folder / "run", Run(), tiny.make(folder / "policy", "qwen3"))
+    return new_run.create(folder / "run", Run(), tiny.make(folder / "policy", "qwen3"))
 
 
 @pytest.fixture

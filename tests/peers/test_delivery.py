@@ -78,7 +78,7 @@ class Site:
         self, peer: PeerId, answer: Callable[[Group], Awaitable[bytes]], credit: int = 64
     ) -> None:
         ports = self.network.ports(peer, lambda kind: 0.0)
-        frames = Frames(RUN, ports.keyring, None, private=False)
+        frames = Frames(RUN, ports.keyring, None, None)
 
         async def receive(sender: PeerId, message: bytes) -> bytes:
             group = frames.read(message, MAIL_LIMIT, Group)[1]

@@ -2,64 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
+from random import Random
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from still_host import still_host
 
-from peers.runtime.frames import OVERHEAD, Frames, MemberMail
+from peers.runtime.frames import OVERHEAD, Frames, MemberMail, UnknownKey
+from peers.runtime.run_keys import RunKeys, digest_of
 from swarm import invite, wire
+from swarm.config import DelayLaw
 from swarm.core.membership import Trust
 from swarm.identity import Keyring, verify
 from swarm.limits import MAIL_LIMIT, Limit
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role
 from swarm.run_types import Membership
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
 
-RUN, OTHER = Digest("ab" * 32), Digest("cd" * 32)
+RUN = Digest("ab" * 32)
 
 
 def keyring() -> Keyring:
     return Keyring(Ed25519PrivateKey.generate())
 
 
-class WallClock:
-    def now(self) -> float:
-        return 1.0
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError("nobody sleeps here")
-
-
-class Wire:
-    """A Mail that hands the message straight to the other side's handler, as `caller`."""
-
-    def __init__(self) -> None:
-        self.caller = PeerId("nobody")
-        self.seen: list[bytes] = []
-
-    async def serve(self, service: str, handler: object, turns: object = None) -> None:
-        self.handler = handler
-
-    async def send(
-        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
-    ) -> bytes:
-        self.seen.append(data)
-        return await self.handler(self.caller, data)  # type: ignore[operator]
+KEYS = RunKeys(bytes(32))
 
 
 @pytest.mark.parametrize("private", [False, True])
 def test_a_frame_comes_back_as_it_was_sealed(private: bool) -> None:
     me = keyring()
-    frames = Frames(RUN, me, None, private)
+    frames = Frames(RUN, me, None, KEYS if private else None)
     opened, told = frames.read(frames.seal(b"hello" * 500), MAIL_LIMIT, bytes)
     assert opened.sender == me.me
     assert told == b"hello" * 500
 
 
 def test_a_private_frame_shows_nothing_and_cannot_be_changed_or_opened_with_another_runs_key() -> None:
-    frames = Frames(RUN, keyring(), None, True)
+    frames = Frames(RUN, keyring(), None, KEYS)
     sealed = frames.seal(b"the secret reward")
     assert b"secret" not in sealed
     assert RUN.encode() not in sealed
@@ -67,55 +51,91 @@ def test_a_private_frame_shows_nothing_and_cannot_be_changed_or_opened_with_anot
         with pytest.raises(wire.WireError):
             frames.read(sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :], MAIL_LIMIT, bytes)
     with pytest.raises(wire.WireError, match="this run's key"):
-        Frames(OTHER, keyring(), None, True).read(sealed, MAIL_LIMIT, bytes)
+        Frames(RUN, keyring(), None, RunKeys(bytes([1]) * 32)).read(sealed, MAIL_LIMIT, bytes)
 
 
 def test_a_private_frame_keeps_to_its_limit_with_its_encryption() -> None:
-    frames = Frames(RUN, keyring(), None, True)
+    frames = Frames(RUN, keyring(), None, KEYS)
     size = len(frames.seal(b"x"))
     assert len(frames.seal(b"x", Limit(size, size))) == size
     with pytest.raises(wire.WireError, match="does not fit"):
         frames.seal(b"x", Limit(size - 1, size))
-    assert size == len(Frames(RUN, keyring(), None, False).seal(b"x")) + OVERHEAD
+    assert size == len(Frames(RUN, keyring(), None, None).seal(b"x")) + OVERHEAD
 
 
 def member(owner: Keyring, peer: PeerId, expires: int = 1 << 40) -> Membership:
     return invite.admit(invite.delegate(owner, "demo", Role.SAMPLER, expires), peer)
 
 
-def ask(membership_of: str) -> bytes:
-    """A request of a peer whose membership is `good`, `none`, `stolen` or `expired`, to a server of a private
-    run."""
-    owner, server, client, other = keyring(), keyring(), keyring(), keyring()
-    memberships = {
-        "good": member(owner, client.me),
-        "none": None,
-        "stolen": member(owner, other.me),
-        "expired": member(owner, client.me, expires=1),
-        "forged": member(keyring(), client.me),
-    }
-    trust = Trust("demo", owner.public, True, verify)
-    line = Wire()
-    line.caller = client.me
+def test_frames_of_earlier_keys_are_read_and_those_of_later_ones_name_theirs() -> None:
+    old, new = RunKeys(bytes(32)), RunKeys(bytes(32))
+    assert new.take(bytes(32) + bytes([7]) * 32, digest_of(bytes(32) + bytes([7]) * 32)) and new.epoch == 1
+    before, after = (Frames(RUN, keyring(), None, keys) for keys in (old, new))
+    assert after.read(before.seal(b"early"), MAIL_LIMIT, bytes)[1] == b"early"
+    with pytest.raises(UnknownKey) as caught:
+        before.read(after.seal(b"late"), MAIL_LIMIT, bytes)
+    assert caught.value.epoch == 1
+    with pytest.raises(UnknownKey):
+        Frames(RUN, keyring(), None, RunKeys()).seal(b"too early")
 
-    async def answer(sender: PeerId, message: bytes) -> bytes:
+
+def test_keys_are_taken_by_their_digest_alone_and_none_is_forgotten() -> None:
+    keys, more = RunKeys(bytes(32)), bytes(32) + bytes([7]) * 32
+    assert not keys.take(more, digest_of(bytes(64))) and not keys.take(more[:-1], digest_of(more[:-1]))
+    assert keys.take(more, digest_of(more)) and not keys.take(bytes(32), digest_of(bytes(32)))
+    assert keys.of(0) == bytes(32) and keys.of(1) == bytes([7]) * 32
+    assert keys.of(2) is None and keys.of(-1) is None and keys.of(2**31) is None
+
+
+class Scene:
+    """A server of a private run, and a peer whose membership is `good`, `none`, `stolen`, `expired` or
+    `forged`."""
+
+    def __init__(self, membership_of: str) -> None:
+        self.owner, self.client = keyring(), keyring()
+        self.membership = {
+            "good": member(self.owner, self.client.me),
+            "none": None,
+            "stolen": member(self.owner, keyring().me),
+            "expired": member(self.owner, self.client.me, expires=1),
+            "forged": member(keyring(), self.client.me),
+        }[membership_of]
+        self.read: list[bytes] = []
+
+    async def answer(self, sender: PeerId, message: bytes) -> bytes:
+        self.read.append(message)
         return b"answer to " + message
 
-    async def talk() -> bytes:
-        clock = WallClock()
-        clock.now = lambda: 2.0  # type: ignore[method-assign]
-        await MemberMail(line, Frames(RUN, server, None, True), trust, clock).serve("newest", answer)
-        mine = Frames(RUN, client, memberships[membership_of], True)
-        return await MemberMail(line, mine, trust, clock).send(server.me, "newest", b"question")
+    async def ask(self, *messages: bytes) -> list[bytes | str]:
+        """Answers, and why there is none."""
+        said: list[bytes | str] = []
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            trust = Trust("demo", self.owner.public, True, verify)
+            server = still_host(network, "server", Role.SEED, private=True, trust=trust)
+            await server.revocations.serve()
+            await server.ports.mail.serve("newest", self.answer)
+            mail = MemberMail(network.ports(self.client.me, lambda _: 0.0).mail, lambda: self.membership)
+            for message in messages:
+                try:
+                    said.append(await mail.send(PeerId("server"), "newest", message))
+                except Refused as error:
+                    said.append(str(error))
+        return said
 
-    return asyncio.run(talk())
 
-
-def test_a_member_is_answered() -> None:
-    assert ask("good") == b"answer to question"
+def test_a_member_is_answered_once_it_has_shown_that_it_is_one() -> None:
+    scene = Scene("good")
+    large = bytes(10_000)
+    assert run(scene.ask(b"question", large, b"more")) == [
+        b"answer to question",
+        b"answer to " + large,
+        b"answer to more",
+    ]
+    assert run(Scene("good").ask(large)) == [b"answer to " + large], "a large one comes after it"
 
 
 @pytest.mark.parametrize("whose", ["none", "stolen", "expired", "forged"])
-def test_whoever_is_not_a_member_is_refused_with_a_reason(whose: str) -> None:
-    with pytest.raises(Refused, match="this run is private"):
-        ask(whose)
+def test_whoever_is_not_a_member_is_refused_with_a_reason_and_nothing_of_it_is_read(whose: str) -> None:
+    scene = Scene(whose)
+    (said,) = run(scene.ask(b"question"))
+    assert isinstance(said, str) and said.startswith("this run is private") and not scene.read

@@ -40,7 +40,7 @@ class Life:
         )
         me = membership(ME, Role.LEARNER)
         self.host = still_host(network, ME, Role.LEARNER, bus=bus, incarnation=MINE, membership=me)
-        self.frames = Frames(RUN, MemoryKeyring(ME), me, False)
+        self.frames = Frames(RUN, MemoryKeyring(ME), me, None)
 
     async def other(self, incarnation: int, numbers: range, every: float) -> None:
         for seq in numbers:

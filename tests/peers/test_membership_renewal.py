@@ -15,7 +15,7 @@ from still_host import still_host
 from peers import cli
 from peers.build import invitations, run_folder
 from peers.build.run_folder import RunFolder
-from peers.runtime import peer_folder
+from peers.runtime import peer_folder, run_keys
 from peers.runtime.membership_renewal import DAY, MembershipRenewal, ending, renewer
 from peers.runtime.status_line import sentence
 from swarm import PROTOCOL, events, identity, invite, wire
@@ -212,9 +212,11 @@ def lab(tmp_path: Path) -> RunFolder:
     """A private run that was started here, whose seed is gone."""
     owner = identity.open_key(tmp_path / "owner.key")
     settings = run_dict(Run(name="lab", private=True))
+    run_keys.keep(tmp_path, bytes(32))
     spec = Spec(
         protocol=PROTOCOL,
         run=settings,
+        keys=run_keys.digest_of(bytes(32)),
         owner=owner.public.hex(),
         files={},
         genesis=Digest("0" * 64),

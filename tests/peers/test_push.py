@@ -18,7 +18,7 @@ from test_tracking import trained
 from transformers import AutoModelForCausalLM
 
 from peers import cli
-from peers.build import run_folder
+from peers.build import new_run
 from peers.build.run_folder import RunFolder
 from swarm.config import Model, Optimizer, Run, TaskSettings
 from swarm.events import Counted, Evaluated, Event, Heard, Released
@@ -97,7 +97,7 @@ def hub(tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def made(path: Path, policy: Path, model: Model) -> RunFolder:
     """A run whose seed heard a learner and two samplers, and how good the versions were."""
     task = TaskSettings(name="digit-sums", rewards=("exact",))
-    run = run_folder.create(path, Run(model=model, task=task, optimizer=Optimizer(lr=1e-6)), policy)
+    run = new_run.create(path, Run(model=model, task=task, optimizer=Optimizer(lr=1e-6)), policy)
     seed, learner, *samplers = (Keyring.new().me for _ in range(4))
     ages = Counted(
         at=NOW,

@@ -13,7 +13,7 @@ import torch
 from nouns import NOW, beat
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peers.build import run_folder
+from peers.build import new_run, run_folder
 from peers.build.run_folder import RunFolder
 from peers.commands import export
 from peers.errors import CannotHere, Refusal
@@ -43,7 +43,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, policy: Path) -> RunFolder:
-    return run_folder.create(tmp_path / "run", Run(), policy)
+    return new_run.create(tmp_path / "run", Run(), policy)
 
 
 def test_a_run_that_was_created_is_read_back(run: RunFolder) -> None:
@@ -129,7 +129,7 @@ def test_a_policy_without_weights_is_refused(tmp_path: Path, policy: Path, train
     empty = shutil.copytree(policy, tmp_path / "empty")
     (empty / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="safetensors"):
-        run_folder.create(tmp_path / "run", Run(model=Model(name=str(empty), training=training)), empty)
+        new_run.create(tmp_path / "run", Run(model=Model(name=str(empty), training=training)), empty)
     assert run_folder.read(tmp_path / "run") is None
 
 
@@ -137,12 +137,12 @@ def test_a_run_whose_template_cannot_write_its_tasks_is_not_begun(tmp_path: Path
     plain = shutil.copytree(policy, tmp_path / "plain")
     (plain / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match="no chat template"):
-        run_folder.create(tmp_path / "run", Run(model=Model(name=str(plain), template="on")), plain)
+        new_run.create(tmp_path / "run", Run(model=Model(name=str(plain), template="on")), plain)
     assert run_folder.read(tmp_path / "run") is None
 
 
 def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> None:
-    run = run_folder.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
+    run = new_run.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
     genesis = (run.path / "genesis").read_bytes()
     assert Blocks.of(genesis).root == run.spec.genesis
     assert weights.release_bytes(load_policy(run.model, data=genesis)) == weights.release_bytes(
@@ -170,7 +170,7 @@ def test_the_best_release_that_is_whole_on_a_peers_disk_is_what_is_exported(
     seed = run.path / "peers" / peer
     seed.mkdir(parents=True, exist_ok=True)
     key = open_key(seed / "key")
-    frames, blobs = Frames(run.digest, key, None, False), Blobs(None, folder=seed / "blobs")  # type: ignore[arg-type]
+    frames, blobs = Frames(run.digest, key, None, None), Blobs(None, folder=seed / "blobs")  # type: ignore[arg-type]
     for version in (3, 20):
         data = b"weights of version %d" % version
         blocks = Blocks.of(data)
@@ -198,7 +198,7 @@ def test_the_best_release_that_is_whole_on_a_peers_disk_is_what_is_exported(
 
 def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Path, policy: Path) -> None:
     settings = Run(model=Model(name=str(policy), training="lora"))
-    run = run_folder.create(tmp_path / "run", settings, policy)
+    run = new_run.create(tmp_path / "run", settings, policy)
     base = run.model / "model.safetensors"
     assert run.spec.files["model.safetensors"] == run_folder.digest_of(base.read_bytes()), (
         "it travels to joiners"
@@ -220,7 +220,7 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
     )
     (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 8)
     task = TaskSettings(name=f"data:{tmp_path / 'data.jsonl'}", rewards=(f"{tmp_path / 'mine.py'}:short",))
-    run = run_folder.create(tmp_path / "run", Run(task=task), policy)
+    run = new_run.create(tmp_path / "run", Run(task=task), policy)
     assert set(run.spec.task) == {"data.parquet", "rewards-0.py"}
     for name, digest in run.spec.task.items():
         content = (run.path / "task" / name).read_bytes()
@@ -232,7 +232,7 @@ def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(
 ) -> None:
     commit = "a" * 40
     hub = Model(name="org/model", revision=commit)
-    run = run_folder.create(tmp_path / "run", Run(model=hub), policy)
+    run = new_run.create(tmp_path / "run", Run(model=hub), policy)
     for revision in ("", "main", commit):
         assert run_folder.existing_run(run.path, Run(model=Model(name="org/model", revision=revision))) == run
     for other in (Model(name="org/model", revision="b" * 40), Model(name="org/other")):
@@ -245,7 +245,7 @@ def test_what_is_exported_is_what_was_trained(
     tmp_path: Path, policy: Path, training: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = Run(model=Model(name=str(policy), training=training))
-    run = run_folder.create(tmp_path / "run", settings, policy)
+    run = new_run.create(tmp_path / "run", settings, policy)
     lora = settings.lora if training == "lora" else None
     moved = load_policy(run.model, lora=lora, data=(run.path / "genesis").read_bytes())
     with torch.no_grad():

@@ -12,7 +12,7 @@ from swarm.wire import WireError
 
 
 def frames(peer: str) -> ReadOnce:
-    return ReadOnce(RUN, MemoryKeyring(PeerId(peer)), None, False)
+    return ReadOnce(RUN, MemoryKeyring(PeerId(peer)), None, None)
 
 
 def test_all_peers_of_a_simulation_have_one_frame_and_what_is_in_it() -> None:

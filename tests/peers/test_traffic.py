@@ -13,6 +13,7 @@ import pytest
 
 from peers.commands import sim
 from peers.runtime.frames import Frames
+from peers.runtime.run_keys import RunKeys
 from peers.runtime.traffic import ANSWERED, LINKS_PER_EVENT, RTT_SPAN, TIMED_UP_TO, CountedMail, Traffic
 from swarm import events, wire
 from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
@@ -164,7 +165,7 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
         role=Role.LEARNER, expires=1 << 40, key=bytes(32), signature=random.Random(1).randbytes(64)
     )
     membership = Membership(peer=me, delegation=delegation, signature=random.Random(2).randbytes(64))
-    frames = Frames(Digest("5" * 64), MemoryKeyring(me), membership, private=True)
+    frames = Frames(Digest("5" * 64), MemoryKeyring(me), membership, RunKeys(bytes(32)))
     assert len(frames.seal([event], EVENT_LIMIT)) < EVENT_LIMIT.sealed
     assert len(wire.encode([event])) < EVENT_LIMIT.sealed - 900, "it fits without compression too"
 

@@ -10,7 +10,7 @@ import pytest
 from nouns import NOW, release
 
 from peers import cli
-from peers.build import factory, run_folder
+from peers.build import factory, new_run
 from peers.build.run_folder import RunFolder
 from peers.errors import DONE, REFUSED
 from peers.roles import evidence
@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         optimizer=Optimizer(lr=1e-6),
         sampling=Sampling(group_size=4, max_tokens=8),
     )
-    return run_folder.create(tmp_path_factory.mktemp("runs") / "one", settings, policy)
+    return new_run.create(tmp_path_factory.mktemp("runs") / "one", settings, policy)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ class Parties:
         return make_group(self.sampler.me, self.release, 3, SEED, drawn, (0.0,) * 4, times)
 
     def frame(self, noun: object, who: Keyring) -> bytes:
-        return Frames(self._run.digest, who, None, False).seal(noun)
+        return Frames(self._run.digest, who, None, None).seal(noun)
 
     def evidence(self, group: Group, signer: Keyring | None = None) -> Evidence:
         return Evidence(

@@ -1,0 +1,117 @@
+"""Begins a run: writes the folder of a new one from its pinned settings and its model.
+
+    [run], model folder --create--> model/, task/, genesis, owner.key, keys, spec
+
+Not handled here: what a folder holds and how it is read (peers.build.run_folder), which model it is
+(peers.build.base_model).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, keep_spec
+from peers.runtime import run_keys
+from swarm import PROTOCOL, wire
+from swarm.blocks import Blocks
+from swarm.config import Run
+from swarm.config_loading import run_dict
+from swarm.durable import copy_durably, sync, write_durably
+from swarm.identity import open_key
+from swarm.run_types import Spec
+from swarm.tasks import catalog as tasks
+from swarm.tasks import task_files
+from swarm.types import Digest, Task
+
+
+def create(path: Path, run: Run, policy: Path) -> RunFolder:
+    """Create the folder of a new run from its pinned settings and the model folder `policy` (version 0).
+
+    Raises ModelError or TaskError when model, task and template do not fit together, OSError for a disk
+    error.
+    """
+    from peers.build import base_model
+    from swarm.learn import tokenization
+
+    render = tokenization.load(policy, run.model.template, run.task.system).render
+    owner = open_key(path / "owner.key")
+    _copy_files(policy, path / "model")
+    if run.model.training != "full" and not base_model.from_hub(run):
+        from swarm.learn.model import write_base
+
+        write_base(policy, path / "model" / BASE)
+    task_files.pack(run.task, path / "task")
+    for name in _names(path / "task"):
+        sync(path / "task" / name)
+        sync(path / "task")
+    sync(path)
+    _check_first_task(run, path / "task", render)
+    genesis = _genesis_of(policy, run)
+    write_durably(path / "genesis", genesis)
+    files, carried = (
+        _digests(path / "model", (*MODEL_FILES, BASE)),
+        _digests(path / "task", _names(path / "task")),
+    )
+    sizes = {name: (path / "model" / name).stat().st_size for name in files}
+    sizes |= {TASK + name: (path / "task" / name).stat().st_size for name in carried}
+    keys = run_keys.fresh() if run.private else b""
+    if keys:
+        run_keys.keep(path, keys)
+    spec = Spec(
+        protocol=PROTOCOL,
+        run=run_dict(run),
+        keys=run_keys.digest_of(keys) if keys else Digest(""),
+        owner=owner.public.hex(),
+        files=files,
+        task=carried,
+        sizes=sizes,
+        genesis=Blocks.of(genesis).root,
+        release_size=len(genesis),
+    )
+    return keep_spec(path, wire.encode(spec))
+
+
+def _copy_files(policy: Path, target: Path) -> None:
+    """Copy a model's files without its weights."""
+    for name in MODEL_FILES:
+        if (policy / name).exists():
+            copy_durably(policy / name, target / name)
+
+
+def _genesis_of(policy: Path, run: Run) -> bytes:
+    """Version 0 as a release's bytes: the model's weights, or a fresh adapter. Raises ModelError."""
+    from swarm.learn import adapters, model, pretrained, weights
+
+    # The embedded model's file is a release already: this saves the seconds of importing transformers.
+    if run.model.name == "embedded":
+        return (policy / "model.safetensors").read_bytes()
+    if not any(policy.glob("*.safetensors")):
+        raise pretrained.ModelError(model.no_weights(policy))
+    if run.model.training != "full":
+        return adapters.genesis(policy, run.lora, run.seed)
+    return weights.release_bytes(model.load_policy(policy, dtype="bfloat16"))
+
+
+def _digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
+    """Name -> sha256, for the named files that exist."""
+    found = {}
+    for name in names:
+        if (folder / name).exists():
+            with open(folder / name, "rb") as file:
+                found[name] = Digest(hashlib.file_digest(file, "sha256").hexdigest())
+    return found
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
+    """Render the first task's prompt: a run whose model and tasks do not fit must not start."""
+    source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None)
+    try:
+        render(source.task(0))
+    finally:
+        source.close()

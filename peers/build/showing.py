@@ -1,0 +1,94 @@
+"""What a newcomer shows to be answered, and what it is given before it takes part.
+
+    invite, or what this peer kept of an earlier life --shown--> Membership --> MemberMail, which shows it
+    an invite with a number of uses --shown--> whoever counts them -- "renew" --> Membership
+    run, MemberMail --had_keys--> list of revocations, keys of a private run --> the run folder
+
+Not handled here: whether a membership is good (swarm.core.membership), the run itself
+(peers.build.spec_transfer).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from peers.build.entering import Entering
+from peers.build.local_peer import LocalPeer
+from peers.build.run_folder import RunFolder
+from peers.errors import Refusal, Unreached
+from peers.runtime import peer_folder, revocations, uses
+from peers.runtime.peer_folder import MEMBERSHIP
+from swarm import wire
+from swarm.core.revocation import YOU
+from swarm.durable import write_durably
+from swarm.invite import Invite
+from swarm.net.ports import Mail, NetError
+from swarm.protocol import Service
+from swarm.run_types import Entry, Membership
+from swarm.types import PeerId
+
+PATIENCE = 5.0
+"""Seconds for an answer of some kilobytes."""
+
+REVOKED = f"{YOU}: others take nothing from this peer; ask the owner for an invite"
+
+
+async def shown(
+    invite: Invite, local: LocalPeer, mail: Mail, peers: Sequence[PeerId], entering: Entering
+) -> Membership | None:
+    """The membership that this peer has before it knows the run: a renewed one, or by its invite. Raises
+    Refusal where all uses of the invite are taken."""
+    kept = peer_folder.membership(local.folder)
+    if kept is not None and time.time() <= kept.delegation.expires:
+        return kept
+    mine = invite.admit(local.keyring.me)
+    if mine is None or not invite.uses:
+        return mine
+    return await entering.until_had(lambda: _claimed(mine, local, mail, peers))
+
+
+async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Sequence[PeerId]) -> Membership:
+    """The membership that one of these peers makes of a claim, kept in this peer's folder. Raises Refusal
+    when all uses are taken, Unreached when nobody here counts them."""
+    said = []
+    for peer in peers:
+        try:
+            answer = await mail.send(peer, Service.RENEW, wire.encode(claim))
+            made = wire.decode(answer, Membership)
+        except (NetError, wire.WireError) as error:
+            said.append(f"{peer}: {error}")
+            continue
+        if (made.peer, made.delegation.role) == (claim.peer, claim.delegation.role):
+            write_durably(local.folder / MEMBERSHIP, answer)
+            return made
+        said.append(f"{peer}: gave somebody else's membership")
+    if any(uses.TAKEN in why for why in said):
+        raise Refusal(f"{uses.TAKEN}: ask the run's owner for another one")
+    raise Unreached(
+        "this invite is for a number of uses, which peers of the folder with the run's owner.key count, and"
+        f" none of them answers ({'; '.join(said) or 'nobody is connected'})"
+    )
+
+
+async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: Sequence[PeerId]) -> None:
+    """Have the run's list of revocations, and the keys of a private run, in its folder. Raises Refusal when
+    this peer was revoked, Unreached when nobody gives the keys."""
+    trust, keys, said = run.trust, run.keys(), []
+    for peer in peers:
+        try:
+            question = wire.encode(mine) if mine is not None else b""
+            entry = wire.decode(await mail.send(peer, Service.ENTER, question, timeout=PATIENCE), Entry)
+            trust.revocations.take(entry.revoked)
+        except (NetError, wire.WireError) as error:
+            said.append(f"{peer}: {error}")
+            continue
+        if keys is not None:
+            keys.take(entry.keys, trust.revocations.list.keys)
+        revocations.keep(run.path, trust.revocations.sealed, keys.all if keys is not None else b"")
+        if mine is not None and trust.revocations.why(mine.peer, mine) is not None:
+            raise Refusal(REVOKED)
+        if keys is None or keys.epoch >= trust.revocations.number:
+            return
+    if keys is not None and keys.epoch < 0:
+        raise Unreached(f"nobody gave the keys of run {run.digest[:12]}: {'; '.join(said)}")

@@ -1,0 +1,158 @@
+"""`swarm revoke PEER|INVITE`: puts a peer, or all who came by an invite, out of the run.
+
+    a peer's id or name    -> the peer, and for later newcomers the invite by which it came
+    a word, or its end     -> the invite, and all members that it made
+    the folder's list and these, signed with owner.key -> <run folder>/revoked, in a private run keys with
+    another one                                           -> the peers that run here
+
+The invite's secret is in a peer's hands, who would come back with it under another key; who else came by it
+stays. Not handled here: how a list reaches other machines (peers.runtime.revocations).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from peers.build import invitations, made_words
+from peers.build.run_folder import RunFolder
+from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.runtime import contacts, members, peer_folder, revocations, run_keys
+from peers.runtime.members import Met
+from swarm import invite as invites
+from swarm.core.revocation import FullList, sealed
+from swarm.durable import write_durably
+from swarm.identity import human_name, public_key
+from swarm.invite import InviteError
+from swarm.protocol import Role
+from swarm.run_types import REVOKED, Revocation
+from swarm.types import Digest, PeerId
+
+END = 6
+"""Letters of a word's end that name it at least: `swarm invite --list` shows eight."""
+
+
+def main(folder: Path, who: str) -> int:
+    """Raises Refusal, WrongUsage."""
+    run = invitations.run_of(folder)
+    owner = run.owner()
+    told = run.revocations
+    new = _revocations(run, who.strip().lstrip("…"), int(time.time()))
+    if all(_is_in(one, told.list.entries) for one in new):
+        print(f"{who} is revoked already", file=sys.stderr)
+        return 0
+    try:
+        number = told.number + 1
+        keys = _with_another(run)
+        digest = run_keys.digest_of(keys) if keys else Digest("")
+        content = sealed(run.name, number, (*told.list.entries, *new), owner.sign, digest)
+    except FullList as error:
+        raise Refusal(f"{error}: begin a new run, with new invites for those who stay") from error
+    revocations.keep(run.path, content, keys)
+    _renew_own(run)
+    for one in new:
+        print(_sentence(one))
+    _say_who_tells_it(run, number)
+    return 0
+
+
+def _with_another(run: RunFolder) -> bytes:
+    """The keys of a private run, and one that nobody has yet; none of a public one. Raises CannotHere."""
+    if (keys := run.keys()) is None:
+        return b""
+    if keys.epoch != run.revocations.number:
+        raise CannotHere(
+            f"{run.path / run_keys.KEYS} is not whole: start a peer here, which asks others for it, and try"
+            " again"
+        )
+    return keys.all + run_keys.fresh()
+
+
+def _revocations(run: RunFolder, who: str, now: int) -> list[Revocation]:
+    """What to add for a peer or an invite. Raises WrongUsage for neither."""
+    if (key := _invite(run, who)) is not None:
+        return [Revocation(at=now, invite=key)]
+    met = members.of_run(run.path)
+    peer = _peer(run, who, met)
+    found = [Revocation(at=now, peer=peer)]
+    came_by = met[peer].invite if peer in met else b""
+    if came_by and not run.revocations.has_invite(came_by):
+        others = sorted(one.peer for one in met.values() if one.invite == came_by and one.peer != peer)
+        found.append(Revocation(at=now, invite=came_by, kept=tuple(others[:REVOKED])))
+    return found
+
+
+def _invite(run: RunFolder, who: str) -> bytes | None:
+    """Key of the invite that `who` is the word of, or the end of one that this folder has. Raises
+    WrongUsage."""
+    if invites.clean(who).startswith(invites.PREFIX):
+        said = invites.read(who, 0.0)
+        if said.run != run.digest or said.delegate is None:
+            raise WrongUsage("this word makes no members of this run: there is nothing to revoke")
+        return said.delegate.delegation.key
+    if len(who) < END:
+        return None
+    ends = [invites.read(one.word, 0.0) for one in made_words.words(run) if one.word.endswith(who)]
+    keys = {one.delegate.delegation.key for one in ends if one.delegate is not None}
+    if len(keys) > 1:
+        raise WrongUsage(f"several words of {run.path} end with {who}: name the whole word")
+    return keys.pop() if keys else None
+
+
+def _peer(run: RunFolder, who: str, met: Mapping[PeerId, Met]) -> PeerId:
+    """Raises WrongUsage."""
+    if public_key(PeerId(who)) is not None:
+        return PeerId(who)
+    known = {*met, *(one.peer for one in contacts.of_run(run.path))}
+    found = [peer for peer in known if human_name(peer) == who]
+    if len(found) != 1:
+        why = (
+            "several peers have this name"
+            if found
+            else "no peer of this run that was heard here has this name"
+        )
+        raise WrongUsage(
+            f"{why}: {who!r}. Name the whole id (12D3Koo..., on the page and in `swarm status --json`), or a"
+            " word or its end, as `swarm invite --list` shows it"
+        )
+    return found[0]
+
+
+def _is_in(one: Revocation, entries: tuple[Revocation, ...]) -> bool:
+    """Whether the list says as much already."""
+    return any(
+        (one.peer, one.invite) == (there.peer, there.invite) and not set(there.kept) - set(one.kept)
+        for there in entries
+    )
+
+
+def _renew_own(run: RunFolder) -> None:
+    """New words in the place of this folder's own that make no members any more: its peers come in by
+    them."""
+    for role in Role:
+        path = run.invite_path(role)
+        try:
+            old = invites.read(path.read_text(), 0.0)
+        except (OSError, ValueError, InviteError):
+            continue  # none is kept; `swarm start` writes them all
+        if old.delegate is not None and run.revocations.has_invite(old.delegate.delegation.key):
+            write_durably(path, run.invite(role, old.addresses).encode(), mode=0o600)
+
+
+def _sentence(one: Revocation) -> str:
+    if one.peer:
+        return f"{human_name(one.peer)} ({one.peer}) is revoked"
+    stay = f"; {len(one.kept)} others that came by it stay" if one.kept else ""
+    return f"the invite with the key {one.invite.hex()[:16]} makes no members any more{stay}"
+
+
+def _say_who_tells_it(run: RunFolder, number: int) -> None:
+    running = set(peer_folder.running(run.path)) - {"up"}
+    told = (
+        "the peers that run here tell all others within seconds"
+        if running
+        else f"no peer runs in {run.path}: others learn of it once one does (`swarm start`)"
+    )
+    print(f"list {number} of this run's revocations: {told}", file=sys.stderr)

@@ -1,0 +1,86 @@
+"""Whom the machine with the run's owner.key has heard, in a file, so that `swarm revoke` finds them by name.
+
+    roster, Trust --keep_forever--> <peer folder>/members --of_run--> peer, role, the invite by which it came
+
+Invariant: at most MOST are kept, those heard last. Not handled here: where they can be dialled
+(peers.runtime.contacts).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from swarm import wire
+from swarm.durable import write_durably
+from swarm.protocol import Kind, Role
+from swarm.types import Finite, PeerId, Struct
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+
+MEMBERS = "members"
+"""File in a peer's folder."""
+
+MOST = 4096
+"""Peers: 150 bytes each."""
+
+EVERY = 5.0
+"""Seconds between two looks at who is there."""
+
+
+class Met(Struct):
+    peer: PeerId
+    role: Role
+    heard: Finite
+    """When the roster had it last, unix seconds, as of some change among those who are there."""
+    invite: Annotated[bytes, Meta(max_length=64)] = b""
+    """Key of the invite by which it first became a member; empty for a stranger."""
+
+
+KeptMembers = Annotated[tuple[Met, ...], Meta(max_length=MOST)]
+
+
+async def keep_forever(host: Host, folder: Path) -> None:
+    """Write down who is there whenever that changes, until cancelled."""
+    known = {one.peer: one for one in kept(folder)}
+    before: dict[PeerId, bytes] = {}
+    while True:
+        now = {peer: _invite(host, peer) for peer, _ in host.roster}
+        if now != before:
+            for peer, beat in host.roster:
+                known[peer] = Met(peer=peer, role=beat.role, heard=host.now(), invite=now[peer])
+            known = dict(sorted(known.items(), key=lambda one: one[1].heard)[-MOST:])
+            try:
+                content = wire.encode(tuple(known.values()))
+                await host.ports.work.run(Kind.KEEP, write_durably, folder / MEMBERS, content)
+                before = now
+                host.disk.tell(MEMBERS, "")
+            except OSError as error:
+                host.disk.tell(MEMBERS, f"who was heard is not on the disk: {error.strerror}")
+        await host.ports.clock.sleep(EVERY)
+
+
+def _invite(host: Host, peer: PeerId) -> bytes:
+    shown = host.trust.shown(peer)
+    return b"" if shown is None else shown.origin or shown.delegation.key
+
+
+def kept(folder: Path) -> tuple[Met, ...]:
+    """What a peer's folder says; nobody where its file is missing or damaged: it is written anew."""
+    try:
+        return wire.decode((folder / MEMBERS).read_bytes(), KeptMembers)
+    except (OSError, wire.WireError):
+        return ()
+
+
+def of_run(path: Path) -> dict[PeerId, Met]:
+    """Everybody whom the peers of a run folder heard, by the newest word of each."""
+    newest: dict[PeerId, Met] = {}
+    for file in path.glob(f"peers/*/{MEMBERS}"):
+        for one in kept(file.parent):
+            if one.heard >= newest.get(one.peer, one).heard:
+                newest[one.peer] = one
+    return newest

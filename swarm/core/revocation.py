@@ -1,0 +1,108 @@
+"""Revocations: whom the run's owner has put out, as one signed list that every peer keeps.
+
+    entries --sealed (owner's key)--> bytes --Revocations.take--> why a peer may not act any more
+
+A list has a number. One with a higher number that the owner signed takes the place of the one before; any
+other changes nothing, so that lists may arrive late and from anybody. What a peer said before it was revoked
+stays said: a release outlives its publisher. Not handled here: how a list travels
+(peers.runtime.revocations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from swarm import wire
+from swarm.run_types import REVOKED, Membership, Revocation, RevocationList, SignedRevocations
+from swarm.types import Digest, PeerId
+
+Verify = Callable[[bytes, bytes, bytes], bool]
+"""(public key, data, signature) -> whether the signature is genuine."""
+
+NONE = b""
+"""The list of a run whose owner has revoked nobody."""
+
+IT, YOU = "its membership of this run was revoked", "your membership of this run was revoked by its owner"
+
+
+class FullList(ValueError):
+    """A list that has REVOKED entries takes no more."""
+
+
+def sealed(
+    run_name: str,
+    number: int,
+    entries: Sequence[Revocation],
+    sign: Callable[[bytes], bytes],
+    keys: Digest = Digest(""),  # noqa: B008 (an alias of str)
+) -> bytes:
+    """The list as it travels; `sign` is the owner's, `keys` those of a private run. Raises FullList."""
+    if len(entries) > REVOKED or number > REVOKED:
+        raise FullList(f"a run's list of revocations has {REVOKED} entries at most")
+    content = wire.encode(RevocationList(number=number, entries=tuple(entries), keys=keys))
+    return wire.encode(SignedRevocations(content=content, signature=sign(_signed(run_name, content))))
+
+
+def _signed(run_name: str, content: bytes) -> bytes:
+    return b"swarm-revocations\0" + run_name.encode() + b"\0" + content
+
+
+class Revocations:
+    """The newest list of one run that a peer has."""
+
+    def __init__(self, run_name: str, owner: bytes, verify: Verify) -> None:
+        self._run_name, self._owner, self._verify = run_name, owner, verify
+        self.list, self.sealed = RevocationList(number=0), NONE
+        self._peers: dict[PeerId, float] = {}
+        self._invites: dict[bytes, Revocation] = {}
+
+    @property
+    def number(self) -> int:
+        return self.list.number
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        """Those who were revoked by name."""
+        return tuple(self._peers)
+
+    def take(self, data: bytes) -> bool:
+        """Take a list if it is newer than the one here. Raises WireError for one that the owner did not
+        sign."""
+        if data == NONE:
+            return False
+        signed = wire.decode(data, SignedRevocations)
+        if not self._verify(self._owner, _signed(self._run_name, signed.content), signed.signature):
+            raise wire.WireError("a list of revocations that is not signed by the run's owner")
+        new = wire.decode(signed.content, RevocationList)
+        if new.number <= self.number:
+            return False
+        self.list, self.sealed = new, data
+        self._peers = {one.peer: one.at for one in new.entries if one.peer}
+        self._invites = {}
+        for one in new.entries:
+            if one.invite:
+                self._invites[one.invite] = _stricter(one, self._invites.get(one.invite, one))
+        return True
+
+    def why(
+        self, peer: PeerId, membership: Membership | None = None, said: float | None = None
+    ) -> str | None:
+        """Why `peer` may not act, with this membership, or None. `said`: when it said what is looked at, unix
+        seconds, for what counts although its author is gone."""
+        if (since := self._peers.get(peer)) is not None and (said is None or said >= since):
+            return IT
+        for key in (membership.delegation.key, membership.origin) if membership is not None else ():
+            one = self._invites.get(key)
+            if one is not None and peer not in one.kept and (said is None or said >= one.at):
+                return "the invite by which it became a member was revoked"
+        return None
+
+    def has_invite(self, key: bytes) -> bool:
+        """Whether the invite with this key makes no members any more."""
+        return key in self._invites
+
+
+def _stricter(one: Revocation, other: Revocation) -> Revocation:
+    """Both of one invite: who stays by the one alone is out."""
+    kept = tuple(sorted({*one.kept} & {*other.kept}))
+    return Revocation(at=min(one.at, other.at), invite=one.invite, kept=kept)

@@ -1,0 +1,124 @@
+"""`swarm identity`: a key goes to another folder under a passphrase, and nothing else opens or overwrites
+it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from test_membership_renewal import lab
+
+from peers import cli
+from peers.build.run_folder import RunFolder
+from swarm import sealed_identity
+from swarm.identity import IdentityError, Keyring, open_key
+from swarm.sealed_identity import Identity
+from swarm.types import Digest
+
+__all__ = ["lab"]
+SECRET = "correct horse"
+
+
+@pytest.fixture(autouse=True)
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed_identity, "COST", 4)
+
+
+def identity(*words: str | Path, passphrase: str = SECRET, at: Path) -> int:
+    secret = at / "passphrase"
+    secret.write_text(f"{passphrase}\nanother line")
+    return cli.main(["identity", *map(str, words), "--passphrase-file", str(secret)])
+
+
+def peer(lab: RunFolder, name: str = "learner-1") -> Keyring:
+    folder = lab.path / "peers" / name
+    folder.mkdir(parents=True)
+    (folder / "membership").write_bytes(b"renewed")
+    return open_key(folder / "key")
+
+
+def test_a_peer_is_the_same_in_the_other_folder(lab: RunFolder, tmp_path: Path) -> None:
+    mine, file, there = peer(lab), tmp_path / "exported", tmp_path / "there"
+    assert identity("export", file, "--folder", lab.path, at=tmp_path) == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (lab.path / "peers/learner-1/key").read_bytes()[4:36] not in file.read_bytes()
+    assert identity("import", file, "--folder", there, at=tmp_path) == 0
+    assert open_key(there / "peers/learner-1/key").me == mine.me
+    assert (there / "peers/learner-1/membership").read_bytes() == b"renewed"
+
+
+def test_the_owners_key_goes_the_same_way(lab: RunFolder, tmp_path: Path) -> None:
+    file, there = tmp_path / "exported", tmp_path / "there"
+    assert identity("export", file, "--peer", "owner", "--folder", lab.path, at=tmp_path) == 0
+    assert identity("import", file, "--folder", there, at=tmp_path) == 0
+    assert (there / "owner.key").read_bytes() == (lab.path / "owner.key").read_bytes()
+
+
+def test_nothing_is_overwritten(lab: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    peer(lab)
+    file = tmp_path / "exported"
+    file.write_bytes(b"mine")
+    assert identity("export", file, "--folder", lab.path, at=tmp_path) == 2 and file.read_bytes() == b"mine"
+    assert "is there already" in capsys.readouterr().err
+    file.unlink()
+    assert identity("export", file, "--folder", lab.path, at=tmp_path) == 0
+    before = (lab.path / "peers/learner-1/key").read_bytes()
+    assert identity("import", file, "--folder", lab.path, at=tmp_path) == 2
+    assert (lab.path / "peers/learner-1/key").read_bytes() == before
+
+
+def test_another_passphrase_or_a_damaged_file_opens_nothing(
+    lab: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer(lab)
+    file, there = tmp_path / "exported", tmp_path / "there"
+    assert identity("export", file, "--folder", lab.path, at=tmp_path) == 0
+    assert identity("import", file, "--folder", there, passphrase="correct house", at=tmp_path) == 3
+    assert "the passphrase is another one, or the file is damaged" in capsys.readouterr().err
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        if at == len(sealed_identity.MARK):
+            continue  # the cost: as many as it says
+        broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        with pytest.raises(IdentityError):
+            sealed_identity.opened(broken, SECRET)
+    for short in (b"", sealed_identity.MARK, whole[:-1], sealed_identity.MARK + b"\xff" * 60):
+        with pytest.raises(IdentityError):
+            sealed_identity.opened(short, SECRET)
+    assert not there.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--peer", "learner-7"), "--peer names learner-1 or learner-2 or owner"),
+        ((), "has 2 peers"),
+        (("--peer", "../other"), "is no name"),
+    ],
+)
+def test_a_peer_that_is_not_named_is_asked_for(
+    lab: RunFolder, tmp_path: Path, words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer(lab), peer(lab, "learner-2")
+    assert identity("export", tmp_path / "exported", *words, "--folder", lab.path, at=tmp_path) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_without_a_terminal_or_with_a_short_passphrase_nothing_is_exported(
+    lab: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer(lab)
+    assert identity("export", tmp_path / "one", "--folder", lab.path, passphrase="short", at=tmp_path) == 2
+    assert "8 letters" in capsys.readouterr().err
+    assert not sys.stdin.isatty()
+    assert cli.main(["identity", "export", str(tmp_path / "one"), "--folder", str(lab.path)]) == 2
+    assert "--passphrase-file" in capsys.readouterr().err and not (tmp_path / "one").exists()
+
+
+def test_a_key_of_another_run_is_not_brought_here(lab: RunFolder, tmp_path: Path) -> None:
+    file, key = tmp_path / "exported", open_key(tmp_path / "key")
+    other = Identity(name="learner-1", run=Digest("ab" * 32), key=(tmp_path / "key").read_bytes())
+    file.write_bytes(sealed_identity.sealed(other, SECRET))
+    assert identity("import", file, "--folder", lab.path, at=tmp_path) == 2
+    assert sealed_identity.opened(file.read_bytes(), SECRET).key == (tmp_path / "key").read_bytes() and key.me
