@@ -173,6 +173,13 @@ def verify(args: argparse.Namespace) -> int:
     return program.verify(args.evidence, args.folder, args.release)
 
 
+def pardon(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.commands import pardon as program
+
+    return program.pardon(folder, args.peer)
+
+
 def invite_(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands import invite as program

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peers.errors import UserError
-from peers.roles.evidence import SUFFIX, Evidence, keep
+from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
-from swarm import events
+from swarm import events, wire
 from swarm.blocks import Damaged
 from swarm.core import auditing
 from swarm.core.auditing import Audits, Consequence
+from swarm.durable import Torn
 from swarm.learn.microbatch import ran_out
 from swarm.protocol import Kind
 from swarm.replays import Replay, Replayed, claims_of, rows_of, weigh
@@ -66,11 +67,14 @@ class Auditor:
         self._replay: Replay | None = None
         self._loaded: Digest | None = None
         self._waiting: deque[Drawn] = deque()
+        self._read = 0
+        """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
         self._held: OrderedDict[Digest, Weights] = OrderedDict()
         """The newest versions, of which a learner itself keeps two."""
         self._news = asyncio.Event()
         if self._works():
             inbox.audit, inbox.aside = self.draw, self.aside
+            self._look()
 
     def _works(self) -> bool:
         config = self.host.config
@@ -79,8 +83,25 @@ class Auditor:
     def aside(self, sampler: PeerId) -> str | None:
         """Why a sampler is set aside now, or None."""
         now = self.host.now()
+        if self.audits.aside(sampler, now) is not None:
+            self._look()  # it may have been pardoned
         found = self.audits.aside(sampler, now)
         return auditing.objection(found, now) if found is not None else None
+
+    def _look(self) -> None:
+        """Take up the file of those that are set aside: an earlier life's, or one that `swarm pardon` changed
+        meanwhile."""
+        path = self._folder and self._folder / ASIDE
+        if path is None or not path.exists() or path.stat().st_mtime_ns == self._read:
+            return
+        try:
+            self._read, aside = path.stat().st_mtime_ns, read_aside(path.parent)
+        except (OSError, Torn, wire.WireError) as error:
+            self.host.disk_damaged(f"{path} is damaged ({error}): who was set aside is forgotten")
+            return
+        for sampler in self.audits.all_aside().keys() - aside.keys():
+            self.audits.pardon(sampler)
+        self.audits.restore(aside)
 
     def draw(self, group: Group, frame: bytes) -> None:
         """Take an admitted group for an audit, or leave it."""
@@ -206,12 +227,19 @@ class Auditor:
         )
         try:
             await host.ports.work.run(Kind.SAVE, keep, self._folder, group.id, said, drawn.weights)
+            await host.ports.work.run(Kind.SAVE, keep_aside, self._folder, self.audits.all_aside())
+            self._read = (self._folder / ASIDE).stat().st_mtime_ns
         except (OSError, Damaged) as error:
             host.disk.tell("evidence", str(error))
             return
         path = self._folder / f"{group.id}{SUFFIX}"
         text = f"evidence against {group.sampler} is kept: `swarm verify {path}` replays it"
         host.emit(events.Noted, level="info", text=text)
+
+    def make_room(self) -> None:
+        """A gradient does not fit into memory: give back what the second policy takes."""
+        if self._replay is not None:
+            self._give_up("the learner's own gradient did not fit beside them")
 
     def _give_up(self, why: str) -> None:
         """Replay nothing any more."""

@@ -2,24 +2,28 @@
 
     evidence/GROUP.evidence       the group as its sampler signed it, the release as its publisher did
     evidence/GROUP.safetensors    the version's bytes: another name of the file that the peer holds
+    evidence/aside                samplers that were set aside, and what for: it outlives the peer
 
-`swarm verify` reads them (peers.commands.verify). The newest KEPT stay.
+`swarm verify` reads them (peers.commands.verify), `swarm pardon` takes a sampler out of the last one. The
+newest KEPT pieces stay.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
 from swarm import wire
-from swarm.durable import make_folder, write_durably
+from swarm.core.auditing import Consequence
+from swarm.durable import make_folder, read_checked, write_checked, write_durably
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
 from swarm.types import Digest, Finite, PeerId, Struct, Text
 from swarm.weights import Weights
 
-FOLDER, SUFFIX, BYTES = "evidence", ".evidence", ".safetensors"
+FOLDER, SUFFIX, BYTES, ASIDE = "evidence", ".evidence", ".safetensors", "aside"
 
 KEPT = 8
 """Pieces of evidence in a folder: each keeps the bytes of a version."""
@@ -46,3 +50,17 @@ def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None
     for old in newest[KEPT:]:
         old.unlink()
         old.with_suffix(BYTES).unlink(missing_ok=True)
+
+
+def keep_aside(folder: Path, aside: Mapping[PeerId, Consequence]) -> None:
+    """Write who was set aside. Blocks; raises OSError."""
+    make_folder(folder)
+    write_checked(folder / ASIDE, wire.encode(aside))
+
+
+def read_aside(folder: Path) -> dict[PeerId, Consequence]:
+    """Who was set aside; nobody where there is no such file. Raises OSError, Torn and WireError."""
+    try:
+        return wire.decode(read_checked(folder / ASIDE), dict[PeerId, Consequence])
+    except FileNotFoundError:
+        return {}

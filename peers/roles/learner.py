@@ -256,6 +256,7 @@ class LearnerPeer:
         if self._gradient is None or others_changed:
             self._gradient = await self._gradients.compute(self._batch, self.round_totals.collected.values())
             if self._gradient is None:
+                self.auditor.make_room()
                 self._forget_batch()
                 return Cause.OUT_OF_MEMORY
             if not self._drop_unbelieved():

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -172,6 +173,15 @@ class Audits:
     def pardon(self, sampler: PeerId) -> None:
         """Forget all that was said of a sampler."""
         self._samplers.pop(sampler, None)
+
+    def all_aside(self) -> dict[PeerId, Consequence]:
+        """Samplers that have been set aside, with the last consequence of each."""
+        return {peer: each.aside for peer, each in self._samplers.items() if each.aside is not None}
+
+    def restore(self, aside: Mapping[PeerId, Consequence]) -> None:
+        """Take up what an earlier life said."""
+        for peer, each in aside.items():
+            self._samplers[peer] = Audited(strikes=each.strikes, aside=each)
 
     def _strike(self, record: Audited, why: str, now: float) -> Consequence:
         record.verified, record.unlucky, record.drift = 0, False, 0.0

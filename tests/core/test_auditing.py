@@ -155,6 +155,15 @@ def test_many_keys_do_not_make_an_auditor_forget_whom_it_set_aside() -> None:
     assert audits.rate(PeerId("key-0")) == 1.0
 
 
+def test_an_auditor_that_starts_anew_counts_strikes_on() -> None:
+    before, after = Audits(), Audits()
+    before.take(ME, off(2), 0.0)
+    after.restore(before.all_aside())
+    assert after.aside(ME, 3599.0) is not None and after.aside(ME, 3600.0) is None
+    _, aside = after.take(ME, off(2), 4000.0)
+    assert aside is not None and (aside.strikes, aside.until) == (2, 4000.0 + 86_400.0)
+
+
 def test_a_pardon_forgets_all() -> None:
     audits = Audits()
     audits.take(ME, off(2), 0.0)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pytest
 from test_roles_swarm import EPOCH, scenario
 
 from peers.commands import sim
+from peers.roles.evidence import ASIDE, read_aside
 from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted
 from swarm.learn.weights import from_bytes
 from swarm.peer_limits import Auditing
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
+from swarm.sim.scenario import Fault
 from swarm.sim.world import SimPeer, World
 from swarm.types import Verdict
 from swarm.weights import Weights
@@ -116,7 +119,13 @@ CHEATS: tuple[Callable[[], ToyEngine], ...] = (
 HONEST = 3
 
 
-def played(minutes: float, cheats: Sequence[Callable[[], ToyEngine]], **audit: Any) -> list[Event]:
+def played(
+    minutes: float,
+    cheats: Sequence[Callable[[], ToyEngine]],
+    *faults: Fault,
+    disks: Path | None = None,
+    **audit: Any,
+) -> list[Event]:
     """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not."""
     told: list[Event] = []
 
@@ -128,28 +137,37 @@ def played(minutes: float, cheats: Sequence[Callable[[], ToyEngine]], **audit: A
             parts = parts._replace(engine=cheats[number])
         return sim.run_peer(peer, parts)
 
-    World(scenario(minutes, (1, HONEST + len(cheats))), spawn, sinks=[told.append]).run()
+    swarm = scenario(minutes, (1, HONEST + len(cheats)), *faults)
+    World(swarm, spawn, sinks=[told.append], disks=disks).run()
     return told
 
 
-@cache
-def cheated() -> list[Event]:
-    return played(1.0, CHEATS, share=1.0)
+class Cheated(NamedTuple):
+    told: list[Event]
+    disk: Path
+
+
+@pytest.fixture(scope="module")
+def cheated(tmp_path_factory: pytest.TempPathFactory) -> Cheated:
+    """All cheats at once; the learner starts again when all are named."""
+    disks = tmp_path_factory.mktemp("disks")
+    again = Fault(at=40, fault="bounce", peer="learner-0", down=4)
+    return Cheated(played(1.0, CHEATS, again, disks=disks, share=1.0), disks)
 
 
 def of(told: list[Event], kind: type[Any]) -> list[Any]:
     return [event for event in told if isinstance(event, kind)]
 
 
-def test_every_cheat_is_named_and_no_honest_sampler_is() -> None:
-    named = {event.sampler for event in of(cheated(), Audited) if event.until > 0}
+def test_every_cheat_is_named_and_no_honest_sampler_is(cheated: Cheated) -> None:
+    named = {event.sampler for event in of(cheated.told, Audited) if event.until > 0}
     assert named == {f"sampler-{number}" for number in range(len(CHEATS))}
-    honest = [event for event in of(cheated(), Audited) if event.sampler not in named]
+    honest = [event for event in of(cheated.told, Audited) if event.sampler not in named]
     assert len(honest) > 30 and {event.finding for event in honest} <= {"honest", "undecided"}
 
 
-def test_groups_of_who_was_named_are_unverified_and_those_that_wait_are_dropped() -> None:
-    told = cheated()
+def test_groups_of_who_was_named_are_unverified_and_those_that_wait_are_dropped(cheated: Cheated) -> None:
+    told = cheated.told
     since = {event.sampler: event.at for event in of(told, Audited) if event.until > 0}
     after = [event for event in of(told, Judged) if event.at > since.get(event.sampler, 1e12)]
     verdicts = Counter(event.verdict for event in after)
@@ -160,19 +178,29 @@ def test_groups_of_who_was_named_are_unverified_and_those_that_wait_are_dropped(
     assert counted["unverified"] > 0
 
 
-def test_the_sampler_s_own_terminal_says_why() -> None:
-    notes = [event for event in of(cheated(), Noted) if event.peer == "sampler-0"]
+def test_the_sampler_s_own_terminal_says_why(cheated: Cheated) -> None:
+    notes = [event for event in of(cheated.told, Noted) if event.peer == "sampler-0"]
     assert any("unverified" in event.text and "not what its seed" in event.text for event in notes)
 
 
-def test_who_is_honest_is_replayed_less_and_less() -> None:
-    told, honest = cheated(), f"sampler-{len(CHEATS)}"
-    judged = [event for event in of(told, Judged) if event.sampler == honest]
-    audited = [event for event in of(told, Audited) if event.sampler == honest]
-    since = EPOCH + 30.0
-    late = [event for event in audited if event.at > since]
-    assert len(audited) - len(late) > 20
-    assert len(late) < 0.9 * sum(event.at > since for event in judged)
+def test_who_is_honest_is_replayed_less_and_less(cheated: Cheated) -> None:
+    honest = {f"sampler-{len(CHEATS) + number}" for number in range(HONEST)}
+    counts = [
+        sum(event.sampler in honest and event.at < EPOCH + 40 for event in of(cheated.told, kind))
+        for kind in (Audited, Judged)
+    ]
+    assert 20 * HONEST < counts[0] < counts[1] - 2 * HONEST
+
+
+def test_who_was_set_aside_stays_so_when_the_learner_starts_again(cheated: Cheated) -> None:
+    back = [event for event in of(cheated.told, Judged) if event.at > EPOCH + 44]
+    (evidence,) = cheated.disk.rglob(ASIDE)
+    assert set(read_aside(evidence.parent)) == {f"sampler-{number}" for number in range(len(CHEATS))}
+    assert len([*evidence.parent.glob("*.evidence")]) == len(CHEATS)
+    verdicts = {(event.sampler, event.verdict) for event in back}
+    assert ("sampler-0", Verdict.UNVERIFIED) in verdicts and ("sampler-0", Verdict.ADMIT) not in verdicts
+    again = [event for event in of(cheated.told, Audited) if event.at > EPOCH + 40]
+    assert not [event for event in again if event.until > 0]
 
 
 def test_without_a_share_nothing_is_replayed_and_with_invites_alone_neither() -> None:
