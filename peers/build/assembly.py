@@ -149,6 +149,9 @@ async def _seed(
         membership = member(local)
         entering = Entering(run.path, once=False, has_run=True)
         async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), entering) as node:
+            await entering.until_had(
+                lambda: showing.had_keys(run, membership, node.mail, sorted(node.peers()))
+            )
             await _act_as_seed(local, run, config, node, membership, paged, on_signal)
 
 

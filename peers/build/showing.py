@@ -31,6 +31,9 @@ from swarm.types import PeerId
 PATIENCE = 5.0
 """Seconds for an answer of some kilobytes."""
 
+ASKED = 4
+"""Peers that are asked, one after the other until one answers: heartbeats tell what these did not."""
+
 REVOKED = f"{YOU}: others take nothing from this peer; ask the owner for an invite"
 
 
@@ -75,7 +78,7 @@ async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: S
     """Have the run's list of revocations, and the keys of a private run, in its folder. Raises Refusal when
     this peer was revoked, Unreached when nobody gives the keys."""
     trust, keys, said = run.trust, run.keys(), []
-    for peer in peers:
+    for peer in peers[:ASKED]:
         try:
             question = wire.encode(mine) if mine is not None else b""
             entry = wire.decode(await mail.send(peer, Service.ENTER, question, timeout=PATIENCE), Entry)
@@ -91,4 +94,7 @@ async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: S
         if keys is None or keys.epoch >= trust.revocations.number:
             return
     if keys is not None and keys.epoch < 0:
-        raise Unreached(f"nobody gave the keys of run {run.digest[:12]}: {'; '.join(said)}")
+        why = "; ".join(said) or "nobody is connected"
+        raise Unreached(
+            f"the keys of run {run.digest[:12]} are not in {run.path}, and nobody gave them: {why}"
+        )

@@ -1,7 +1,7 @@
 """Transfers the run's specification and files between peers: service `spec`, served by every peer that has
 them.
 
-A request names the run's digest (only invited peers know it), a file, or nothing for the Spec itself, and an
+A request names the run's digest, which invites have, a file, or nothing for the Spec itself, and an
 offset; the answer is at most one slice, read from the disk for each request.
 
     Spec --> model/<file>, task/<file>:   <file>.part grows slice by slice --digest is right--> <file>
