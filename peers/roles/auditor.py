@@ -17,7 +17,6 @@ bits) says nothing about anybody. Not handled here: what margins mean (swarm.cor
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
 from swarm.core import auditing
-from swarm.core.auditing import Audits, Consequence
+from swarm.core.auditing import Audits, Consequence, Tolerance
 from swarm.durable import Torn
 from swarm.learn.microbatch import ran_out
 from swarm.protocol import Kind
@@ -137,11 +136,21 @@ class Auditor:
         """Replay what waits, until cancelled."""
         while True:
             await self._news.wait()
-            while self._waiting and self._make is not None:
-                drawn = self._next()
-                spent = await self._audit(drawn)
+            while self._waiting and (replay := await self._ready()) is not None:
+                spent = await self._audit(self._next(), replay)
                 await self.host.ports.clock.sleep(spent * (1 / self.host.config.peer.audit.share - 1))
             self._news.clear()
+
+    async def _ready(self) -> Replay | None:
+        """What replays; None where it cannot be had, and nothing is audited from then on."""
+        if self._replay is None and self._make is not None:
+            try:
+                self._replay = await self.host.ports.work.run(Kind.LOAD, self._make)
+            except (UserError, ValueError, RuntimeError, MemoryError) as error:
+                if isinstance(error, RuntimeError) and not ran_out(error):
+                    raise
+                self._give_up(str(error))
+        return self._replay
 
     def _next(self) -> Drawn:
         """The oldest group of the version that is loaded, or else of all."""
@@ -151,47 +160,44 @@ class Auditor:
                 return drawn
         return self._waiting.popleft()
 
-    async def _audit(self, drawn: Drawn) -> float:
+    async def _audit(self, drawn: Drawn, replay: Replay) -> float:
         """Returns the seconds that it took on the work port."""
-        host, began = self.host, math.nan
+        host = self.host
+        began = host.now()
 
-        def replay() -> Replayed | None:
+        def replayed() -> Replayed | None:
             nonlocal began
-            began = host.now()
-            return self._replayed(drawn)
+            began = host.now()  # it waited for gradients until here
+            return self._replayed(drawn, replay)
 
         try:
-            replayed = await host.ports.work.run(Kind.AUDIT, replay)
+            found = await host.ports.work.run(Kind.AUDIT, replayed)
         except (Damaged, ValueError):
             self._loaded = None  # the bytes are gone, or of no policy here: that blames nobody
             return host.now() - began
-        except (UserError, RuntimeError, MemoryError) as error:
-            if not isinstance(error, UserError) and not ran_out(error):
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out(error):
                 raise
             self._give_up(str(error))
             return 0.0
         spent = host.now() - began
-        if replayed is not None and (aside := self._judge(drawn.group, replayed)) is not None:
+        if found is not None and (aside := self._judge(drawn.group, found, replay.allowed)) is not None:
             await self._keep(drawn, aside)
         return spent
 
-    def _replayed(self, drawn: Drawn) -> Replayed | None:
+    def _replayed(self, drawn: Drawn, replay: Replay) -> Replayed | None:
         """On the work port. None where the group's noise is another one."""
         group = drawn.group
-        if self._replay is None:
-            assert self._make is not None
-            self._replay = self._make()
-        if group.noise != self._replay.noise:
+        if group.noise != replay.noise:
             return None
         if self._loaded != group.weights:
-            self._replay.load(drawn.weights)
+            replay.load(drawn.weights)
             self._loaded = group.weights
-        return self._replay.replay(drawn.prompt, rows_of(group), group.seed)
+        return replay.replay(drawn.prompt, rows_of(group), group.seed)
 
-    def _judge(self, group: Group, replayed: Replayed) -> Consequence | None:
-        assert self._replay is not None
+    def _judge(self, group: Group, replayed: Replayed, allowed: Tolerance) -> Consequence | None:
         host, sampler = self.host, group.sampler
-        found = weigh(replayed, claims_of(group), self._replay.allowed)
+        found = weigh(replayed, claims_of(group), allowed)
         finding, aside = self.audits.take(sampler, found, host.now())
         host.emit(
             events.Audited,

@@ -14,12 +14,14 @@ import pytest
 from test_roles_swarm import EPOCH, scenario
 
 from peers.commands import sim
+from peers.errors import CannotHere
 from peers.roles.evidence import ASIDE, read_aside
-from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted
+from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, Trained
 from swarm.learn.weights import from_bytes
 from swarm.peer_limits import Auditing
+from swarm.replays import Replayed
 from swarm.sample.base import Completions
-from swarm.sample.toy import ToyEngine
+from swarm.sample.toy import TableReplay, ToyEngine
 from swarm.sim.scenario import Fault
 from swarm.sim.world import SimPeer, World
 from swarm.types import Verdict
@@ -124,6 +126,7 @@ def played(
     cheats: Sequence[Callable[[], ToyEngine]],
     *faults: Fault,
     disks: Path | None = None,
+    replay: Callable[[], TableReplay] | None = None,
     **audit: Any,
 ) -> list[Event]:
     """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not."""
@@ -133,6 +136,8 @@ def played(
         own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**{"invited": True} | audit))
         peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
         parts, number = sim.policy_parts(peer.config), int(peer.name.rpartition("-")[2])
+        if replay is not None:
+            parts = parts._replace(replay=replay)
         if peer.name.startswith("sampler") and number < len(cheats):
             parts = parts._replace(engine=cheats[number])
         return sim.run_peer(peer, parts)
@@ -152,7 +157,7 @@ def cheated(tmp_path_factory: pytest.TempPathFactory) -> Cheated:
     """All cheats at once; the learner starts again when all are named."""
     disks = tmp_path_factory.mktemp("disks")
     again = Fault(at=40, fault="bounce", peer="learner-0", down=4)
-    return Cheated(played(1.0, CHEATS, again, disks=disks, share=1.0), disks)
+    return Cheated(played(0.85, CHEATS, again, disks=disks, share=1.0), disks)
 
 
 def of(told: list[Event], kind: type[Any]) -> list[Any]:
@@ -206,3 +211,22 @@ def test_who_was_set_aside_stays_so_when_the_learner_starts_again(cheated: Cheat
 def test_without_a_share_nothing_is_replayed_and_with_invites_alone_neither() -> None:
     assert not of(played(0.2, CHEATS[:1], share=0.0), Audited)
     assert not of(played(0.2, CHEATS[:1], invited=False), Audited)
+
+
+class NoRoom(TableReplay):
+    """Loads a version, and has no memory to replay with."""
+
+    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
+        raise MemoryError("out of memory")
+
+
+def no_policy() -> TableReplay:
+    raise CannotHere("the model does not fit into the memory of cpu")
+
+
+@pytest.mark.parametrize("replay", [no_policy, lambda: NoRoom(from_bytes)])
+def test_a_learner_that_cannot_replay_says_so_once_and_trains_on(replay: Callable[[], TableReplay]) -> None:
+    told = played(0.2, CHEATS[:1], replay=replay)
+    notes = [event for event in of(told, Noted) if "not audited here any more" in event.text]
+    assert len(notes) == 1 and "memory" in notes[0].text
+    assert not of(told, Audited) and of(told, Trained)
