@@ -143,8 +143,8 @@ class Group(Struct, tag="group"):
     version: int
     weights: Digest
     """Digest of the weights that sampled it."""
-    lease: Word
-    """Who asked for this task and seed; empty while samplers draw their own."""
+    draw: Count
+    """How many groups the sampler drew of this release before: task and seed follow from it."""
     seed: int
     lengths: Annotated[tuple[int, ...], Meta(max_length=COMPLETIONS)]
     tokens: Array

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from swarm.core.admission import group_id
+from swarm.core.curriculum import Draws
 from swarm.protocol import Phase, Role
 from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Release, Times
 
 NOW = 1_750_000_000.0
 VOCABULARY = 8
+RUN = Digest("a" * 64)
+DRAWS = Draws(RUN, batch=4)
 SAMPLER = PeerId("sampler-0")
 
 
-def group(seed: int = 0, *, released: float = NOW, **changes: Any) -> Group:
-    """Two completions of 2 and 1 tokens, whose id is right unless it is among the changes."""
+def group(number: int = 0, *, released: float = NOW, **changes: Any) -> Group:
+    """Two completions of 2 and 1 tokens, the sampler's draw of this number. Its task, seed and id are right
+    unless they are among the changes."""
     good = Group(
         id="",
         sampler=SAMPLER,
-        task=seed,
+        task=0,
         version=0,
         weights=Digest("0" * 64),
-        lease="",
-        seed=seed,
+        draw=number,
+        seed=0,
         lengths=(2, 1),
         tokens=ints(1, 2, 3),
         logprobs=floats(-1.0, -0.5, -2.0),
@@ -33,7 +38,14 @@ def group(seed: int = 0, *, released: float = NOW, **changes: Any) -> Group:
         times=Times(released=released, fetched=released, used=released, finished=released, sent=released),
     )
     made = msgspec.structs.replace(good, **changes)
+    due = DRAWS.of(made.weights, made.sampler, made.draw)
+    made = msgspec.structs.replace(made, **{"task": due.task, "seed": due.seed} | changes)
     return made if "id" in changes else named(made)
+
+
+def seeds(first: int, prompts: Sequence[str]) -> Sequence[int]:
+    """A seed for each prompt, from `first` on."""
+    return range(first, first + len(prompts))
 
 
 def named(made: Group) -> Group:

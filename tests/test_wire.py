@@ -50,7 +50,7 @@ GROUP = Group(
     task=7,
     version=3,
     weights=Digest("a" * 64),
-    lease="",
+    draw=0,
     seed=9,
     lengths=(2, 1),
     tokens=Array(dtype="int32", shape=(3,), data=array("i", (1, 2, 3)).tobytes()),
@@ -163,7 +163,7 @@ def test_a_noun_is_never_taken_for_another(noun: Struct) -> None:
 
 FRAMES = {
     "plain": seal(RELEASE, RUN, ME, MEMBERSHIP),
-    "compressed": seal(msgspec.structs.replace(GROUP, lease="x" * 2000), RUN, ME),
+    "compressed": seal(msgspec.structs.replace(GROUP, rewards=(1.0,) * 500), RUN, ME),
 }
 
 

@@ -81,7 +81,8 @@ class SampleAndTrain:
 
     def _sample(self, count: int) -> list[tuple[Any, str, tuple[float, ...]]]:
         """(group, prompt, rewards) of the next tasks."""
-        from peers.roles.sampler import make_group
+        from peers.roles.new_group import make_group
+        from swarm.core.curriculum import Draw
         from swarm.types import Digest, Release, Times
 
         now, size = time.time(), self.config.run.sampling.group_size
@@ -98,18 +99,14 @@ class SampleAndTrain:
             groups=0,
             released=now,
         )
+        seeds = range(self._next, self._next + count)
+        sampled = self.engine.sample([task.prompt for task in tasks], size, seeds)
         out = []
-        for task, completions in zip(
-            tasks, self.engine.sample([t.prompt for t in tasks], size, self._next), strict=True
-        ):
+        for task, seed, completions in zip(tasks, seeds, sampled, strict=True):
             rewards = tuple(self.source.rewards(task, completions.texts))
-            out.append(
-                (
-                    make_group(self.me, release, task.index, self._next, completions, rewards, times),
-                    task.prompt,
-                    rewards,
-                )
-            )
+            drawn = Draw(0, task.index, seed)
+            group = make_group(self.me, release, drawn, completions, rewards, times)
+            out.append((group, task.prompt, rewards))
         return out
 
     def _adopt(self) -> None:

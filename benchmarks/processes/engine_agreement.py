@@ -51,9 +51,9 @@ def arrive(setup: Answer, training: str) -> Answer:
         weights = Weights.of(releases[i % 2], i + 1)
         began = time.perf_counter()
         engine.load(weights)
-        engine.sample([source.task(2 * i).prompt], 1, i)
+        engine.sample([source.task(2 * i).prompt], 1, [i])
         loaded = time.perf_counter()
-        engine.sample([source.task(2 * i + 1).prompt], 1, i)
+        engine.sample([source.task(2 * i + 1).prompt], 1, [i])
         spent["with"].append(loaded - began)
         spent["without"].append(time.perf_counter() - loaded)
     engine.close()
@@ -81,7 +81,7 @@ def agree(setup: Answer, kind: str) -> Answer:
     asked = (f"peer.engine.dtype={dtype}", f"peer.engine.quantize={quantize}", "run.sampling.quantized=true")
     engine, source = parts(setup, settings(setup, *asked))
     prompts = [source.task(i).prompt for i in range(TASKS)]
-    groups = engine.sample(prompts, GROUP, 0)
+    groups = engine.sample(prompts, GROUP, range(TASKS))
     engine.close()
     said = np.concatenate([group.logprobs for group in groups])
     against = {"the learner in float32": ("float32", "none")}

@@ -26,6 +26,7 @@ from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, S
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config as configs
 from swarm import config_loading, wire
+from swarm.core.curriculum import Draws
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Receipt, Times, Verdict
 
@@ -44,6 +45,8 @@ class Sender:
     node: Any
     keyring: Any
     frames: list[bytes]
+    made: int = 0
+    """Groups."""
 
 
 class LoadSenders:
@@ -58,7 +61,7 @@ class LoadSenders:
         self.source = tasks.source(self.config.run.task, self.config.run.seed)
         self.senders: list[Sender] = []
         self.active: list[Sender] = []
-        self._made = 0
+        self.draws = Draws(self.run, self.config.run.batch.groups)
 
     async def answer(self, asked: Answer) -> Answer:
         match asked["do"]:
@@ -106,12 +109,14 @@ class LoadSenders:
         for large frames."""
         import numpy as np
 
-        from peers.roles.sampler import make_group
+        from peers.roles.new_group import make_group
         from swarm.sample.base import Completions
 
-        self._made += 1
-        rng, now = np.random.default_rng(self._made), time.time()
-        task = self.source.task(self._made)
+        release, now = release_of(self.learner, self.server["released"]), time.time()
+        drawn = self.draws.of(release.weights, sender.keyring.me, sender.made)
+        sender.made += 1
+        rng = np.random.default_rng(drawn.seed)
+        task = self.source.task(drawn.task)
         size = self.config.run.sampling.group_size
         digits = tokens or len(task.answer)
         texts = ["".join(map(str, rng.integers(0, 10, digits))) for _ in range(size)]
@@ -121,10 +126,9 @@ class LoadSenders:
         flat = np.array([token for row in rows for token in row], np.int32)
         logprobs = -rng.exponential(0.5, len(flat)).astype(np.float32)
         completions = Completions(tuple(map(len, rows)), flat, logprobs, tuple(texts))
-        release = release_of(self.learner, self.server["released"])
         times = Times(released=release.released, fetched=now, used=now, finished=now, sent=now)
         rewards = self.source.rewards(task, texts)
-        group = make_group(sender.keyring.me, release, task.index, self._made, completions, rewards, times)
+        group = make_group(sender.keyring.me, release, drawn, completions, rewards, times)
         return wire.seal(group, self.run, sender.keyring)
 
     async def _send(self, sender: Sender, way: str, repeat: int) -> int:

@@ -73,7 +73,7 @@ class DirectCalls:
         return await asyncio.to_thread(self._repeat, calls, lambda prompts: self._plain(prompts, self.group))
 
     def _sampled(self, prompts: Sequence[str]) -> int:
-        return count(self.engine.sample(prompts, self.group, self._next))
+        return count(self.engine.sample(prompts, self.group, range(self._next, self._next + len(prompts))))
 
     def _repeat(self, calls: int, one: Callable[[Sequence[str]], int]) -> Answer:
         tokens, began, cpu = 0, time.perf_counter(), time.process_time()
@@ -109,14 +109,14 @@ class Gate:
     def load(self, weights: Weights) -> None:
         self.engine.load(weights)
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         call = Passed(time.perf_counter(), time.process_time())
         with self._changed:
             self._calls.append(call)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._open or self._allowed > 0)
             self._allowed -= 1
-        out = self.engine.sample(prompts, group_size, seed)
+        out = self.engine.sample(prompts, group_size, seeds)
         call.tokens = count(out)
         return out
 

@@ -109,7 +109,7 @@ def made(number: int, vocabulary: int) -> Group:
         task=number,
         version=0,
         weights=Digest("0" * 64),
-        lease="",
+        draw=0,
         seed=number,
         lengths=(TOKENS,) * SIZE,
         tokens=Array(dtype="int32", shape=(count,), data=tokens.tobytes()),

@@ -213,7 +213,7 @@ def _sampler(job: Job) -> Outcome:
     for seed in (1, 2):
         before, began = engine.statistics()["tokens"], time.perf_counter()
         if job.what == "sampler":
-            engine.sample(prompts, group, seed)
+            engine.sample(prompts, group, range(seed, seed + tasks))
             tokens = int(engine.statistics()["tokens"] - before)
         else:
             engine.greedy(prompts)
@@ -241,7 +241,7 @@ def _learner(job: Job) -> Outcome:
         task=0,
         version=0,
         weights=Digest("0" * 64),
-        lease="",
+        draw=0,
         seed=0,
         lengths=(length,) * size,
         tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),

@@ -28,6 +28,7 @@ from swarm import events, wire
 from swarm.core.admission import Admission, Judgement, staleness
 from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
+from swarm.core.curriculum import Draws
 from swarm.core.roster import share
 from swarm.limits import cut
 from swarm.protocol import Role, Service
@@ -102,7 +103,12 @@ class LearnerInbox:
         self.reward_calls = RewardCalls(host, source)
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
         self.admission = Admission(
-            run.window, run.sampling, decoder.vocabulary, host.releases.known, host.roster.ahead
+            Draws(host.who.run, run.batch.groups),
+            run.window,
+            run.sampling,
+            decoder.vocabulary,
+            host.releases.known,
+            host.roster.ahead,
         )
         self.batcher = Batcher(run.batch, run.window)
         self.sampler_evidence = SamplerEvidence()
@@ -144,7 +150,7 @@ class LearnerInbox:
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED, Verdict.UNVERIFIED):
             self._senders.pop(sender, None)
             self._senders[sender] = now
-        if judgement.verdict is Verdict.ADMIT:
+        if scored := judgement.verdict is Verdict.ADMIT:
             judgement = await self._scored(group, judgement)
         kept = False
         if judgement.verdict is Verdict.ADMIT:
@@ -157,6 +163,8 @@ class LearnerInbox:
             host.move()
         else:
             host.status.refused += 1
+            if scored:
+                self.admission.free_slot(group)
         self.tally.judged(sender, judgement.verdict)
         host.emit(
             events.Judged,

@@ -1,7 +1,8 @@
 """A sampler's groups on its disk until a learner has them on its own: what a restart delivers again.
 
-    add   a group, before it is sent          sent   to whom, since that learner may have it
-    done  a receipt says that it is kept, or never will be    open   what is left of the last life
+    add    a group, before it is sent         sent   to whom, since that learner may have it
+    done   a receipt says that it is kept, or never will be
+    count  how many were drawn of a release   open   what is left of the last life
 
 A group that is delivered twice has one id: the learner that has it answers `duplicate`. Bounded: beyond the
 limit the oldest are dropped from the disk. Not handled here: deliveries (peers.roles.sampler).
@@ -16,7 +17,7 @@ import msgspec
 from peers.roles.group_log import GroupLog
 from peers.runtime.host import Host
 from swarm import wire
-from swarm.types import Group, PeerId
+from swarm.types import Digest, Group, PeerId
 
 SEGMENT_BYTES = 1 << 20
 """A segment goes when all of its groups are done."""
@@ -35,6 +36,11 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     group: str
 
 
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    weights: Digest
+    drawn: int
+
+
 class Outbox:
     def __init__(self, host: Host, folder: Path | None, most: int) -> None:
         """Room for about `most` groups of the largest size; None keeps nothing."""
@@ -44,6 +50,10 @@ class Outbox:
         self._log = GroupLog(host, folder, SEGMENT_BYTES, most * largest)
         self._segments: dict[int, set[str]] = {}
         """Segment -> the groups in it that are not done."""
+        self.drawn: dict[Digest, int] = {}
+        """Weights of a release -> how many groups earlier lives drew of it, as far as the disk says."""
+        self._counted: Counted | None = None
+        """The last count of this life."""
 
     async def open(self) -> list[tuple[Group, PeerId | None]]:
         """Groups of the last life that are not done, oldest first, and the learner that may have each."""
@@ -52,15 +62,18 @@ class Outbox:
         for segment, record in await self._log.read():
             self._segments.setdefault(segment, set())
             try:
-                match msgspec.msgpack.decode(record, type=Added | Sent | Done):
+                match msgspec.msgpack.decode(record, type=Added | Sent | Done | Counted):
                     case Added(group):
                         groups[group.id] = group
                         self._segments[segment].add(group.id)
+                        self._hear_count(group.weights, group.draw + 1)
                     case Sent(group_id, learner):
                         learners[group_id] = learner
                     case Done(group_id):
                         groups.pop(group_id, None)
                         self._forget(group_id)
+                    case Counted(weights, drawn):
+                        self._hear_count(weights, drawn)
             except msgspec.DecodeError as error:  # of another version of this program
                 self._host.disk_damaged(f"a record of the outbox is left out: {error}")
         await self._log.remove([segment for segment, waiting in self._segments.items() if not waiting])
@@ -76,12 +89,22 @@ class Outbox:
         """It goes to this learner now; only a crash of the machine may forget that."""
         await self._log.keep(wire.encode(Sent(group, learner)), durably=False)
 
+    async def count(self, weights: Digest, drawn: int) -> None:
+        """So many groups of a release are drawn: the next life goes on from there."""
+        self._counted = Counted(weights, drawn)
+        await self._log.keep(wire.encode(self._counted), durably=False)
+
     async def done(self, group: str) -> None:
         if (segment := self._forget(group)) is not None:
             await self._log.keep(wire.encode(Done(group)), durably=False)
             if self._segments.get(segment) == set():
                 del self._segments[segment]  # of two groups that are done at a time the first one removes it
+                if self._counted is not None:
+                    await self._log.keep(wire.encode(self._counted), durably=False)
                 await self._log.remove([segment])
+
+    def _hear_count(self, weights: Digest, drawn: int) -> None:
+        self.drawn[weights] = max(drawn, self.drawn.get(weights, 0))
 
     def _forget(self, group: str) -> int | None:
         """The segment that had the group."""

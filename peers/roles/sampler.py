@@ -23,22 +23,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from peers.roles.engine_calls import EngineCalls
+from peers.roles.new_group import make_group
 from peers.roles.outbox import Outbox
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
-from swarm.core import deliveries
-from swarm.core.admission import group_id, released_here, staleness
-from swarm.core.curriculum import Curriculum
-from swarm.core.delays import draw
+from swarm.core import delays, deliveries
+from swarm.core.admission import released_here, staleness
+from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.protocol import Kind, Phase, Service
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
-from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
+from swarm.types import Group, PeerId, Receipt, Release, Task, Times, Verdict
 from swarm.weights import Weights
 
 OUTBOX = 1024
@@ -66,7 +66,7 @@ class Drawn(NamedTuple):
     """Completions of a task, before they are scored."""
 
     task: Task
-    seed: int
+    draw: Draw
     completions: Completions
     policy: tuple[Release, float]
     """The release, and when its bytes had arrived."""
@@ -80,7 +80,8 @@ class Sampler:
         self.host, self.engine, self.source = host, engine, source
         self.reward_calls = RewardCalls(host, source)
         self.engine_calls = EngineCalls(host)
-        self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
+        draws = Draws(host.who.run, host.config.run.batch.groups)
+        self.curriculum = Curriculum(draws, host.ports.me)
         self._ready: tuple[Release, Weights, float] | None = None
         """The release to adopt next, its bytes, and when they had arrived."""
         self._policy: tuple[Release, float] | None = None
@@ -101,7 +102,9 @@ class Sampler:
         seconds."""
         async with asyncio.TaskGroup() as tasks:
             refresh = tasks.create_task(self._refresh())
-            for group, learner in await self.outbox.open():
+            undelivered = await self.outbox.open()
+            self.curriculum.go_on(self.outbox.drawn)
+            for group, learner in undelivered:
                 await self._start_delivery(tasks, self._deliver(group, learner))
             while not self.host.stop.is_set():
                 try:
@@ -125,7 +128,7 @@ class Sampler:
             if (found := await host.releases.obtain(above)) is None:
                 await host.releases.changed(host.releases.retry_after(above))
                 continue
-            await host.ports.clock.sleep(draw(host.config.peer.delay.policy, host.rng))
+            await host.ports.clock.sleep(delays.draw(host.config.peer.delay.policy, host.rng))
             self._ready = (*found, host.now())
             host.move()
 
@@ -176,12 +179,14 @@ class Sampler:
         if count <= 0:
             return await self._idle(Phase.NO_CREDIT)
         host.status.phase = Phase.SAMPLING
-        draws = [self.curriculum.next() for _ in range(count)]
+        draws = [self.curriculum.next(self._policy[0].weights) for _ in range(count)]
         try:
             to_sample = await self.reward_calls.tasks([draw.task for draw in draws])
         except RewardError:
             return await self._idle(Phase.NO_TASKS)
-        for drawn in await self._sample(to_sample, draws[0].seed):
+        sampled = await self._sample(to_sample, draws)
+        await self.outbox.count(self._policy[0].weights, draws[-1].number + 1)
+        for drawn in sampled:
             if self.source.slow:
                 self._scoring += 1
                 await self._start_delivery(tasks, self._score_and_deliver(drawn))
@@ -198,7 +203,7 @@ class Sampler:
         self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _sample(self, tasks: Sequence[Task], seed: int) -> list[Drawn]:
+    async def _sample(self, tasks: Sequence[Task], draws: Sequence[Draw]) -> list[Drawn]:
         host, run = self.host, self.host.config.run
         assert self._policy is not None
         used = host.now()
@@ -208,7 +213,7 @@ class Sampler:
                 self.engine.sample,
                 [task.prompt for task in tasks],
                 run.sampling.group_size,
-                seed,
+                [draw.seed for draw in draws],
             )
         finished = host.now()
         release, fetched = self._policy
@@ -218,8 +223,8 @@ class Sampler:
             queue=used - fetched,
             generation=finished - used,
         )
-        pairs = enumerate(zip(tasks, sampled, strict=True))
-        return [Drawn(task, seed + i, completions, self._policy, used) for i, (task, completions) in pairs]
+        made = zip(tasks, draws, sampled, strict=True)
+        return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
 
     async def _seal(self, drawn: Drawn) -> Group | None:
         """Score completions and make a group of them; None when the rewards cannot be computed."""
@@ -230,7 +235,7 @@ class Sampler:
             return None
         now = host.now()
         times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
-        group = make_group(host.ports.me, release, task.index, drawn.seed, drawn.completions, rewards, times)
+        group = make_group(host.ports.me, release, drawn.draw, drawn.completions, rewards, times)
         host.emit(
             events.Sampled,
             group=group.id,
@@ -256,7 +261,7 @@ class Sampler:
         """`bound`: a learner that may have the group from an earlier life of mine."""
         host, wait = self.host, 0.0
         await self.outbox.add(group)
-        await host.ports.clock.sleep(draw(host.config.peer.delay.upload, host.rng))
+        await host.ports.clock.sleep(delays.draw(host.config.peer.delay.upload, host.rng))
         if bound is not None:
             await self._hear(bound)
         learner = await self._destination(group, bound)
@@ -368,32 +373,3 @@ def _receipt(answer: bytes) -> Receipt:
         return wire.decode(answer, Receipt)
     except wire.WireError as error:
         raise BadReceipt(str(error)) from error
-
-
-def make_group(
-    sampler: PeerId,
-    release: Release,
-    task: int,
-    seed: int,
-    completions: Completions,
-    rewards: Sequence[float],
-    times: Times,
-) -> Group:
-    """Make a group; its id is a hash of what was sampled: the same in every delivery."""
-    tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
-    total = len(completions.tokens)
-    return Group(
-        id=group_id(sampler, release.version, task, seed, tokens, logprobs),
-        sampler=sampler,
-        task=task,
-        version=release.version,
-        weights=release.weights,
-        lease="",
-        seed=seed,
-        lengths=tuple(completions.lengths),
-        tokens=Array(dtype="int32", shape=(total,), data=tokens),
-        logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
-        rewards=tuple(rewards),
-        times=times,
-        noise=completions.noise,
-    )

@@ -127,7 +127,7 @@ class TrainedGroups:
         for segment, held in await self._read(self._groups, Kept):
             self._unread.append(held)
             self._place(segment, held.group)
-            self._inbox.admission.remember(mark(held.group.id))
+            self._inbox.admission.admitted(held.group)
         await self._host.ports.mail.serve(Service.TRAINED, self._tell)
 
     async def _read(self, log: GroupLog, kind: type[T]) -> list[tuple[int, T]]:

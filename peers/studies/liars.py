@@ -101,9 +101,9 @@ class Lying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._true, name)
 
-    def sample(self, prompts: Sequence[str], n: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], n: int, seeds: Sequence[int]) -> list[Completions]:
         said = []
-        for drawn in self._true.sample(prompts, n, seed):
+        for drawn in self._true.sample(prompts, n, seeds):
             claimed = (
                 drawn.logprobs - self._nats if math.isfinite(self._nats) else drawn.logprobs * 0 + EVERY_TOKEN
             )

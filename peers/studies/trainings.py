@@ -249,7 +249,7 @@ class FixedDraws(ToyEngine):
     """
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        return [one.texts[0] for one in self.sample(prompts, 1, START)]
+        return [one.texts[0] for one in self.sample(prompts, 1, range(START, START + len(prompts)))]
 
 
 class Figures:

@@ -2,11 +2,12 @@
 
 In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time;
 out goes a Judgement. The order of the questions is the order of their cost to an attacker: membership, shape,
-repetition, age in versions, origin, age in seconds, room. A group's age is that of a release that its
-publisher signed, never what the sampler says. Rewards are recomputed and compared by the learner, since that
-needs the task. A group that was admitted but outgrows the window before it is trained on is dropped by the
-batcher: nothing older than the window is ever trained. What the newest policy sampled has no age in seconds,
-whenever that was released: a run whose samplers were away for as long as the window goes on.
+repetition, age in versions, origin, whether it is what its sampler was to draw, age in seconds, room. A
+group's age is that of a release that its publisher signed, never what the sampler says. Rewards are
+recomputed and compared by the learner, since that needs the task. A group that was admitted but outgrows the
+window before it is trained on is dropped by the batcher: nothing older than the window is ever trained.
+What the newest policy sampled has no age in seconds, whenever that was released: a run whose samplers were
+away for as long as the window goes on.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from swarm.config import Sampling, Window
-from swarm.core.curriculum import INDEX_BITS
+from swarm.core.curriculum import INDEX_BITS, Draws
 from swarm.core.trained import KnownReleases, mark
 from swarm.types import Group, PeerId, Release, Verdict
 from swarm.wire import WireError, check_array
 
 REMEMBERED = 100_000
 """Groups seen: at 10 groups/s that is almost three hours, far beyond any window in seconds; about 10 MB."""
+
+AT_ONCE, DRAWS_PER_SECOND = 1024, 256.0
+"""Draws of one sampler under a release: as many as it may have under way, and a rate above that of any
+engine. Numbers that jump further would let it choose among more slots than a release has for all."""
 
 ROUNDING = 1e-3
 """Seconds by which a group's copy of its release's time may differ from the release: a sampler may keep times
@@ -56,15 +61,17 @@ class Admission:
 
     def __init__(
         self,
+        draws: Draws,
         window: Window,
         sampling: Sampling,
         vocabulary: int,
         known: KnownReleases,
         ahead: Ahead = lambda _: 0.0,
     ) -> None:
-        self._window, self._sampling, self._vocabulary = window, sampling, vocabulary
+        self._draws, self._window, self._sampling, self._vocabulary = draws, window, sampling, vocabulary
         self._known, self._ahead = known, ahead
         self._seen: OrderedDict[bytes, None] = OrderedDict()
+        """Marks of groups and of slots."""
 
     def judge(
         self,
@@ -101,12 +108,26 @@ class Admission:
             return verdict(Verdict.STALE, problem)
         if (problem := unknown_release(group, known)) is not None:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
+        if (problem := self._not_drawn(group, seconds)) is not None:
+            return verdict(Verdict.UNTRUSTED, problem)
+        if _slot_mark(group) in self._seen:
+            return verdict(Verdict.DUPLICATE, "another sampler drew the same task and seed")
         if versions and (problem := _too_old(seconds, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
         if full is not None:
             return verdict(Verdict.OVER_QUOTA, full)
-        self.remember(mark(group.id))
+        self.admitted(group)
         return verdict(Verdict.ADMIT, "")
+
+    def _not_drawn(self, group: Group, seconds: float) -> str | None:
+        """Why a group is not what its sampler was to draw, or None."""
+        if group.draw > AT_ONCE + DRAWS_PER_SECOND * max(0.0, seconds):
+            return f"draw {group.draw} of a release that is {seconds:.1f} s old: nobody draws so many"
+        due = self._draws.of(group.weights, group.sampler, group.draw)
+        if (group.task, group.seed) == (due.task, due.seed):
+            return None
+        what = "task" if group.task != due.task else "seed"
+        return f"its {what} is not that of draw {group.draw} under its release"
 
     def by_my_clock(self, group: Group) -> Group:
         """The group with the time of its release by this peer's clock: its age is counted from there."""
@@ -115,11 +136,26 @@ class Admission:
             return group
         return structs.replace(group, times=structs.replace(group.times, released=released))
 
+    def admitted(self, group: Group) -> None:
+        """Remember a group that was admitted, and its slot."""
+        self.remember(mark(group.id))
+        self.remember(_slot_mark(group))
+
+    def free_slot(self, group: Group) -> None:
+        """An admitted group was refused after all: whoever else draws its slot may send it."""
+        self._seen.pop(_slot_mark(group), None)
+
     def remember(self, seen: bytes) -> None:
         """Take the group with this mark (`swarm.core.trained`) for one that was admitted."""
         self._seen[seen] = None
-        if len(self._seen) > REMEMBERED:
+        if len(self._seen) > 2 * REMEMBERED:
             self._seen.popitem(last=False)
+
+
+def _slot_mark(group: Group) -> bytes:
+    """What tells a slot apart: another text for it is no second group, whoever sends it."""
+    name = f"{group.weights}/{group.task}/{group.seed}".encode()
+    return hashlib.blake2b(name, digest_size=16).digest()
 
 
 def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes, logprobs: bytes) -> str:

@@ -1,39 +1,87 @@
-"""Which task a sampler draws next: each sampler has its own pseudo-random stream of task indices.
+"""Which groups a sampler draws: the sampler and whoever judges its groups compute the same.
 
-The index is a hash of (run seed, peer, incarnation, count): two samplers share tasks only by chance, a
-restart does not repeat them, and no coordination is needed. Task sources reduce the index to their own range.
+    (run, weights, sampler, number) --order--> slot       (run, weights, slot) --> task, seed
+
+All groups that may be drawn under a release are its slots, each with a task and a seed that nobody knows
+before the release's bytes are made. A sampler's `number`-th draw is a slot that it does not choose: a
+sampler has its own order of the slots, and none twice. A second identity has another order of the same slots:
+it draws nothing new, and no group can be drawn anew under another seed. Two samplers that draw the same slot
+make the same group, and one of them in vain; slots are so many that this is rare. Of a small data set several
+slots have the same exercise, with different seeds. Task sources reduce an index to their own range.
+
+Not handled here: who left numbers out (swarm.core.returns), whether the text is what the seed draws
+(swarm.learn.replay).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from swarm.types import PeerId
+from swarm.types import Digest, PeerId
 
 INDEX_BITS = 48
-"""Bits of an index: it fits the integers of msgpack, of JSON in a browser and of numpy, and the first
-repetition by chance is expected after some 16 million tasks."""
+"""Bits of an index and of a seed: they fit the integers of msgpack, of JSON in a browser and of numpy, and
+the first repetition by chance is expected after some 16 million tasks."""
+
+SLOTS = 128
+"""Slots of a release for each group of a batch, rounded up to a power of two. When samplers draw as many
+groups of a release as a batch has, they waste about 1 in 2 x SLOTS; fewer slots leave fewer groups to whoever
+tries identities for one that he likes."""
+
+RELEASES = 64
+"""Whose counts are kept: a sampler that goes back to one goes on with its count."""
 
 
 class Draw(NamedTuple):
-    """One task to sample."""
+    """One group to sample."""
 
+    number: int
+    """How many the sampler drew of this release before."""
     task: int
     """Task index."""
     seed: int
     """Seed of the group's sampling."""
 
 
+class Draws:
+    """All draws of one run."""
+
+    def __init__(self, run: Digest, batch: int) -> None:
+        """`batch`: groups of a step over all learners."""
+        self._run, self._slots = run, 1 << (SLOTS * batch - 1).bit_length()
+
+    def of(self, weights: Digest, sampler: PeerId, number: int) -> Draw:
+        """The `number`-th draw of a sampler under a release with these weights. Once it has drawn all slots
+        it goes on with as many others."""
+        order = _hashed(f"order/{self._run}/{weights}/{sampler}", 16)
+        start, stride = order >> 64, 2 * order + 1  # an odd stride meets each of a power of two once
+        slot = number - number % self._slots + (start + number * stride) % self._slots
+        drawn = _hashed(f"slot/{self._run}/{weights}/{slot}", INDEX_BITS // 4)
+        return Draw(number, drawn >> INDEX_BITS, drawn & (1 << INDEX_BITS) - 1)
+
+
+def _hashed(name: str, size: int) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=size).digest(), "big")
+
+
 class Curriculum:
-    """The stream of one sampler."""
+    """The draws of one sampler."""
 
-    def __init__(self, run_seed: int, peer: PeerId, incarnation: int) -> None:
-        self._prefix = f"{run_seed}/{peer}/{incarnation}/".encode()
-        self.position = 0
+    def __init__(self, draws: Draws, sampler: PeerId) -> None:
+        self._draws, self._sampler = draws, sampler
+        self._counts: OrderedDict[Digest, int] = OrderedDict()
 
-    def next(self) -> Draw:
-        """The next task of the stream."""
-        digest = hashlib.blake2b(self._prefix + str(self.position).encode(), digest_size=12).digest()
-        self.position += 1
-        return Draw(int.from_bytes(digest[:6], "big"), int.from_bytes(digest[6:10], "big"))
+    def go_on(self, counts: Mapping[Digest, int]) -> None:
+        """Take up the counts of an earlier life, oldest release first."""
+        self._counts |= counts
+
+    def next(self, weights: Digest) -> Draw:
+        """The next draw under the release with these weights."""
+        number = self._counts.pop(weights, 0)
+        self._counts[weights] = number + 1
+        if len(self._counts) > RELEASES:
+            self._counts.popitem(last=False)
+        return self._draws.of(weights, self._sampler, number)

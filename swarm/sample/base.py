@@ -96,9 +96,8 @@ class Engine(Protocol):
         """
         ...
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
-        """One group per prompt. Prompt i is sampled with seed + i, whatever its neighbours: a group can be
-        replayed alone.
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
+        """One group per prompt, from its seed, whatever its neighbours: a group can be replayed alone.
 
         Raises EngineError.
         """

@@ -80,11 +80,11 @@ class HfEngine:
             ) from error
         self.version, self._half_loaded = weights.version, False
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began = time.perf_counter()
 
         def part(start: int, stop: int) -> list[Completions]:
-            return self._groups_of(prompts[start:stop], group_size, seed + start)
+            return self._groups_of(prompts[start:stop], group_size, seeds[start:stop])
 
         out = self._in_parts(len(prompts), group_size, part)
         self._counts.add(out, began)
@@ -131,8 +131,7 @@ class HfEngine:
                     torch.cuda.empty_cache()
         return out
 
-    def _groups_of(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
-        seeds = [seed + i for i in range(len(prompts))]
+    def _groups_of(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         tokens, logprobs, lengths = self._generate(prompts, group_size, seeds)
         texts = self._texts(tokens, lengths)
         mask = np.arange(tokens.shape[1]) < lengths[:, None]

@@ -91,12 +91,10 @@ class ServerEngine:
         if old is not None and old.folder != release.folder:
             shutil.rmtree(old.folder, ignore_errors=True)
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began, sampling = time.perf_counter(), self._recipe.sampling
         drawn = {"n": group_size, "temperature": sampling.temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-        groups = self._complete(
-            prompts, [{**drawn, "seed": vllm_seed(seed + i)} for i in range(len(prompts))]
-        )
+        groups = self._complete(prompts, [{**drawn, "seed": vllm_seed(seed)} for seed in seeds])
         self._counts.add(groups, began)
         return groups
 

@@ -77,9 +77,9 @@ class ToyEngine:
         cdf[..., -1] = 1.0  # rounding must not leave a gap above the last token
         return Table({name: [*tensor.shape] for name, tensor in tensors.items()}, logp, cdf)
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         self._groups += len(prompts)
-        return [self._group(prompt, group_size, seed + i) for i, prompt in enumerate(prompts)]
+        return [self._group(prompt, group_size, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         buckets = len(self._logp)

@@ -98,9 +98,9 @@ class VllmEngine:
         if old is not None and old.folder != release.folder:
             shutil.rmtree(old.folder, ignore_errors=True)
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began = time.perf_counter()
-        answer = self._sampled(prompts, group_size, [vllm_seed(seed + i) for i in range(len(prompts))])
+        answer = self._sampled(prompts, group_size, [vllm_seed(seed) for seed in seeds])
         groups = completions(answer, self._recipe.tokenizer)
         self._counts.add(groups, began)
         return groups

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nouns import NOW, VOCABULARY, floats, group, ints, release
+from nouns import DRAWS, NOW, VOCABULARY, floats, group, ints, named, release
 
 from swarm.config import Sampling, Window
 from swarm.core import admission
@@ -35,7 +35,7 @@ def judging(*sampled: Group) -> Admission:
     heard = Releases(keep=8)
     for each in told:
         heard.hear(each)
-    return Admission(WINDOW, SAMPLING, VOCABULARY, heard.known)
+    return Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known)
 
 
 def test_a_good_group_is_admitted() -> None:
@@ -98,7 +98,7 @@ def test_what_the_newest_policy_sampled_is_never_too_old() -> None:
 
 def test_a_group_of_no_known_release_may_be_judged_again_once_it_is_known() -> None:
     heard = Releases()
-    judges = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known)
+    judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known)
     first = judges.judge(group(), version=0, full=None, distrust=None, now=NOW)
     assert first.verdict is Verdict.UNTRUSTED and first.release_unknown and "release 0" in first.detail
     heard.hear(release(version=0, weights=group().weights))
@@ -191,6 +191,10 @@ def test_whatever_a_group_says_it_gets_a_verdict_and_is_admitted_only_when_nothi
 ) -> None:
     what = group(**changes)
     fine = malformation(what, SAMPLING, VOCABULARY) is None and staleness(what, WINDOW, 0, NOW) is None
+    fine = fine and not changes.keys() & {
+        "task",
+        "seed",
+    }  # these are the sampler's draw, or of its own choice
     assert (judge(what) is Verdict.ADMIT) is fine
     if changes.keys() & {"lengths", "rewards", "tokens", "logprobs"} and fine:
         assert sum(what.lengths) * 4 == len(what.tokens.data) == len(what.logprobs.data)
@@ -202,6 +206,30 @@ def test_nothing_outside_the_window_is_ever_admitted(version: int, age: float) -
     assert (judge(group(released=NOW - age), version=version) is Verdict.ADMIT) <= (
         inside or age == pytest.approx(60.0)
     )
+
+
+@pytest.mark.parametrize(
+    ("choice", "what"), [({"task": 5}, "task"), ({"seed": 5}, "seed"), ({"draw": 1}, "task")]
+)
+def test_a_group_that_its_sampler_was_not_to_draw_is_not_believed(choice: dict[str, int], what: str) -> None:
+    drawn = group()
+    chosen = named(msgspec.structs.replace(drawn, **choice))
+    judged = judging(drawn).judge(chosen, version=0, full=None, distrust=None, now=NOW)
+    assert judged.verdict is Verdict.UNTRUSTED and not judged.release_unknown
+    assert judged.detail == f"its {what} is not that of draw {chosen.draw} under its release"
+
+
+def test_another_text_for_a_draw_is_no_second_group() -> None:
+    judges = judging(group())
+    assert judge(group(), judges) is Verdict.ADMIT
+    assert judge(group(tokens=ints(1, 2, 4)), judges) is Verdict.DUPLICATE
+    assert judge(group(1), judges) is Verdict.ADMIT
+
+
+def test_a_draw_whose_group_found_no_room_may_come_again() -> None:
+    judges = judging(group())
+    assert judge(group(), judges, full="no room") is Verdict.OVER_QUOTA
+    assert judge(group(), judges) is Verdict.ADMIT
 
 
 def test_the_memory_of_ids_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,11 +266,11 @@ def test_two_groups_that_differ_in_anything_sampled_have_two_ids() -> None:
 def test_an_age_is_counted_around_a_publishers_wrong_clock(off: float) -> None:
     heard, told = Releases(keep=8), group(released=NOW + off)
     heard.hear(release(version=told.version, weights=told.weights, released=NOW + off))
-    judges = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
+    judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
     young = judges.judge(told, version=0, full=None, distrust=None, now=NOW + 7.0)
     assert (young.verdict, young.seconds) == (Verdict.ADMIT, 7.0)
     mine = judges.by_my_clock(told)
     assert mine.times.released == NOW and mine.id == told.id
     assert staleness(mine, WINDOW, 1, NOW + 59.0) is None and staleness(mine, WINDOW, 1, NOW + 61.0)
-    other = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
+    other = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
     assert other.judge(told, version=1, full=None, distrust=None, now=NOW + 61.0).verdict is Verdict.STALE

@@ -76,13 +76,13 @@ def test_every_group_leaves_once_and_none_in_a_batch_that_it_is_too_old_for(
 
 def test_a_batch_is_the_oldest_groups_in_their_order() -> None:
     batcher = filled(6)
-    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 3]
+    assert [item.group.draw for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 3]
 
 
 def test_what_is_given_back_comes_first_again_and_in_its_order() -> None:
     batcher = filled(6)
     batcher.give_back(batcher.take(1, 0, NOW).groups)
-    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 3]
+    assert [item.group.draw for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 3]
 
 
 def test_what_is_given_back_too_late_is_expired_at_the_next_take() -> None:
@@ -204,8 +204,8 @@ def test_one_sampler_has_beyond_its_share_only_what_the_others_leave_and_keeps_i
     for seed in range(6):
         batcher.add(group(seed), NOW)
     batcher.add(group(9, sampler=OTHER), NOW)
-    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 9]
-    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [3, 4, 5]
+    assert [item.group.draw for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 9]
+    assert [item.group.draw for item in batcher.take(1, 0, NOW).groups] == [3, 4, 5]
 
 
 @pytest.mark.parametrize(

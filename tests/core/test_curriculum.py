@@ -1,39 +1,89 @@
-"""Each sampler's own stream of tasks."""
+"""What a sampler draws is not its choice: run, release, sampler and count say task and seed."""
 
 from __future__ import annotations
 
-from swarm.core.curriculum import INDEX_BITS, Curriculum, Draw
-from swarm.types import PeerId
+import pytest
+
+from swarm.core import curriculum
+from swarm.core.curriculum import INDEX_BITS, SLOTS, Curriculum, Draw, Draws
+from swarm.types import Digest, PeerId
 
 A, B = PeerId("a"), PeerId("b")
+RUN, OTHER = Digest("0" * 64), Digest("1" * 64)
+FIRST, SECOND = Digest("2" * 64), Digest("3" * 64)
+BATCH = 8
+ALL = SLOTS * BATCH
+"""Slots of a release."""
 
 
-def stream(seed: int, peer: PeerId, incarnation: int, count: int = 50) -> list[Draw]:
-    curriculum = Curriculum(seed, peer, incarnation)
-    return [curriculum.next() for _ in range(count)]
+def stream(run: Digest, weights: Digest, sampler: PeerId, count: int = 50) -> list[Draw]:
+    drawn = Curriculum(Draws(run, BATCH), sampler)
+    return [drawn.next(weights) for _ in range(count)]
 
 
-def test_the_same_peer_draws_the_same_tasks_and_seeds() -> None:
-    assert stream(1, A, 1) == stream(1, A, 1)
+def groups(*draws: Draw) -> set[tuple[int, int]]:
+    return {(one.task, one.seed) for one in draws}
 
 
-def test_a_stream_does_not_repeat_itself_in_ten_thousand_draws() -> None:
-    draws = stream(1, A, 1, 10_000)
-    assert len({draw.task for draw in draws}) == 10_000
-    assert all(0 <= draw.task < 1 << INDEX_BITS and draw.seed >= 0 for draw in draws)
+def test_whoever_knows_the_count_computes_the_draw() -> None:
+    assert stream(RUN, FIRST, A) == [Draws(RUN, BATCH).of(FIRST, A, number) for number in range(50)]
 
 
-def test_another_run_another_peer_and_another_life_draw_other_tasks() -> None:
-    streams = [stream(1, A, 1), stream(2, A, 1), stream(1, B, 1), stream(1, A, 2)]
-    assert len({draw.task for draws in streams for draw in draws}) == sum(map(len, streams))
+def test_a_stream_does_not_repeat_itself() -> None:
+    draws = stream(RUN, FIRST, A, 3 * ALL)
+    assert len({one.task for one in draws}) == len({one.seed for one in draws}) == 3 * ALL
+    assert all(0 <= number < 1 << INDEX_BITS for one in draws for number in (one.task, one.seed))
 
 
-def test_the_position_counts_the_draws() -> None:
-    curriculum = Curriculum(1, A, 1)
-    curriculum.next()
-    curriculum.next()
-    assert curriculum.position == 2
+@pytest.mark.parametrize("other", [(OTHER, FIRST), (RUN, SECOND)])
+def test_another_run_or_release_has_other_groups(other: tuple[Digest, Digest]) -> None:
+    assert not groups(*stream(RUN, FIRST, A, ALL)) & groups(*stream(*other, A, ALL))
 
 
-def test_a_run_that_is_played_again_draws_the_tasks_that_it_drew() -> None:
-    assert stream(1, A, 1, 2) == [Draw(228954878668806, 3693598330), Draw(209885387889942, 1544303583)]
+def test_a_second_identity_draws_the_same_groups_in_another_order() -> None:
+    mine, its = stream(RUN, FIRST, A, ALL), stream(RUN, FIRST, B, ALL)
+    assert groups(*mine) == groups(*its)
+    assert len(groups(*mine[:50]) & groups(*its[:50])) < 10
+
+
+def test_who_tries_a_thousand_identities_finds_no_group_beyond_the_slots() -> None:
+    draws = Draws(RUN, BATCH)
+    assert groups(*(draws.of(FIRST, PeerId(f"key-{i}"), 0) for i in range(1000))) < groups(
+        *stream(RUN, FIRST, A, ALL)
+    )
+
+
+@pytest.mark.parametrize("samplers", [2, 10, 50])
+def test_samplers_that_fill_a_batch_together_seldom_draw_the_same_group(samplers: int) -> None:
+    batch, draws = 100, Draws(RUN, 100)
+    made = [
+        draws.of(Digest(f"{release:064x}"), PeerId(f"sampler-{sampler}"), number)
+        for release in range(20)
+        for sampler in range(samplers)
+        for number in range(batch // samplers)
+    ]
+    assert 1 - len(groups(*made)) / len(made) < 1 / SLOTS
+
+
+def test_a_sampler_that_goes_back_to_a_release_goes_on_with_its_count() -> None:
+    drawn = Curriculum(Draws(RUN, BATCH), A)
+    counts = [drawn.next(weights).number for weights in (FIRST, FIRST, SECOND, FIRST)]
+    assert counts == [0, 1, 0, 2]
+
+
+def test_a_next_life_goes_on_with_its_count() -> None:
+    drawn = Curriculum(Draws(RUN, BATCH), A)
+    drawn.go_on({FIRST: 7})
+    assert (drawn.next(FIRST).number, drawn.next(SECOND).number) == (7, 0)
+
+
+def test_counts_of_releases_long_gone_are_forgotten() -> None:
+    drawn = Curriculum(Draws(RUN, BATCH), A)
+    for number in range(curriculum.RELEASES + 1):
+        drawn.next(Digest(f"{number:064x}"))
+    assert drawn.next(Digest(f"{0:064x}")).number == 0
+    assert drawn.next(Digest(f"{curriculum.RELEASES:064x}")).number == 1
+
+
+def test_a_run_that_is_played_again_draws_what_it_drew() -> None:
+    assert Draws(RUN, BATCH).of(FIRST, A, 0) == Draw(0, 167573059296025, 252596318930906)

@@ -73,7 +73,7 @@ def batch(of: LanguageModel, groups: int, seed: int = 0, completions: int = 4, l
             task=index,
             version=0,
             weights=Digest(""),
-            lease="",
+            draw=0,
             seed=index,
             lengths=tuple(map(len, rows)),
             tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nouns import seeds
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm import tasks
@@ -135,7 +136,8 @@ def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int)
             behind = int(rng.integers(len(released)))
             engine.load(released[-1 - behind])
             drawn = [source.task(first + i) for i in range(8)]
-            for task, c in zip(drawn, engine.sample([t.prompt for t in drawn], 8, first), strict=True):
+            asked = [task.prompt for task in drawn]
+            for task, c in zip(drawn, engine.sample(asked, 8, seeds(first, asked)), strict=True):
                 rewards.append(tuple(source.reward(task, text) for text in c.texts))
                 prompts.append(task.prompt)
                 groups.append(
@@ -145,7 +147,7 @@ def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int)
                         task=task.index,
                         version=learner.version - behind,
                         weights=Digest(""),
-                        lease="",
+                        draw=0,
                         seed=task.index,
                         lengths=c.lengths,
                         tokens=Array(dtype="int32", shape=c.tokens.shape, data=c.tokens.tobytes()),

@@ -54,7 +54,7 @@ def batch(groups: int, seed: int = 0, members: int = 3) -> Batch:
                 task=task,
                 version=0,
                 weights=Digest(""),
-                lease="",
+                draw=0,
                 seed=task,
                 lengths=lengths,
                 tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),

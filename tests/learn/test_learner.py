@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nouns import seeds
 
 from swarm import tasks
 from swarm.config import BatchSize, ObjectiveSettings, Optimizer, Run, TaskSettings
@@ -32,7 +33,7 @@ def sealed(task: Task, c: Completions, version: int, rewards: tuple[float, ...])
         task=task.index,
         version=version,
         weights=Digest(""),
-        lease="",
+        draw=0,
         seed=task.index,
         lengths=c.lengths,
         tokens=Array(dtype="int32", shape=c.tokens.shape, data=c.tokens.tobytes()),
@@ -47,8 +48,9 @@ Sampled = tuple[list[Group], list[str], list[tuple[float, ...]]]
 
 def sampled(source: tasks.TaskSource, engine: ToyEngine, indices: Sequence[int], version: int = 0) -> Sampled:
     drawn = [source.task(i) for i in indices]
+    asked = [task.prompt for task in drawn]
     out: Sampled = ([], [], [])
-    for task, c in zip(drawn, engine.sample([t.prompt for t in drawn], 8, indices[0]), strict=True):
+    for task, c in zip(drawn, engine.sample(asked, 8, seeds(indices[0], asked)), strict=True):
         rewards = tuple(source.rewards(task, c.texts))
         out[0].append(sealed(task, c, version, rewards))
         out[1].append(task.prompt)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import undecided_policy
+from nouns import seeds
 from undecided_policy import rows
 
 from swarm.learn import model, tokenization, weights
@@ -29,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sampled(folder: Path, temperature: float = 1.0, dtype: str = "float32") -> list[Completions]:
     policy = model.load_policy(folder, dtype=dtype)
     engine = HfEngine(policy, tokenization.load(folder), weights.load_into, 6, temperature)
-    return engine.sample(PROMPTS, GROUP, SEED)
+    return engine.sample(PROMPTS, GROUP, seeds(SEED, PROMPTS))
 
 
 def replayed(

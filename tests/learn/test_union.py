@@ -84,7 +84,7 @@ def batch(of: Learner, shares: Sequence[int]) -> Batch:
             task=index,
             version=0,
             weights=Digest(""),
-            lease="",
+            draw=0,
             seed=index,
             lengths=tuple(map(len, rows)),
             tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),

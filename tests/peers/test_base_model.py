@@ -204,7 +204,7 @@ def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_comm
     assert base_model.base(made.model, run) == path
     engine = factory.engine(made.model, Config(run=run))
     engine.load(Weights.of((made.path / "genesis").read_bytes(), 0))
-    assert engine.sample(["12"], 2, 1)[0].lengths
+    assert engine.sample(["12"], 2, [1])[0].lengths
     assert factory.size(made.model, run) == factory.learner(made.model, Config(run=run))[0].size
 
 
@@ -246,4 +246,4 @@ def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -
         factory.engine(folder, Config(peer=peer))
     engine = factory.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
     engine.load(Weights.of(weights.release_bytes(load_policy(folder)), 3))
-    assert engine.sample(["12"], 2, 1)[0].lengths and engine.statistics()["version"] == 3
+    assert engine.sample(["12"], 2, [1])[0].lengths and engine.statistics()["version"] == 3

@@ -39,7 +39,7 @@ class Tens:
     name = "tens"
     calls = 0
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         self.calls += 1
         return [TEN for _ in prompts]
 
@@ -71,7 +71,7 @@ def gate() -> Iterator[sampling.Gate]:
 
     def call() -> None:
         while not left.is_set():
-            made.sample(["a", "b"], 2, 0)
+            made.sample(["a", "b"], 2, [0, 1])
 
     caller = threading.Thread(target=call)
     caller.start()
@@ -92,7 +92,9 @@ def test_a_gate_lets_one_call_more_through_than_it_counts_and_holds_the_next(gat
 
 def test_a_gate_counts_the_time_between_calls_as_well() -> None:
     gate = sampling.Gate(Tens())  # type: ignore[arg-type]
-    caller = threading.Thread(target=lambda: [(gate.sample(["a"], 2, 0), time.sleep(0.05)) for _ in range(4)])
+    caller = threading.Thread(
+        target=lambda: [(gate.sample(["a"], 2, [0]), time.sleep(0.05)) for _ in range(4)]
+    )
     caller.start()
     assert gate.through(2)["seconds"] >= 2 * 0.05
     gate.close()

@@ -39,9 +39,9 @@ class Sick(ToyEngine):
         self._cough("load")
         super().load(weights)
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         self._cough("sample")
-        return super().sample(prompts, group_size, seed)
+        return super().sample(prompts, group_size, seeds)
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         self._cough("greedy")

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from nouns import seeds
 from transformers import Qwen3Config
 
 from peers.build import factory
@@ -99,7 +100,7 @@ def sealed(task: Task, version: int, seed: int, sampled: object, rewards: tuple[
         task=task.index,
         version=version,
         weights=Digest("0" * 64),
-        lease="",
+        draw=0,
         seed=seed,
         lengths=sampled.lengths,  # type: ignore[attr-defined]
         tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.astype("<i4").tobytes()),
@@ -118,9 +119,10 @@ def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
     for step in range(2):
         engine.load(released[-1])
         tasks = [source.task(2 * step + i) for i in range(2)]
+        asked = [task.prompt for task in tasks]
         groups, scored = [], []
         for i, (task, sampled) in enumerate(
-            zip(tasks, engine.sample([t.prompt for t in tasks], 4, 2 * step), strict=True)
+            zip(tasks, engine.sample(asked, 4, seeds(2 * step, asked)), strict=True)
         ):
             own = source.rewards(task, sampled.texts)
             assert len(own) == 4 and all(map(math.isfinite, own))

@@ -34,6 +34,7 @@ from swarm.config import (
     Window,
 )
 from swarm.core.admission import group_id
+from swarm.core.curriculum import Draws
 from swarm.net.hive import ThreadWork
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
@@ -142,6 +143,7 @@ def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained
     assert all("no such color" in event.detail for event in judged.values() if event.verdict == "unscored")
     assert {event.verdict for event in judged.values()} <= {
         Verdict.ADMIT,
+        Verdict.DUPLICATE,
         Verdict.OVER_QUOTA,
         Verdict.UNSCORED,
     }
@@ -198,21 +200,24 @@ def test_an_evaluator_that_can_score_nothing_tells_no_accuracy() -> None:
 # --- one inbox ---------------------------------------------------------------------------------------------
 
 ME, SAMPLER = PeerId("learner-0"), PeerId("sampler-0")
+BATCH = 8
+DRAWS = Draws(RUN, BATCH)
 
 
 def group_of(number: int, source: Toy) -> Group:
-    """An honest group of the toy task, its tokens all the letter `a`."""
-    task, now = source.task(number), 0.0
+    """The sampler's draw of this number of the toy task, its tokens all the letter `a`."""
+    drawn, now = DRAWS.of(Digest(""), SAMPLER, number), 0.0
+    task = source.task(drawn.task)
     tokens = Array(dtype="int32", shape=(4,), data=bytes(16))
     rewards = source.rewards(task, ["aa", "aa"])
     return Group(
-        id=group_id(SAMPLER, 0, number, number, tokens.data, tokens.data),
+        id=group_id(SAMPLER, 0, drawn.task, drawn.seed, tokens.data, tokens.data),
         sampler=SAMPLER,
-        task=number,
+        task=drawn.task,
         version=0,
         weights=Digest(""),
-        lease="",
-        seed=number,
+        draw=number,
+        seed=drawn.seed,
         lengths=(2, 2),
         tokens=tokens,
         logprobs=Array(dtype="float32", shape=(4,), data=bytes(16)),
@@ -246,7 +251,7 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
             config = Config(
                 run=Run(
                     sampling=Sampling(group_size=2, max_tokens=4),
-                    batch=BatchSize(groups=8, buffer=2.0),
+                    batch=BatchSize(groups=BATCH, buffer=2.0),
                     window=Window(versions=9, seconds=1e12),
                 )
             )

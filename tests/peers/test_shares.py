@@ -10,7 +10,8 @@ import pytest
 from test_roles_swarm import Told, scenario
 
 from peers.commands import sim
-from peers.roles.sampler import Sampler, make_group
+from peers.roles.new_group import make_group
+from peers.roles.sampler import Sampler
 from swarm.config import BatchSize
 from swarm.events import Judged
 from swarm.net.ports import NetError
@@ -34,7 +35,7 @@ class Fabricator(Sampler):
             await host.ports.clock.sleep(EVERY)
             if (release := host.releases.candidates.wanted((), host.now())) is None:
                 continue
-            drawn = self.curriculum.next()
+            drawn = self.curriculum.next(release.weights)
             task, size = self.source.task(drawn.task), run.sampling.group_size
             tokens = array("i", [host.rng.randrange(8) for _ in range(4 * size)])
             texts = [
@@ -46,7 +47,7 @@ class Fabricator(Sampler):
             now = host.now()
             times = Times(released=release.released, fetched=now, used=now, finished=now, sent=now)
             rewards = self.source.rewards(task, texts)
-            group = make_group(host.ports.me, release, drawn.task, drawn.seed, made, rewards, times)
+            group = make_group(host.ports.me, release, drawn, made, rewards, times)
             for learner in host.roster.learners():
                 try:
                     await host.ports.mail.send(learner, "groups", host.seal(group))

@@ -36,7 +36,7 @@ def group_of(size: int) -> Group:
         task=1,
         version=1234,
         weights=Digest("0" * 64),
-        lease="",
+        draw=0,
         seed=1,
         lengths=(1,) * size,
         tokens=tokens,

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import undecided_policy
+from nouns import seeds
 from undecided_policy import rows
 
 from swarm.blocks import Blocks
@@ -82,7 +83,7 @@ def scored(
 def test_the_learner_scores_completions_as_the_engine_sampled_them(
     folder: Path, prompts: list[str], temperature: float
 ) -> None:
-    groups = hf(folder, temperature).sample(prompts, 8, 4)
+    groups = hf(folder, temperature).sample(prompts, 8, seeds(4, prompts))
     mine = scored(model.load_policy(folder), tokenization.load(folder), prompts, groups, temperature)
     np.testing.assert_allclose(mine, np.concatenate([group.logprobs for group in groups]), atol=1e-4)
     assert len({length for group in groups for length in group.lengths}) > 1, "some completions end early"
@@ -90,7 +91,7 @@ def test_the_learner_scores_completions_as_the_engine_sampled_them(
 
 def test_the_log_probabilities_are_those_of_transformers_own_forward(folder: Path) -> None:
     policy, tokenizer = model.load_policy(folder), load_tokenizer(folder)
-    group = hf(folder).sample(["52318="], 4, 9)[0]
+    group = hf(folder).sample(["52318="], 4, [9])[0]
     start = tokenizer("52318=").input_ids
     for row, logq in zip(rows(group), np.split(group.logprobs, np.cumsum(group.lengths)[:-1]), strict=True):
         with torch.no_grad():
@@ -103,10 +104,10 @@ def test_the_log_probabilities_are_those_of_transformers_own_forward(folder: Pat
 def test_a_group_can_be_replayed_alone_from_its_seed(folder: Path, make: str) -> None:
     engine: Engine = hf(folder) if make == "hf" else toy()
     prompts = RAGGED if make == "hf" else ["3", "20", "5", "3"]
-    together = engine.sample(prompts, 8, 100)
+    together = engine.sample(prompts, 8, seeds(100, prompts))
     for i, prompt in enumerate(prompts):
-        assert same(engine.sample([prompt], 8, 100 + i)[0], together[i])
-    assert not same(engine.sample(prompts[:1], 8, 101)[0], together[0])
+        assert same(engine.sample([prompt], 8, [100 + i])[0], together[i])
+    assert not same(engine.sample(prompts[:1], 8, seeds(101, prompts[:1]))[0], together[0])
 
 
 def test_tokens_come_as_often_as_their_probability_says(folder: Path) -> None:
@@ -115,7 +116,7 @@ def test_tokens_come_as_often_as_their_probability_says(folder: Path) -> None:
         expected = torch.softmax(
             policy(torch.tensor([tokenizer("52318=").input_ids])).logits[0, -1], -1
         ).numpy()
-    group = hf(folder, max_tokens=1).sample(["52318="], 4000, 1)[0]
+    group = hf(folder, max_tokens=1).sample(["52318="], 4000, [1])[0]
     counted = np.bincount(group.tokens, minlength=len(expected)) / 4000
     assert np.abs(counted - expected).max() < 5 * np.sqrt(0.25 / 4000)
 
@@ -123,7 +124,7 @@ def test_tokens_come_as_often_as_their_probability_says(folder: Path) -> None:
 def test_the_end_token_counts_and_nothing_follows_it(folder: Path) -> None:
     end = load_tokenizer(folder).eos_token_id
     ended = 0
-    for group in hf(folder).sample(RAGGED, 16, 2):
+    for group in hf(folder).sample(RAGGED, 16, seeds(2, RAGGED)):
         for row, text in zip(rows(group), group.texts, strict=True):
             assert 1 <= len(row) <= 6 and end not in row[:-1] and "<end>" not in text
             assert row[-1] == end or len(row) == 6
@@ -138,13 +139,13 @@ def test_greedy_answers_do_not_depend_on_padding(folder: Path) -> None:
 
 def test_loading_weights_changes_what_is_sampled_and_bad_ones_change_nothing(folder: Path) -> None:
     engine = hf(folder)
-    before = engine.sample(["52318="], 8, 1)[0]
+    before = engine.sample(["52318="], 8, [1])[0]
     with pytest.raises(ValueError, match="cannot be read"):
         engine.load(Weights.of(b"\0" * 64, 7))
-    assert same(engine.sample(["52318="], 8, 1)[0], before) and engine.version == -1
+    assert same(engine.sample(["52318="], 8, [1])[0], before) and engine.version == -1
     state = {name: torch.zeros_like(value) for name, value in model.load_policy(folder).state_dict().items()}
     engine.load(Weights.of(weights.to_bytes(state), 7))
-    np.testing.assert_allclose(engine.sample(["52318="], 8, 1)[0].logprobs, -np.log(19), atol=1e-5)
+    np.testing.assert_allclose(engine.sample(["52318="], 8, [1])[0].logprobs, -np.log(19), atol=1e-5)
     assert engine.version == 7
 
 
@@ -197,7 +198,7 @@ def test_what_an_engine_says_of_its_tokens_is_what_its_policys_own_forward_says(
     lora = LORA if training == "lora" else None
     policy = model.load_policy(folder, quantize=quantize, lora=lora, data=adapter(folder) if lora else None)
     prompts = asked(tokenizer)
-    groups = HfEngine(policy, tokenizer, weights.load_into, 12).sample(prompts, 6, 5)
+    groups = HfEngine(policy, tokenizer, weights.load_into, 12).sample(prompts, 6, seeds(5, prompts))
     said = np.concatenate([group.logprobs for group in groups])
     close(scored(policy, tokenizer, prompts, groups), said, quantize)
     if quantize == "none":
@@ -208,7 +209,7 @@ def test_what_an_engine_says_of_its_tokens_is_what_its_policys_own_forward_says(
 def test_a_padded_vocabulary_is_sampled_scored_and_read_as_it_is(families: dict[str, Path]) -> None:
     tokenizer = tokenization.load(families["qwen3"])
     engine = HfEngine(model.load_policy(families["qwen3"]), tokenizer, weights.load_into, 24)
-    groups = engine.sample(asked(tokenizer), 16, 1)
+    groups = engine.sample(asked(tokenizer), 16, seeds(1, asked(tokenizer)))
     beyond = [
         token for group in groups for token in group.tokens.tolist() if token >= len(tokenizer.tokenizer)
     ]
@@ -238,8 +239,8 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
         engine.load(Weights.of(weights.release_bytes(policy), 1))
         expected = HfEngine(
             model.load_policy(folder, quantize=quantize), tokenizer, weights.load_into, 12
-        ).sample(prompts, 4, 3)
-        groups = engine.sample(prompts, 4, 3)
+        ).sample(prompts, 4, seeds(3, prompts))
+        groups = engine.sample(prompts, 4, seeds(3, prompts))
         assert all(same(mine, its) for mine, its in zip(groups, expected, strict=True))
         plain = scored(policy, tokenizer, prompts, groups)
         assert np.abs(plain - np.concatenate([group.logprobs for group in groups])).max() > 1e-3, (
@@ -247,7 +248,7 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
         )
     with pytest.raises(ValueError, match="of another model"):
         engine.load(Weights.of(adapter(whole), 2))
-    assert same(engine.sample(prompts, 4, 3)[0], groups[0]), "and nothing changed"
+    assert same(engine.sample(prompts, 4, seeds(3, prompts))[0], groups[0]), "and nothing changed"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -255,7 +256,7 @@ def test_smaller_types_sample_what_the_learner_nearly_scores(families: dict[str,
     tokenizer = tokenization.load(families["llama"])
     policy = model.load_policy(families["llama"], dtype=dtype)
     prompts = asked(tokenizer)
-    groups = HfEngine(policy, tokenizer, weights.load_into, 12).sample(prompts, 6, 5)
+    groups = HfEngine(policy, tokenizer, weights.load_into, 12).sample(prompts, 6, seeds(5, prompts))
     mine = scored(model.load_policy(families["llama"]), tokenizer, prompts, groups)
     assert np.abs(mine - np.concatenate([group.logprobs for group in groups])).max() < 0.05
     assert groups[0].logprobs.dtype == np.float32 and policy.dtype is getattr(torch, dtype)
@@ -290,13 +291,16 @@ def test_out_of_memory_halves_the_tasks_of_a_call_and_the_groups_are_the_same(
     folder: Path, error: Exception
 ) -> None:
     prompts = [*RAGGED, "12345="]
-    expected = hf(folder).sample(prompts, 4, 7)
+    expected = hf(folder).sample(prompts, 4, seeds(7, prompts))
     engine = hf(folder)
     seen = short_of_memory(engine, 8, error)  # of copied rows; a prefill has one row a task
-    assert all(same(mine, its) for mine, its in zip(engine.sample(prompts, 4, 7), expected, strict=True))
+    assert all(
+        same(mine, its)
+        for mine, its in zip(engine.sample(prompts, 4, seeds(7, prompts)), expected, strict=True)
+    )
     assert seen == [5, 2, 2, 1], "five tasks are too many, two are not"
     seen.clear()
-    engine.sample(prompts, 4, 7)
+    engine.sample(prompts, 4, seeds(7, prompts))
     assert seen == [2, 2, 1], "what memory holds is remembered"
     assert engine.greedy(prompts) == hf(folder).greedy(prompts)
 
@@ -307,8 +311,8 @@ def test_one_task_too_many_is_an_engine_error_and_the_engine_lives(folder: Path)
     with pytest.raises(
         EngineError, match="one task of 16 completions does not fit into memory: CUDA out of memory"
     ):
-        engine.sample(RAGGED, 16, 7)
-    assert same(engine.sample(["52318="], 4, 7)[0], hf(folder).sample(["52318="], 4, 7)[0])
+        engine.sample(RAGGED, 16, seeds(7, RAGGED))
+    assert same(engine.sample(["52318="], 4, [7])[0], hf(folder).sample(["52318="], 4, [7])[0])
 
 
 def test_a_release_that_memory_ended_in_is_not_sampled_from(folder: Path) -> None:
@@ -323,17 +327,17 @@ def test_a_release_that_memory_ended_in_is_not_sampled_from(folder: Path) -> Non
     with pytest.raises(EngineError, match="version 4 does not fit into memory beside the policy"):
         engine.load(Weights.of(data, 4))
     with pytest.raises(EngineError, match="no policy until one is loaded whole"):
-        engine.sample(RAGGED, 4, 7)
+        engine.sample(RAGGED, 4, seeds(7, RAGGED))
     engine._load_weights = whole
     engine.load(Weights.of(data, 5))
-    assert same(engine.sample(["52318="], 4, 7)[0], hf(folder).sample(["52318="], 4, 7)[0])
+    assert same(engine.sample(["52318="], 4, [7])[0], hf(folder).sample(["52318="], 4, [7])[0])
 
 
 def test_other_errors_of_a_model_are_not_taken_for_a_lack_of_memory(folder: Path) -> None:
     engine = hf(folder)
     short_of_memory(engine, 0, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="shapes"):
-        engine.sample(RAGGED, 4, 7)
+        engine.sample(RAGGED, 4, seeds(7, RAGGED))
 
 
 def test_the_toy_engine_samples_what_the_table_scores() -> None:
@@ -342,7 +346,7 @@ def test_the_toy_engine_samples_what_the_table_scores() -> None:
         policy.module.logits.normal_(generator=torch.Generator().manual_seed(1)).copy_(  # type: ignore[union-attr, operator]
             policy.module.logits.bfloat16()  # type: ignore[union-attr, operator]
         )
-    groups = engine.sample(["3", "19"], 8, 5)
+    groups = engine.sample(["3", "19"], 8, [5, 6])
     scored = policy.logprobs(["3"] * 8 + ["19"] * 8, [row for group in groups for row in rows(group)], 1.0)
     np.testing.assert_allclose(
         scored.logp.detach().flatten().numpy(),
@@ -357,7 +361,7 @@ def test_the_toy_engine_is_fast_enough_for_a_simulated_day() -> None:
     for seed in range(50):
         began = time.process_time()
         engine.load(Weights.of(data, seed))
-        engine.sample(["3"], 8, seed)
+        engine.sample(["3"], 8, [seed])
         best = min(best, time.process_time() - began)
     assert best < 1e-3, "200 samplers for 24 virtual hours are some 100 000 groups"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nouns import seeds
 from undecided_policy import rows
 from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe
 
@@ -65,19 +66,21 @@ def test_weights_are_replaced_in_place(served: tuple[VllmEngine, Versions]) -> N
 
 def test_a_group_is_replayed_alone_from_its_seed(served: tuple[VllmEngine, Versions]) -> None:
     engine, _ = served
-    together = engine.sample(PROMPTS, 4, 100)
+    together = engine.sample(PROMPTS, 4, seeds(100, PROMPTS))
     for i, prompt in enumerate(PROMPTS):
-        alone = engine.sample([prompt], 4, 100 + i)[0]
+        alone = engine.sample([prompt], 4, [100 + i])[0]
         assert np.array_equal(alone.tokens, together[i].tokens) and alone.texts == together[i].texts
         np.testing.assert_allclose(alone.logprobs, together[i].logprobs, atol=1e-4)
-    assert not np.array_equal(engine.sample(PROMPTS[:1], 4, 101)[0].tokens, together[0].tokens)
+    assert not np.array_equal(
+        engine.sample(PROMPTS[:1], 4, seeds(101, PROMPTS[:1]))[0].tokens, together[0].tokens
+    )
 
 
 def test_groups_of_one_prompt_with_neighbouring_seeds_have_nothing_in_common(
     served: tuple[VllmEngine, Versions],
 ) -> None:
     engine, _ = served
-    drawn = [tuple(row) for group in engine.sample(["1", "1", "1"], 4, 5) for row in rows(group)]
+    drawn = [tuple(row) for group in engine.sample(["1", "1", "1"], 4, [5, 6, 7]) for row in rows(group)]
     assert len(set(drawn)) == 12
 
 
@@ -86,7 +89,7 @@ def test_the_end_token_counts_and_nothing_follows_it(
 ) -> None:
     engine, _ = served
     ends = set(tokenization.load(folder).ends)
-    sampled = [row for group in engine.sample(PROMPTS, 64, 3) for row in rows(group)]
+    sampled = [row for group in engine.sample(PROMPTS, 64, seeds(3, PROMPTS)) for row in rows(group)]
     for row in sampled:
         assert 1 <= len(row) <= 12 and not ends & set(row[:-1])
         assert len(row) == 12 or row[-1] in ends
@@ -112,7 +115,7 @@ def test_a_prompt_that_is_too_long_costs_a_call_and_no_restart(served: tuple[Vll
     engine, versions = served
     process = pid(engine)
     with pytest.raises(EngineError, match=r"do not fit into 256: raise peer\.engine\.length"):
-        engine.sample(["0123456789" * 30], 4, 1)
+        engine.sample(["0123456789" * 30], 4, [1])
     assert versions.apart(engine) < SAME and pid(engine) == process
 
 
@@ -136,7 +139,7 @@ def test_vllm_dies_and_is_back_with_the_last_release(single: tuple[VllmEngine, V
     engine, versions = single
     os.kill(pid(engine), signal.SIGKILL)
     with pytest.raises(EngineError, match="ended its process with signal SIGKILL"):
-        engine.sample(PROMPTS, 4, 1)
+        engine.sample(PROMPTS, 4, seeds(1, PROMPTS))
     assert versions.apart(engine) < SAME and engine.version == versions.version
 
 
@@ -149,7 +152,7 @@ def test_vllm_hangs_and_is_replaced(
     quick = recipe(tied, timeout=2.0)
     with monkeypatch.context() as patch, pytest.raises(EngineError, match="did not answer within 2 s"):
         patch.setattr(engine, "_recipe", quick)
-        engine.sample(PROMPTS, 4, 1)
+        engine.sample(PROMPTS, 4, seeds(1, PROMPTS))
     assert not Path(f"/proc/{hung}").exists()
     assert versions.apart(engine) < SAME
 
@@ -174,7 +177,7 @@ def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path) -> None:
     engine = VllmEngine(recipe(tied, tasks=64))
     engine.load(Versions(tied).move())
     prompts = [f"{i}" + "0123456789" * 12 for i in range(64)]
-    assert [len(group.lengths) for group in engine.sample(prompts, 4, 7)] == [4] * 64
+    assert [len(group.lengths) for group in engine.sample(prompts, 4, seeds(7, prompts))] == [4] * 64
     engine.close()
 
 

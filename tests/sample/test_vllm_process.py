@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
+from nouns import seeds
 from safetensors.torch import save_file
 from vllm_policies import PROMPTS, Versions, recipe
 
@@ -78,7 +79,7 @@ def test_a_failed_load_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_nothing_is_sampled_before_a_release(folder: Path) -> None:
     with pytest.raises(RuntimeError, match="no policy has been loaded"):
-        VllmEngine(recipe(folder)).sample(PROMPTS, 4, 1)
+        VllmEngine(recipe(folder)).sample(PROMPTS, 4, seeds(1, PROMPTS))
 
 
 def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nouns import seeds
 from undecided_policy import rows
 from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe
 
@@ -224,14 +225,14 @@ class TestServer:
 
     def test_a_group_is_replayed_alone_from_its_seed(self, whole: Whole) -> None:
         engine, _, _ = whole
-        together = engine.sample(PROMPTS, 4, 100)
+        together = engine.sample(PROMPTS, 4, seeds(100, PROMPTS))
         for i, prompt in enumerate(PROMPTS):
-            assert np.array_equal(engine.sample([prompt], 4, 100 + i)[0].tokens, together[i].tokens)
+            assert np.array_equal(engine.sample([prompt], 4, [100 + i])[0].tokens, together[i].tokens)
 
     def test_the_end_token_counts_and_nothing_follows_it(self, whole: Whole, folder: Path) -> None:
         engine, _, _ = whole
         ends = set(tokenization.load(folder).ends)
-        sampled = [row for group in engine.sample(PROMPTS, 64, 3) for row in rows(group)]
+        sampled = [row for group in engine.sample(PROMPTS, 64, seeds(3, PROMPTS)) for row in rows(group)]
         assert all(not ends & set(row[:-1]) and (len(row) == 12 or row[-1] in ends) for row in sampled)
         assert {row[-1] for row in sampled} & ends
 
@@ -239,7 +240,7 @@ class TestServer:
         engine, versions, kill = whole
         kill()
         with pytest.raises(EngineError, match="no vLLM server answers"):
-            engine.sample(PROMPTS, 4, 1)
+            engine.sample(PROMPTS, 4, seeds(1, PROMPTS))
         kill.again()  # type: ignore[attr-defined]
         assert versions.apart(engine) < SAME and engine.version == versions.version
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from nouns import seeds
 from undecided_policy import rows
 
 from peers.build import vllm_folder
@@ -54,7 +55,7 @@ class Versions:
 
     def apart(self, engine: Engine) -> float:
         """Largest difference of a sampled token's log-probability, nats."""
-        groups = engine.sample(PROMPTS, 4, 7 + self.version)
+        groups = engine.sample(PROMPTS, 4, seeds(7 + self.version, PROMPTS))
         asked = [prompt for prompt in PROMPTS for _ in range(4)]
         scored = self.learned.logprobs(asked, [row for group in groups for row in rows(group)], TEMPERATURE)
         mine = scored.logp.detach()[scored.mask].numpy()

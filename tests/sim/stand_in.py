@@ -24,7 +24,7 @@ def group_of(peer: SimPeer, task: int, now: float) -> Group:
         task=task,
         version=0,
         weights=Digest("0" * 64),
-        lease="",
+        draw=0,
         seed=task,
         lengths=(6,) * 4,
         tokens=Array(dtype="int32", shape=(24,), data=bytes(96)),
