@@ -22,6 +22,9 @@ from swarm.types import Digest, Group, PeerId
 SEGMENT_BYTES = 1 << 20
 """A segment goes when all of its groups are done."""
 
+COUNTS = 8
+"""Releases whose counts outlive a life: a sampler that comes back goes on with the newest."""
+
 
 class Added(msgspec.Struct, frozen=True, tag="added"):
     group: Group
@@ -76,6 +79,10 @@ class Outbox:
                         self._hear_count(weights, drawn)
             except msgspec.DecodeError as error:  # of another version of this program
                 self._host.disk_damaged(f"a record of the outbox is left out: {error}")
+        for weights in list(self.drawn)[:-COUNTS]:
+            del self.drawn[weights]
+        for weights, drawn in self.drawn.items():
+            await self.count(weights, drawn)  # the segment that says so may go now
         await self._log.remove([segment for segment, waiting in self._segments.items() if not waiting])
         return [(group, learners.get(group_id)) for group_id, group in groups.items()]
 
@@ -104,7 +111,7 @@ class Outbox:
                 await self._log.remove([segment])
 
     def _hear_count(self, weights: Digest, drawn: int) -> None:
-        self.drawn[weights] = max(drawn, self.drawn.get(weights, 0))
+        self.drawn[weights] = max(drawn, self.drawn.pop(weights, 0))
 
     def _forget(self, group: str) -> int | None:
         """The segment that had the group."""

@@ -13,10 +13,10 @@ from nouns import DRAWS, NOW, VOCABULARY, floats, group, ints, named, release
 
 from swarm.config import Sampling, Window
 from swarm.core import admission
-from swarm.core.admission import Admission, malformation, staleness
+from swarm.core.admission import AT_ONCE, Admission, malformation, staleness
 from swarm.core.releases import Releases
 from swarm.core.trained import mark
-from swarm.types import Array, Digest, Group, Times, Verdict
+from swarm.types import Array, Digest, Group, PeerId, Times, Verdict
 
 WINDOW = Window(versions=3, seconds=60.0)
 SAMPLING = Sampling(group_size=2, max_tokens=4)
@@ -224,6 +224,41 @@ def test_another_text_for_a_draw_is_no_second_group() -> None:
     assert judge(group(), judges) is Verdict.ADMIT
     assert judge(group(tokens=ints(1, 2, 4)), judges) is Verdict.DUPLICATE
     assert judge(group(1), judges) is Verdict.ADMIT
+
+
+def test_a_group_that_two_samplers_were_to_draw_is_taken_once() -> None:
+    judges, mine = judging(group()), group()
+    number, its = meeting(mine)
+    other = group(number, sampler=its)
+    assert (other.task, other.seed) == (mine.task, mine.seed)
+    assert judge(mine, judges) is Verdict.ADMIT and judge(other, judges) is Verdict.DUPLICATE
+
+
+def test_a_slot_is_free_again_when_its_group_is_refused_after_all() -> None:
+    judges, mine = judging(group()), group()
+    number, its = meeting(mine)
+    assert judge(mine, judges) is Verdict.ADMIT
+    judges.free_slot(mine)
+    assert judge(mine, judges) is Verdict.DUPLICATE, "the same text is not looked at twice"
+    assert judge(group(number, sampler=its), judges) is Verdict.ADMIT
+
+
+def meeting(mine: Group) -> tuple[int, PeerId]:
+    """A draw of another sampler that is the same slot."""
+    return next(
+        (number, PeerId("other"))
+        for number in range(10_000)
+        if DRAWS.of(mine.weights, PeerId("other"), number)[1:] == (mine.task, mine.seed)
+    )
+
+
+def test_a_number_that_jumps_is_refused() -> None:
+    far = group(AT_ONCE + 1)
+    assert judging(far).judge(far, version=0, full=None, distrust=None, now=NOW).detail == (
+        f"draw {AT_ONCE + 1} of a release that is 0.0 s old: nobody draws so many"
+    )
+    later = judging(far).judge(far, version=0, full=None, distrust=None, now=NOW + 1.0)
+    assert later.verdict is Verdict.ADMIT
 
 
 def test_a_draw_whose_group_found_no_room_may_come_again() -> None:

@@ -23,9 +23,10 @@ from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
 from swarm.sim.world import World
-from swarm.types import PeerId
+from swarm.types import Digest, PeerId
 
 LEARNER = PeerId("learner-0")
+OLD = Digest("1" * 64)
 SLOW = Delay(upload=DelayLaw(law="constant", seconds=5.0))
 """Groups are under way for so long."""
 
@@ -93,3 +94,42 @@ def test_the_next_life_has_what_is_not_done_and_who_may_have_it(folder: Path) ->
 
     lives(first, second, third)
     assert sum(path.stat().st_size for path in folder.iterdir()) < SEGMENT_BYTES
+
+
+def test_the_next_life_goes_on_with_the_count_of_draws(folder: Path) -> None:
+    made = group(7)
+
+    async def first(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        await outbox.count(OLD, 3)
+        await outbox.count(made.weights, 2)
+        await outbox.add(made)  # a machine that crashed may forget the count and have the group
+        await outbox.done(made.id)
+
+    async def second(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        assert outbox.drawn == {OLD: 3, made.weights: 8}
+
+    lives(first, second)
+
+
+def test_a_segment_that_goes_takes_no_count_with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peers.roles.outbox.SEGMENT_BYTES", 1)  # each record begins a segment
+
+    async def first(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        await outbox.add(group(0))
+        await outbox.count(OLD, 3)
+        await outbox.done(group(0).id)
+
+    async def later(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        assert outbox.drawn[OLD] == 3
+        await outbox.add(group(1))
+        await outbox.done(group(1).id)
+
+    lives(first, later, later, later)

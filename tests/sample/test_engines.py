@@ -107,6 +107,7 @@ def test_a_group_can_be_replayed_alone_from_its_seed(folder: Path, make: str) ->
     together = engine.sample(prompts, 8, seeds(100, prompts))
     for i, prompt in enumerate(prompts):
         assert same(engine.sample([prompt], 8, [100 + i])[0], together[i])
+        assert len({tuple(row) for row in rows(together[i])}) > 4, "each completion has noise of its own"
     assert not same(engine.sample(prompts[:1], 8, seeds(101, prompts[:1]))[0], together[0])
 
 
