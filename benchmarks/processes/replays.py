@@ -151,8 +151,9 @@ def sample(engine: HfEngine, completions: int, batch: int, first: int = 0) -> Sa
     for start in range(0, len(prompts), batch):
         seed = 1_000_003 * (first + start + 1)
         part = prompts[start : start + batch]
-        out.seeds += [seed + i for i in range(len(part))]
-        out.groups += engine.sample(part, GROUP, seed)
+        seeds = [seed + i for i in range(len(part))]
+        out.seeds += seeds
+        out.groups += engine.sample(part, GROUP, seeds)
     return out
 
 
@@ -206,7 +207,7 @@ def pace(size: Size, device: str, dtype: str, batch: int, turns: int) -> dict[st
     prompts = [str(i) for i in range(batch)]
 
     def tokens(seed: int = 1) -> int:
-        return sum(len(group.tokens) for group in engine.sample(prompts, GROUP, seed))
+        return sum(len(group.tokens) for group in engine.sample(prompts, GROUP, range(seed, seed + batch)))
 
     ours = tokens() / seconds(tokens, device, turns)
     with torch_noise():
