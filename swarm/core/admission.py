@@ -126,8 +126,9 @@ class Admission:
         due = self._draws.of(group.weights, group.sampler, group.draw)
         if (group.task, group.seed) == (due.task, due.seed):
             return None
-        what = "task" if group.task != due.task else "seed"
-        return f"its {what} is not that of draw {group.draw} under its release"
+        if group.task != due.task:
+            return f"its task is not that of draw {group.draw} under its release"
+        return f"its seed is not that of draw {group.draw} under its release"
 
     def by_my_clock(self, group: Group) -> Group:
         """The group with the time of its release by this peer's clock: its age is counted from there."""
