@@ -41,6 +41,7 @@ class Service(StrEnum):
     BEATS = "beats"
     STATE = "state"
     TRAINED = "trained"
+    DRAWS = "draws"
     HISTORY = "history"
     RENEW = "renew"
     ENTER = "enter"
@@ -84,6 +85,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.TRAINED: ServiceRow(
         16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: which groups are in them"
     ),
+    Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(
         16, REQUEST, "who has the owner's key or was invited", "Membership", "Membership"

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from peers.roles.draw_returns import DrawReturns
 from peers.roles.reward_calls import RewardCalls
 from peers.roles.tally import Tally
 from peers.runtime.host import Host
@@ -112,6 +113,7 @@ class LearnerInbox:
         )
         self.batcher = Batcher(run.batch, run.window)
         self.sampler_evidence = SamplerEvidence()
+        self.draw_returns = DrawReturns(host, version)
         self.tally = Tally()
         self._version, self._learners = version, learners
         self.keep: Keep = in_memory
@@ -147,6 +149,8 @@ class LearnerInbox:
                 sender, group.version, group.weights, group.times.released
             )
             judgement = self._judge(opened, sender, group, host.now())
+        if judgement.drawn:
+            self.draw_returns.came(group)
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED, Verdict.UNVERIFIED):
             self._senders.pop(sender, None)
             self._senders[sender] = now
@@ -326,6 +330,7 @@ class LearnerInbox:
             full=full,
             distrust=distrust,
             aside=self.aside(group.sampler),
+            withholds=self.draw_returns.returns.objection(sender),
             now=now,
         )
 

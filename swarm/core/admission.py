@@ -54,6 +54,8 @@ class Judgement:
     """Age since the release of the group's policy; as the sampler says where no such release is known."""
     release_unknown: bool = False
     """Refused for a release that the learner does not know: a sampler that shows it is judged again."""
+    drawn: bool = False
+    """The group is a draw of its sampler, under a release that is known."""
 
 
 class Admission:
@@ -81,19 +83,23 @@ class Admission:
         full: str | None,
         distrust: str | None,
         aside: str | None = None,
+        withholds: str | None = None,
         now: float,
     ) -> Judgement:
         """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
-        must not be believed, or None; `aside`: why it is set aside; `full`: why there is no room for its
-        groups."""
+        must not be believed, or None; `aside`: why it is set aside; `withholds`: why its draws teach nothing;
+        `full`: why there is no room for its groups."""
         known = self._known(group.version, group.weights)
         versions, seconds = version - group.version, now - released_here(group, known, self._ahead)
+        drawn = False
 
         def verdict(what: Verdict, why: str, release_unknown: bool = False) -> Judgement:
-            return Judgement(what, why, versions, seconds, release_unknown)
+            return Judgement(what, why, versions, seconds, release_unknown, drawn)
 
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
+        not_drawn = self._not_drawn(group, seconds)
+        drawn = not_drawn is None and bool(known)
         if aside is not None:
             return verdict(Verdict.UNVERIFIED, aside)
         if (problem := malformation(group, self._sampling, self._vocabulary)) is not None:
@@ -108,7 +114,7 @@ class Admission:
             return verdict(Verdict.STALE, problem)
         if (problem := unknown_release(group, known)) is not None:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
-        if (problem := self._not_drawn(group, seconds)) is not None:
+        if (problem := not_drawn or withholds) is not None:
             return verdict(Verdict.UNTRUSTED, problem)
         if _slot_mark(group) in self._seen:
             return verdict(Verdict.DUPLICATE, "another sampler drew the same task and seed")

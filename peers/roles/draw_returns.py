@@ -1,0 +1,112 @@
+"""Settles which draws of a release came to no learner, for all learners of a run (swarm.core.returns).
+
+    judged groups -> Returns;  a release left the window, and LEFT passed -> the other learners are asked
+        all who were there for all of it say what came to them -> settled -> who returns too little is told
+        one is away, or began later                            -> nobody is blamed: the release is forgotten
+
+Each learner counts for itself. Nothing of it outlives a learner's process: one that comes back begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm.core.admission import released_here
+from swarm.core.returns import OpenRelease, Returns
+from swarm.net.ports import NetError, Refused, read_question
+from swarm.protocol import Service
+from swarm.types import Digest, DrawsCame, DrawsQuery, Group, PeerId, SamplerDraws
+
+LEFT = 3.0
+"""Times `run.pace.patience`: a group that met a silent learner goes to another one after about one; others
+have the same time again once the release has left the window."""
+
+ASKED = 5.0
+"""Seconds for an answer of a learner."""
+
+
+class DrawReturns:
+    def __init__(self, host: Host, version: Callable[[], int]) -> None:
+        self._host, self._version = host, version
+        self.returns = Returns()
+        self._since = host.now()
+        self._closed: dict[Digest, float] = {}
+        """Release that left the window -> when that was seen."""
+        self._settled: set[Digest] = set()
+        """Those of them that are settled here, and may not be at others."""
+        self._learners: dict[PeerId, float] = {}
+        """Other learners -> when each was alive last."""
+
+    def came(self, group: Group) -> None:
+        """A group came that is its sampler's draw of a known release."""
+        host = self._host
+        known = host.releases.known(group.version, group.weights)
+        if not self.returns.came(group, released_here(group, known, host.roster.ahead), host.now()):
+            self._since = host.now()
+
+    async def run(self) -> None:
+        await self._host.ports.mail.serve(Service.DRAWS, self._tell)
+        while True:
+            await self._host.ports.clock.sleep(self._left() / 3)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Settle the releases that left the window long enough ago."""
+        host, now = self._host, self._host.now()
+        self._learners |= {peer: now for peer in host.roster.learners() if peer != host.ports.me}
+        for weights, its in list(self.returns.open.items()):
+            if not self._has_left(its, now):
+                continue
+            ago = now - self._closed.setdefault(weights, now)
+            if ago >= self._left() and weights not in self._settled:
+                self._settled.add(weights)
+                await self._settle(weights, its, ago + self._left())
+            if ago >= 4 * self._left():
+                self.returns.forget(weights)
+        self._closed = {weights: at for weights, at in self._closed.items() if weights in self.returns.open}
+        self._settled &= self._closed.keys()
+        oldest = min((its.released for its in self.returns.open.values()), default=now)
+        self._learners = {peer: at for peer, at in self._learners.items() if at >= oldest}
+
+    def _has_left(self, its: OpenRelease, now: float) -> bool:
+        window, behind = self._host.config.run.window, self._version() - its.version
+        return behind > window.versions or (behind > 0 and now - its.released > window.seconds)
+
+    async def _settle(self, weights: Digest, its: OpenRelease, before: float) -> None:
+        host = self._host
+        there = [peer for peer, at in self._learners.items() if at >= its.released]
+        told = await asyncio.gather(*(self._ask(peer, weights, before, its.released) for peer in there))
+        mine = self.returns.came_of(weights, host.now() - before)
+        if None in told or self._since > its.released:
+            return
+        for sampler in self.returns.settle([*mine, *(one for its in told for one in its or ())]):
+            reason = str(self.returns.objection(sampler))
+            host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=reason)
+
+    async def _ask(
+        self, learner: PeerId, weights: Digest, before: float, released: float
+    ) -> tuple[SamplerDraws, ...] | None:
+        """What came to another learner; None where it does not say, or was not there for all of it."""
+        host, question = self._host, wire.encode(DrawsQuery(weights=weights, before=before))
+        try:
+            answer = await host.ports.mail.send(learner, Service.DRAWS, question, ASKED)
+            came = wire.decode(answer, DrawsCame)
+        except NetError:
+            return None
+        except wire.WireError as error:
+            host.emit(events.Rejected, sender=learner, kind=Service.DRAWS, reason=str(error))
+            return None
+        return came.samplers if came.since - host.roster.ahead(learner) <= released else None
+
+    async def _tell(self, sender: PeerId, question: bytes) -> bytes:
+        asked = read_question(question, DrawsQuery)
+        if sender not in self._host.roster.learners():
+            raise Refused("only learners of this run are told which draws came")
+        came = self.returns.came_of(asked.weights, self._host.now() - asked.before)
+        return wire.encode(DrawsCame(since=self._since, samplers=tuple(came)))
+
+    def _left(self) -> float:
+        return LEFT * self._host.config.run.pace.patience

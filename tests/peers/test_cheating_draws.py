@@ -1,0 +1,116 @@
+"""Samplers that choose what they draw, or what they return, in simulated swarms of the roles that ship."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from test_roles_swarm import Told, scenario
+
+from peers.roles.sampler import Sampler
+from swarm.config import BatchSize, Pace, Window
+from swarm.core.admission import group_id
+from swarm.core.curriculum import Draw
+from swarm.events import Judged, Rejected
+from swarm.sim.scenario import Fault
+from swarm.types import Group, PeerId, Verdict
+
+HONEST = {"sampler-0", "sampler-1"}
+
+
+def named(group: Group) -> Group:
+    text, logprobs = group.tokens.data, group.logprobs.data
+    identity = group_id(group.sampler, group.version, group.task, group.seed, text, logprobs)
+    return msgspec.structs.replace(group, id=identity)
+
+
+def drawing(sampler: Sampler, choose: Callable[[int, Draw], Draw]) -> None:
+    """Let a sampler draw what it chooses, and sample that as it should."""
+    due, count = sampler.curriculum.next, iter(range(1 << 20))
+    sampler.curriculum.next = lambda weights: choose(next(count), due(weights))  # type: ignore[method-assign]
+
+
+class Cheat(Sampler):
+    """Cheats by its name; the others are honest."""
+
+    sent: tuple[Group, ...] = ()
+    """Of all."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        match self.host.who.name:
+            case "sampler-2":  # one task for ever
+                drawing(self, lambda _, due: due._replace(task=7))
+            case "sampler-3":  # a seed of its own
+                drawing(self, lambda n, due: due._replace(seed=n))
+            case "sampler-4":  # of many numbers the one that it likes
+                of, me = self.curriculum._draws.of, self.host.ports.me
+                drawing(self, lambda n, due: of(self._policy[0].weights, me, 5000 + n))  # type: ignore[index]
+            case "sampler-5":  # what another identity would draw
+                of = self.curriculum._draws.of
+                drawing(self, lambda n, due: of(self._policy[0].weights, PeerId("mine, too"), n))  # type: ignore[index]
+
+    async def _send(self, group: Group, learner: PeerId) -> Any:
+        me = self.host.ports.me
+        if me == "sampler-6" and Cheat.sent:  # another one's group as its own
+            group = named(msgspec.structs.replace(Cheat.sent[-1], sampler=me, times=group.times))
+        elif me == "sampler-7":  # its first group again, as another draw
+            self._first = getattr(self, "_first", group)
+            again = self._first if self._first.weights == group.weights else group
+            group = named(msgspec.structs.replace(again, draw=group.draw + 1))
+        elif me in HONEST:
+            Cheat.sent = (group,)
+        return await super()._send(group, learner)
+
+
+def test_who_chooses_what_it_draws_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cheat, "sent", ())
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Cheat)
+    told = Told(scenario(0.4, (1, 8)))
+    verdicts: dict[str, set[tuple[str, str]]] = {}
+    for event in told.of(Judged):
+        why = event.detail.split(" that of draw")[0] if event.verdict is not Verdict.ADMIT else ""
+        verdicts.setdefault(event.sampler, set()).add((event.verdict.value, why))
+    for name in HONEST:
+        assert ("admit", "") in verdicts[name] and "untrusted" not in {what for what, _ in verdicts[name]}
+    for name, why in {
+        "sampler-2": "its task is not",
+        "sampler-3": "its seed is not",
+        "sampler-4": "nobody draws so many",
+        "sampler-5": "its task is not",
+        "sampler-6": "its task is not",
+        "sampler-7": "its task is not",
+    }.items():
+        assert {what for what, _ in verdicts[name]} <= {"untrusted", "over-quota"}, name
+        assert any(why in each for _, each in verdicts[name]), name
+
+
+SHORT: dict[str, Any] = {
+    "window": Window(versions=4, seconds=20.0),
+    "pace": Pace(beat=0.5, patience=1.5),
+    "batch": BatchSize(groups=16, close_after=3.0),
+}
+"""Releases leave the window soon."""
+
+
+class Picky(Sampler):
+    """One leaves out every third of its groups."""
+
+    async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
+        if self.host.who.name != "sampler-0" or group.task % 3:
+            await super()._deliver(group, bound)
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_who_leaves_out_what_it_does_not_like_is_named_and_nobody_else(
+    learners: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Picky)
+    kill = Fault(at=20, fault="bounce", peer="sampler-1", down=2.0)
+    told = Told(scenario(1.6, (learners, 3), kill, sample=0.3, **SHORT))
+    refused = {event.sampler for event in told.of(Judged) if "of its last" in event.detail}
+    assert refused == {event.sender for event in told.of(Rejected)} == {"sampler-0"}
+    last = [event for event in told.of(Judged, since=80) if event.sampler == "sampler-0"]
+    assert last and Verdict.ADMIT not in {event.verdict for event in last}
