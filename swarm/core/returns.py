@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from swarm.types import Digest, Group, PeerId, SamplerDraws
 
-JUDGED = 50
-"""Draws that were due, without which nothing is said."""
+JUDGED, LAST = 50, 200
+"""Draws that were due: without so many nothing is said, and of more than the last ones nothing is
+remembered."""
 
 RETURNED = 0.9
 """Share of the due draws that has to come. In simulated swarms under faults at random honest samplers return
@@ -116,7 +117,7 @@ class Returns:
             return
         last = self._settled.pop(sampler, deque())
         last.append(settled)
-        while sum(one.due for one in _judged(list(last)[1:])) >= JUDGED:
+        while sum(one.due for one in _judged(list(last)[1:])) >= LAST:
             last.popleft()
         self._settled[sampler] = last
         if len(self._settled) > SAMPLERS:

@@ -71,7 +71,7 @@ def test_few_draws_say_nothing() -> None:
 
 
 def test_who_returns_all_again_is_believed_again() -> None:
-    counted = after(*[every(2)] * 5, *[[came(range(21), 20)]] * 4)
+    counted = after(*[every(2)] * 5, *[[came(range(21), 20)]] * 9)
     assert counted.objection(ME) is None
 
 
