@@ -111,7 +111,7 @@ NOUNS = [
     TrainedQuery(since=1),
     TrainedSteps(steps=(STEP,)),
     types.DrawsQuery(weights=Digest("a" * 64), before=30.0),
-    CAME := types.SamplerDraws(sampler=ME.me, due=1, draws=bytes(4)),
+    CAME := types.SamplerDraws(sampler=ME.me, due=1, draws=bytes(8)),
     types.DrawsCame(since=1.0, samplers=(CAME,)),
     Spec(
         protocol=1,

@@ -108,8 +108,8 @@ class LearnerPeer:
         async with asyncio.TaskGroup() as tasks:
             own = self.own_release
             runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
-            runs += (self.inbox.draw_returns.run, self.auditor.run)
-            beside = [tasks.create_task(run()) for run in runs]
+            checks = (self.inbox.draw_returns.run, self.auditor.run)
+            beside = [tasks.create_task(run()) for run in (*runs, *checks)]
             await self._begin()
             await self._run_rounds()
             for task in beside:

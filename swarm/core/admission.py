@@ -104,8 +104,8 @@ class Admission:
             return verdict(Verdict.UNVERIFIED, aside)
         if (problem := malformation(group, self._sampling, self._vocabulary)) is not None:
             return verdict(Verdict.MALFORMED, problem)
-        if mark(group.id) in self._seen:
-            return verdict(Verdict.DUPLICATE, "already judged")
+        if (problem := self._repeats(group)) is not None:
+            return verdict(Verdict.DUPLICATE, problem)
         if versions < 0:
             return verdict(
                 Verdict.OVER_QUOTA, f"{-versions} versions ahead of this learner: another one is further"
@@ -116,14 +116,17 @@ class Admission:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
         if (problem := not_drawn or withholds) is not None:
             return verdict(Verdict.UNTRUSTED, problem)
-        if _slot_mark(group) in self._seen:
-            return verdict(Verdict.DUPLICATE, "another sampler drew the same task and seed")
         if versions and (problem := _too_old(seconds, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
         if full is not None:
             return verdict(Verdict.OVER_QUOTA, full)
         self.admitted(group)
         return verdict(Verdict.ADMIT, "")
+
+    def _repeats(self, group: Group) -> str | None:
+        if mark(group.id) in self._seen:
+            return "already judged"
+        return "there is a group of this task and seed" if _slot_mark(group) in self._seen else None
 
     def _not_drawn(self, group: Group, seconds: float) -> str | None:
         """Why a group is not what its sampler was to draw, or None."""

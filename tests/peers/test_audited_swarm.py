@@ -35,12 +35,11 @@ class Cheat(ToyEngine):
         super().__init__(from_bytes)
         self._rng = np.random.default_rng(1)
 
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
+        drawn = zip(prompts, seeds, super().sample(prompts, group_size, seeds), strict=True)
         return [
-            self.claimed(prompt, self.changed(prompt, group.tokens.reshape(group_size, -1), seed + i))
-            for i, (prompt, group) in enumerate(
-                zip(prompts, super().sample(prompts, group_size, seed), strict=True)
-            )
+            self.claimed(prompt, self.changed(prompt, group.tokens.reshape(group_size, -1), seed))
+            for prompt, seed, group in drawn
         ]
 
     def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
@@ -54,7 +53,7 @@ class Cheat(ToyEngine):
             tokens=tokens.astype(np.int32).ravel(),
             logprobs=logp[np.arange(letters), tokens].astype(np.float32).ravel(),
             texts=tuple("".join(chr(ord("a") + token) for token in row) for row in tokens.tolist()),
-            noise=super().sample([prompt], 1, 0)[0].noise,
+            noise=super().sample([prompt], 1, [0])[0].noise,
         )
 
 
@@ -91,7 +90,7 @@ class CherryPicked(Cheat):
     """Of several draws the one with most letters alike, say."""
 
     def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
-        tries = [ToyEngine.sample(self, [prompt], len(tokens), seed + k)[0].tokens for k in range(1, 4)]
+        tries = [ToyEngine.sample(self, [prompt], len(tokens), [seed + k])[0].tokens for k in range(1, 4)]
         return max(tries, key=lambda one: int(np.bincount(one).max())).reshape(tokens.shape)
 
 
@@ -104,8 +103,8 @@ class Relabelled(ToyEngine):
 
 
 class FalseClaims(ToyEngine):
-    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
-        true = super().sample(prompts, group_size, seed)
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
+        true = super().sample(prompts, group_size, seeds)
         return [dataclasses.replace(one, logprobs=one.logprobs + np.float32(0.3)) for one in true]
 
 

@@ -15,11 +15,12 @@ from peers.build.run_folder import RunFolder
 from peers.errors import DONE, REFUSED
 from peers.roles import evidence
 from peers.roles.evidence import BYTES, KEPT, SUFFIX, Evidence
-from peers.roles.sampler import make_group
+from peers.roles.new_group import make_group
 from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.config import Config, Model, Optimizer, Run, Sampling, TaskSettings
 from swarm.core.admission import group_id
+from swarm.core.curriculum import Draw
 from swarm.identity import Keyring
 from swarm.learn import tiny
 from swarm.types import Array, Digest, Group, Release, Times
@@ -60,9 +61,9 @@ class Parties:
         engine, source = factory.hf(self._run.model, config), factory.source(self._run, config, print)
         engine.load(self._weights)
         task = source.task(3)
-        drawn = engine.sample([task.prompt], 4, SEED)[0]
+        drawn = engine.sample([task.prompt], 4, [SEED])[0]
         times = Times(released=self.release.released, fetched=NOW, used=NOW, finished=NOW, sent=NOW)
-        return make_group(self.sampler.me, self.release, 3, SEED, drawn, (0.0,) * 4, times)
+        return make_group(self.sampler.me, self.release, Draw(0, 3, SEED), drawn, (0.0,) * 4, times)
 
     def frame(self, noun: object, who: Keyring) -> bytes:
         return Frames(self._run.digest, who, None, None).seal(noun)

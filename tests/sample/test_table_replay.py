@@ -26,7 +26,7 @@ def table(seed: int) -> Weights:
 def sampled(weights: Weights, temperature: float = 1.0) -> Completions:
     engine = ToyEngine(from_bytes, temperature)
     engine.load(weights)
-    return engine.sample(["3"], GROUP, SEED)[0]
+    return engine.sample(["3"], GROUP, [SEED])[0]
 
 
 def margins(group: Completions, weights: Weights, seed: int = SEED, prompt: str = "3") -> np.ndarray:
