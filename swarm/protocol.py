@@ -82,9 +82,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.LINE: ServiceRow(16, REQUEST, "everybody", "PointQuery", "Line: what a release was made of"),
     Service.BEATS: ServiceRow(16, REQUEST, "everybody", "BeatQuery", "frame of such a Beat, or nothing"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "nothing", "Offer"),
-    Service.TRAINED: ServiceRow(
-        16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: which groups are in them"
-    ),
+    Service.TRAINED: ServiceRow(16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: of which groups"),
     Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(

@@ -242,32 +242,6 @@ class TrainedSteps(Struct, tag="trained"):
     steps: Annotated[tuple[TrainedStep, ...], Meta(max_length=4096)]
 
 
-class DrawsQuery(Struct, tag="draws-query"):
-    """Asks a learner which draws of a release came to it."""
-
-    weights: Digest
-    before: Finite
-    """Seconds ago: what came earlier makes the draws below it due."""
-
-
-class SamplerDraws(Struct):
-    """A sampler's draws under a release that came to a learner."""
-
-    sampler: PeerId
-    due: Count
-    """Draws below this number are due."""
-    draws: Annotated[bytes, Meta(max_length=1 << 19)]
-    """Their numbers, 8 bytes each."""
-
-
-class DrawsCame(Struct, tag="draws-came"):
-    """What came of a release, where the learner was there for all of it."""
-
-    since: Finite
-    """When the learner began to count."""
-    samplers: Annotated[tuple[SamplerDraws, ...], Meta(max_length=4096)]
-
-
 class ReleaseQuery(Struct, tag="sought"):
     """Asks a sampler for the release that its group names."""
 

@@ -35,6 +35,7 @@ from peers.runtime.run_keys import RunKeys
 from swarm import events, wire
 from swarm.config import DelayLaw, Sampling
 from swarm.core.lineage import Line, PointQuery
+from swarm.core.returns import DrawsCame, DrawsQuery
 from swarm.identity import Keyring
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT, Limit
 from swarm.net.in_memory import MemoryNetwork
@@ -52,8 +53,6 @@ from swarm.types import (
     Array,
     Beat,
     Digest,
-    DrawsCame,
-    DrawsQuery,
     Group,
     PeerId,
     Receipt,

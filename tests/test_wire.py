@@ -110,9 +110,6 @@ NOUNS = [
     STEP := TrainedStep(version=3, parent=Digest("c" * 64), members=(PeerId("learner-0"),), groups=bytes(16)),
     TrainedQuery(since=1),
     TrainedSteps(steps=(STEP,)),
-    types.DrawsQuery(weights=Digest("a" * 64), before=30.0),
-    CAME := types.SamplerDraws(sampler=ME.me, due=1, draws=bytes(8)),
-    types.DrawsCame(since=1.0, samplers=(CAME,)),
     Spec(
         protocol=1,
         run={"name": "demo", "seed": 1},

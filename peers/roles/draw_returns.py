@@ -15,10 +15,10 @@ from collections.abc import Callable
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.admission import released_here
-from swarm.core.returns import OpenRelease, Returns
+from swarm.core.returns import DrawsCame, DrawsQuery, OpenRelease, Returns, SamplerDraws
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Service
-from swarm.types import Digest, DrawsCame, DrawsQuery, Group, PeerId, SamplerDraws
+from swarm.types import Digest, Group, PeerId
 
 LEFT = 3.0
 """Times `run.pace.patience`: a group that met a silent learner goes to another one after about one; others

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from swarm.types import Digest, Group, PeerId, SamplerDraws
+from msgspec import Meta
+
+from swarm.types import Count, Digest, Finite, Group, PeerId, Struct
 
 JUDGED, LAST = 50, 200
 """Draws that were due: without so many nothing is said, and of more than the last ones nothing is
@@ -38,6 +40,32 @@ DRAWS = 1 << 18
 
 SAMPLERS = 4096
 """Samplers whose releases are remembered."""
+
+
+class DrawsQuery(Struct, tag="draws-query"):
+    """Asks a learner which draws of a release came to it."""
+
+    weights: Digest
+    before: Finite
+    """Seconds ago: what came earlier makes the draws below it due."""
+
+
+class SamplerDraws(Struct):
+    """A sampler's draws under a release that came to a learner."""
+
+    sampler: PeerId
+    due: Count
+    """Draws below this number are due."""
+    draws: Annotated[bytes, Meta(max_length=1 << 19)]
+    """Their numbers, 8 bytes each."""
+
+
+class DrawsCame(Struct, tag="draws-came"):
+    """What came of a release, where the learner was there for all of it."""
+
+    since: Finite
+    """When the learner began to count."""
+    samplers: Annotated[tuple[SamplerDraws, ...], Meta(max_length=4096)]
 
 
 class Settled(NamedTuple):

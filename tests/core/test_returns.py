@@ -8,8 +8,8 @@ import pytest
 from nouns import NOW, group
 
 from swarm.core import returns
-from swarm.core.returns import FORGIVEN, JUDGED, Returns, packed
-from swarm.types import Digest, PeerId, SamplerDraws
+from swarm.core.returns import FORGIVEN, JUDGED, Returns, SamplerDraws, packed
+from swarm.types import Digest, PeerId
 
 ME, OTHER = PeerId("sampler-0"), PeerId("sampler-1")
 
