@@ -42,7 +42,7 @@ SAMPLERS = 4096
 """Samplers whose releases are remembered."""
 
 
-class DrawsQuery(Struct, tag="draws-query"):
+class DrawsQuery(Struct, frozen=True, tag="draws-query"):
     """Asks a learner which draws of a release came to it."""
 
     weights: Digest
@@ -50,7 +50,7 @@ class DrawsQuery(Struct, tag="draws-query"):
     """Seconds ago: what came earlier makes the draws below it due."""
 
 
-class SamplerDraws(Struct):
+class SamplerDraws(Struct, frozen=True):
     """A sampler's draws under a release that came to a learner."""
 
     sampler: PeerId
@@ -60,7 +60,7 @@ class SamplerDraws(Struct):
     """Their numbers, 8 bytes each."""
 
 
-class DrawsCame(Struct, tag="draws-came"):
+class DrawsCame(Struct, frozen=True, tag="draws-came"):
     """What came of a release, where the learner was there for all of it."""
 
     since: Finite
