@@ -94,6 +94,9 @@ class Sampling(Section):
     quantized: bool = False
     """Whether samplers may use weights in 4 or 8 bits. More machines fit then; log-probabilities are those of
     the quantized policy, so that ratios to the learner's are noisier."""
+    replayable: bool = False
+    """Take only groups that learners can replay, those of the engine hf: in a run with strangers any other
+    sampler escapes audits."""
 
 
 class ObjectiveSettings(Section):

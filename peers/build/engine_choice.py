@@ -36,6 +36,8 @@ class EngineFacts(NamedTuple):
     """Parameters of the whole model."""
     quantize: str
     """`none`, `int8` or `nf4`: what the policy's linear layers are sampled in."""
+    replayable: bool = False
+    """Whether the run takes only groups that learners can replay."""
 
 
 def installed() -> bool:
@@ -45,6 +47,11 @@ def installed() -> bool:
 def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
     """The engine and the reason for it. Raises CannotHere or WrongUsage, with what to do, when the named
     engine cannot be used."""
+    if seen.replayable and settings.name.startswith("vllm"):
+        raise WrongUsage(
+            "this run takes only groups that learners can replay (run.sampling.replayable), and vLLM's noise"
+            " is its own: set peer.engine.name to hf"
+        )
     match settings.name:
         case "hf":
             return EngineChoice("hf", "peer.engine.name asks for it")
@@ -91,13 +98,21 @@ def _vllm(seen: EngineFacts) -> EngineChoice:
 def _suits(settings: EngineSettings, seen: EngineFacts) -> str:
     """Why `auto` takes vLLM; empty when it does not."""
     gpu = _gpu(settings, seen)
-    if not seen.vllm or gpu is None or seen.quantize == "int8" or _lacks(settings, seen, gpu):
+    if (
+        seen.replayable
+        or not seen.vllm
+        or gpu is None
+        or seen.quantize == "int8"
+        or _lacks(settings, seen, gpu)
+    ):
         return ""
     return f"vLLM is installed, and the {gpu.name} has room for it"
 
 
 def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
     """Why `auto` takes hf."""
+    if seen.replayable:
+        return "learners can replay its groups, which this run asks for"
     gpu = _gpu(settings, seen)
     if gpu is None:
         where = "there is no GPU" if not seen.gpus else f"peer.engine.device is {settings.device}"

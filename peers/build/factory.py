@@ -154,9 +154,10 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
     run, asked = config.run, config.peer.engine
     gpus = hardware.lent(hardware.machine(), config.peer.limits).gpus
     parameters = examine(model).parameters if gpus and asked.name == "auto" else 0
-    choice = engine_choice.choose(
-        asked, engine_choice.EngineFacts(engine_choice.installed(), gpus, parameters, quantization(config))
+    facts = engine_choice.EngineFacts(
+        engine_choice.installed(), gpus, parameters, quantization(config), run.sampling.replayable
     )
+    choice = engine_choice.choose(asked, facts)
     say(str(choice))
     if choice.name == "hf":
         return hf(model, config)

@@ -23,11 +23,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from peers.errors import UserError
 from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
-from swarm import events, wire
+from swarm import events
 from swarm.blocks import Damaged
 from swarm.core import auditing
 from swarm.core.auditing import Audits, Consequence, Tolerance
@@ -95,7 +97,7 @@ class Auditor:
             return
         try:
             self._read, aside = path.stat().st_mtime_ns, read_aside(path.parent)
-        except (OSError, Torn, wire.WireError) as error:
+        except (OSError, Torn, msgspec.DecodeError) as error:
             self.host.disk_damaged(f"{path} is damaged ({error}): who was set aside is forgotten")
             return
         for sampler in self.audits.all_aside().keys() - aside.keys():

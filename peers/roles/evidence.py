@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from swarm import wire
@@ -59,8 +60,9 @@ def keep_aside(folder: Path, aside: Mapping[PeerId, Consequence]) -> None:
 
 
 def read_aside(folder: Path) -> dict[PeerId, Consequence]:
-    """Who was set aside; nobody where there is no such file. Raises OSError, Torn and WireError."""
+    """Who was set aside; nobody where there is no such file. Raises OSError, Torn and
+    msgspec.DecodeError."""
     try:
-        return wire.decode(read_checked(folder / ASIDE), dict[PeerId, Consequence])
+        return msgspec.msgpack.decode(read_checked(folder / ASIDE), type=dict[PeerId, Consequence])
     except FileNotFoundError:
         return {}

@@ -24,7 +24,7 @@ from msgspec import structs
 from swarm.config import Sampling, Window
 from swarm.core.curriculum import INDEX_BITS, Draws
 from swarm.core.trained import KnownReleases, mark
-from swarm.types import Group, PeerId, Release, Verdict
+from swarm.types import Group, Noise, PeerId, Release, Verdict
 from swarm.wire import WireError, check_array
 
 REMEMBERED = 100_000
@@ -221,6 +221,8 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
             f"{len(group.lengths)} completions and {len(group.rewards)} rewards, the run has groups of"
             f" {sampling.group_size}"
         )
+    if sampling.replayable and group.noise != Noise.GUMBEL:
+        return "its noise is none that learners can replay, as this run asks (run.sampling.replayable)"
     if not all(1 <= length <= sampling.max_tokens for length in group.lengths):
         return f"a completion's length is not within 1 and {sampling.max_tokens}"
     if not 0 <= group.task < 1 << INDEX_BITS:

@@ -16,7 +16,7 @@ from swarm.core import admission
 from swarm.core.admission import AT_ONCE, Admission, malformation, staleness
 from swarm.core.releases import Releases
 from swarm.core.trained import mark
-from swarm.types import Array, Digest, Group, PeerId, Times, Verdict
+from swarm.types import Array, Digest, Group, Noise, PeerId, Times, Verdict
 
 WINDOW = Window(versions=3, seconds=60.0)
 SAMPLING = Sampling(group_size=2, max_tokens=4)
@@ -83,6 +83,12 @@ def test_the_first_objection_in_the_documented_order_is_the_verdict() -> None:
 @pytest.mark.parametrize(("lag", "stale"), [(3, False), (4, True)])
 def test_the_window_in_versions_ends_exactly_there(lag: int, stale: bool) -> None:
     assert (judge(group(), version=lag) is Verdict.STALE) is stale
+
+
+def test_where_groups_must_be_replayable_others_are_malformed() -> None:
+    asked = msgspec.structs.replace(SAMPLING, replayable=True)
+    assert "run.sampling.replayable" in (malformation(group(), asked, VOCABULARY) or "")
+    assert malformation(group(noise=Noise.GUMBEL), asked, VOCABULARY) is None
 
 
 def test_the_window_in_seconds_ends_exactly_there() -> None:
