@@ -309,7 +309,10 @@ def _add_bench(commands: Any) -> None:
         " engines; without one, all (about 20 minutes)"
     )
     it.add_argument(
-        "names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness, band, nemesis"
+        "names",
+        metavar="ROW",
+        nargs="*",
+        help=f"{rows}; or one study: gradient, staleness, band, adversaries, nemesis",
     )
     it.add_argument("-n", type=int, default=100, metavar="N", help="nemesis: swarms to try (default: 100)")
     it.add_argument(
@@ -329,7 +332,10 @@ def _add_bench(commands: Any) -> None:
     )
     it.add_argument("--seed", type=int, metavar="N", help="a study's first seed, for fresh ones")
     it.add_argument(
-        "--minutes", type=float, default=0.0, help="begin no new training (staleness, band) after this long"
+        "--minutes",
+        type=float,
+        default=0.0,
+        help="begin no new training (staleness, band, adversaries) after this long",
     )
 
 

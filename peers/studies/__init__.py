@@ -1,4 +1,4 @@
-"""Studies: `swarm bench gradient`, `staleness` and `band`, experiments that produce a report.
+"""Studies: `swarm bench gradient`, `staleness`, `band` and `adversaries`, experiments that produce a report.
 
 plan (cells, in the order in which they matter) --> ledger (one line a cell, all cores, resumable) --> CSV,
 PNG, report
@@ -14,7 +14,7 @@ from peers.errors import CannotHere
 from peers.runtime import signals
 from swarm import extras
 
-STUDIES = ("gradient", "staleness", "band")
+STUDIES = ("gradient", "staleness", "band", "adversaries")
 
 
 def main(
@@ -44,6 +44,10 @@ def main(
         from peers.studies import band
 
         return band.main(quick, folder, minutes)
+    if name == "adversaries":
+        from peers.studies import adversaries
+
+        return adversaries.main(quick, folder, minutes)
     from peers.studies import staleness
 
     return staleness.main(quick, folder, methods, minutes, seed or 1)

@@ -2,7 +2,8 @@
 
     Claim(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each member
 
-A weight is bounded by what the run's batch leaves to a member. A gradient is compared, by its L2 norm, with
+A weight is bounded by a member's share of the run's batch; of two members by what the other one leaves of it.
+A gradient is compared, by its L2 norm, with
 the median of the round and with the median of the rounds before: beyond FAR times the larger of the two it is
 scaled down, and the more so the farther it is (a redescending influence: Hampel et al., Robust Statistics,
 1986): a gradient that is a thousand times too large has almost no weight, while cut to the median its
@@ -17,8 +18,8 @@ training on sparse rewards begins that way.
 A group counts once: of two gradients that are of one group, the second one has no weight. A sampler whose
 receipt was lost with its learner may have brought it to both.
 
-Not handled: a gradient of an ordinary norm in a wrong direction, which a minority of members can dilute and
-cannot turn while it is beyond FAR or near the median; one of two members is never outvoted.
+Not handled: a gradient of an ordinary norm in a wrong direction (swarm.core.clipping, from three members on);
+one of two members is never outvoted.
 """
 
 from __future__ import annotations
@@ -80,11 +81,13 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
         _middle(_measured(claim.norm for claim in claims)),
         _middle([one.usual for one in claims if one.usual > 0]),
     )
-    share = math.ceil(groups / len(claims))
-    total = sum(claim.weight for claim in claims)
+    weights = [claim.weight for claim in claims if claim.weight > 0]
+    share = math.ceil(groups / max(1, len(weights)))
+    # Of more than two, one that lies would take what the others left: half of a batch and more.
+    spare = groups - sum(weights) if len(weights) <= 2 else -math.inf
     return [
         Standing(
-            weight=min(claim.weight, max(share, groups - (total - claim.weight))),
+            weight=min(claim.weight, max(share, spare + claim.weight)),
             share=FAR * (reference / claim.norm) ** 2 if 0 < FAR * reference < claim.norm else 1.0,
         )
         for claim in claims

@@ -4,10 +4,12 @@
 
 In come a group, what its members claimed and a flat tensor; the means take the place of its values, part by
 part. Invariants: every member ends with the bytes that each reducer encoded; sizes are compared before
-anything is allocated; a part that is lost, of another shape or not finite breaks the round at its reducer for
-all senders, and leaves some values and some means. A value that is too large breaks no round
-(swarm.core.standing): a reducer scales parts down that exceed their sender's announced norm, and all members
-scale means down that exceed the largest possible mean.
+anything is allocated; a part that is lost or of another shape, or a mean that is not finite, breaks the round
+for all senders, and leaves some values and some means. A value that is too large breaks no round
+(swarm.core.standing): a reducer scales parts down that exceed their sender's announced norm, takes zeros for
+those that are not finite, and all members scale means down that exceed the largest possible mean. From three
+members on a reducer makes the clipped mean of each part (swarm.core.clipping), of which the others take its
+word: a reducer that lies about its part is held to its norm alone.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import contextlib
 import math
 from collections.abc import (
     AsyncIterator,
+    Collection,
     Mapping,
 )
 from typing import (
@@ -30,6 +33,7 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout
 
 from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
+from swarm.net.clipping import Seen, combine
 from swarm.net.codec import Codec
 from swarm.net.norm import norm
 
@@ -37,8 +41,16 @@ from swarm.net.norm import norm
 class Runner(AllReduceRunner):  # type: ignore[misc]
     """Butterfly all-reduce that gives all members the same bytes, or breaks."""
 
-    def __init__(self, *, claims: Mapping[PeerID, Claim], groups: int, codec: Codec, **kwargs: Any) -> None:
-        """`groups`: those of the run's whole batch."""
+    def __init__(
+        self,
+        *,
+        claims: Mapping[PeerID, Claim],
+        groups: int,
+        codec: Codec,
+        against: Collection[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        """`groups`: those of the run's whole batch; the members `against` are left out of my parts."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
         self._codec = codec
@@ -51,12 +63,17 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             [part for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
         ]
         self._mean: tuple[int, asyncio.Future[tuple[runtime_pb2.Tensor, torch.Tensor]]] | None = None
+        self._come: dict[int, dict[int, torch.Tensor]] = {}
+        """Number of a part of mine -> index of a sender -> that part, until the mean is made."""
+        self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
+        self._out = [k for k, peer in enumerate(self.sender_peer_ids) if str(peer) in against]
 
     def scaled(self) -> dict[str, float]:
         """Member -> factor by which its gradient, or its parts and means beyond the announced norm, were
-        scaled down, as far as this member knows."""
+        scaled down, or its distance from the means was cut, as far as this member knows."""
         held = {
-            peer: min(self._sent[peer].least, self._reduced[peer].least) for peer in self.ordered_peer_ids
+            peer: min(self._sent[peer].least, self._reduced[peer].least) * self._seen[peer].share
+            for peer in self.ordered_peer_ids
         }
         shares = {str(peer): one.share * held[peer] for peer, one in self._standing.items()}
         return {peer: share for peer, share in shares.items() if share < 1}
@@ -107,11 +124,12 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.cut.set()
 
     def _scaled_part(self, sender: int, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
-        """A member's part, scaled down where it exceeds the announced norm."""
+        """A member's part, scaled down where it exceeds the announced norm; zeros where it is not finite."""
         peer = self.sender_peer_ids[sender]
         part = self._codec.read(packed, shape)
         if not math.isfinite(size := norm(part)):
-            raise AllreduceException("a part is not finite")
+            self._sent[peer].least = 0.0
+            return part.zero_()
         return _scaled(part, self._standing[peer].share * self._sent[peer].take(size))
 
     def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -157,6 +175,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             raise AllreduceException(f"it sent {number} of {len(mine)} parts")
 
     async def _accumulate(self, sender: int, number: int, part: torch.Tensor) -> torch.Tensor:
+        self._come.setdefault(number, {})[sender] = part
         try:
             weight = self._standing[self.sender_peer_ids[sender]].weight
             mean: torch.Tensor = await self.tensor_part_reducer.accumulate_part(
@@ -174,11 +193,25 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """A mean as all members get it, encoded once for all of them. All have taken the one before it: each
         took it before it sent its next part."""
         if self._mean is None or self._mean[0] != number:
-            encoding = asyncio.get_running_loop().run_in_executor(None, self._codec.as_sent, mean)
+            encoding = asyncio.get_running_loop().run_in_executor(None, self._encoded, number, mean)
             encoding.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._mean = number, encoding
         # One that is cancelled does not take it from the others.
         return await asyncio.shield(self._mean[1])
+
+    def cosines(self) -> dict[str, float]:
+        """Member -> cosine of its parts with the means of mine without them."""
+        return {str(peer): seen.cosine for peer, seen in self._seen.items()}
+
+    def _encoded(self, number: int, mean: torch.Tensor) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
+        """The mean of a part of mine, encoded; another one where some members' parts are far from it."""
+        come = self._come.pop(number)
+        peers = self.sender_peer_ids
+        weights = [self._standing[peer].weight for peer in peers]
+        made = combine([come[k] for k in range(len(peers))], weights, self._out)
+        for peer, kept, agreement in zip(peers, made.kept, made.agreements, strict=True):
+            self._seen[peer].add(kept, agreement)
+        return self._codec.as_sent(mean if made.value is None else made.value)
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int

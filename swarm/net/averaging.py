@@ -38,6 +38,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
 from swarm.core import shares
+from swarm.core.opposition import Opposition
 from swarm.core.standing import Claim, once
 from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
@@ -150,6 +151,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.set()  # cleared while a group may be about to form
         self._order: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout
+        self._opposition = Opposition()
         self._slower = 1.0
         """Factor of what a round may take: the lines are slower than announced while rounds run out of
         time."""
@@ -265,6 +267,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         runner = Runner(
             claims=claims,
             groups=self._setup.groups,
+            against=self._opposition.against(list(map(str, told))),
             codec=codec,
             p2p=self._p2p,
             servicer_type=type(self),
@@ -283,6 +286,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 await runner.reduce()
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
+        self._opposition.add(runner.cosines())
         return Ended(
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),

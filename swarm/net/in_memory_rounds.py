@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from swarm.config import Averaging
 from swarm.core import shares
+from swarm.core.opposition import Opposition
 from swarm.core.standing import Claim, Standing, Usual, once, standings
 from swarm.net.ports import Average, RoundLost
 from swarm.types import PeerId
@@ -64,9 +65,17 @@ class Seat:
 
 
 class Meeting:
-    def __init__(self, links: Links, dials: Dials, settings: Averaging, groups: int, values: int) -> None:
+    def __init__(
+        self,
+        links: Links,
+        dials: Dials,
+        settings: Averaging,
+        groups: int,
+        values: int,
+        opposition: Opposition,
+    ) -> None:
         self._links, self._dials = links, dials
-        self._settings = settings
+        self._settings, self._opposition = settings, opposition
         self._values = values
         self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
@@ -170,11 +179,11 @@ class Meeting:
             return
         claims = once([seat.claim for seat in seats], [seat.marks for seat in seats])
         judged, reduced = standings(claims, self._groups), self._reduced()
-        _average(seats, judged)
+        shares = _average(seats, judged, self._opposition)
         self._end()
         now = asyncio.get_running_loop().time()
         members = frozenset(seat.peer for seat in seats)
-        scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
+        scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}
         marks = {seat.peer: seat.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0}
         for seat in seats:
             mine = reduced[seat.peer]
@@ -204,6 +213,8 @@ class Meetings:
         has."""
         self._links, self._dials = links, dials
         self._settings, self._groups, self._values = settings, groups, values
+        self._opposition = Opposition()
+        """Of all members: one result is made for all."""
         self._meetings: dict[tuple[int, str], list[Meeting]] = {}
         """Version and weights -> meetings."""
 
@@ -247,7 +258,9 @@ class Meetings:
             if meeting.fits(seat):
                 break
         else:
-            meeting = Meeting(self._links, self._dials, self._settings, self._groups, self._values)
+            meeting = Meeting(
+                self._links, self._dials, self._settings, self._groups, self._values, self._opposition
+            )
             meetings.append(meeting)
         meeting.take(seat)
         return meeting
@@ -264,15 +277,25 @@ def _shapes(seat: Seat) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in seat.tensors]
 
 
-def _average(seats: list[Seat], judged: list[Standing]) -> None:
+def _average(seats: list[Seat], judged: list[Standing], opposition: Opposition) -> list[float]:
     """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
-    ids, so that it is one result for all."""
+    ids, so that it is one result for all; by the clipped mean where some are far from it. Returns what is
+    left of each member's gradient, 1 for one that is not to be named."""
     import torch
 
-    total = sum(one.weight for one in judged)
+    from swarm.net.clipping import Seen, combine
+
+    total, seen = sum(one.weight for one in judged), [Seen() for _ in seats]
+    against = opposition.against([seat.peer for seat in seats])
+    out = [k for k, seat in enumerate(seats) if seat.peer in against]
     for k in range(len(seats[0].tensors)):
-        mean = torch.zeros_like(seats[0].tensors[k], dtype=torch.float32)
+        parts = [seat.tensors[k].float() * one.share for seat, one in zip(seats, judged, strict=True)]
+        made = combine(parts, [one.weight for one in judged], out)
+        mean = torch.zeros_like(parts[0])
         for seat, one in zip(seats, judged, strict=True):
             mean.add_(seat.tensors[k].to(torch.float32), alpha=one.weight * one.share / total)
-        for seat in seats:
-            seat.tensors[k].copy_(mean)
+        for seat, its, kept, agreement in zip(seats, seen, made.kept, made.agreements, strict=True):
+            its.add(kept, agreement)
+            seat.tensors[k].copy_(mean if made.value is None else made.value)
+    opposition.add({seat.peer: its.cosine for seat, its in zip(seats, seen, strict=True)})
+    return [one.share * its.share for one, its in zip(judged, seen, strict=True)]

@@ -1,0 +1,52 @@
+"""Whose gradients point away from those of the others, round after round.
+
+    cosine of a member's gradient with the mean without it, each round -> who is left out
+
+Gradients of honest learners are of one policy and of tasks of one kind: their noise is independent, so that
+a cosine is above 0 on average, and near 0 at the worst, however noisy a single one is. One that turns its
+gradient around is below 0 by as much. A member whose mean is SURE standard errors below 0 is left out until
+it is not any more: it goes on being compared. A minority is left out, never half. Not handled: whoever agrees
+with the others in most rounds and opposes them in few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Mapping
+
+ROUNDS = 64
+"""Rounds that count: where noise is four times what is learnt, as in a simulated run of four learners with
+four groups each, cosines are 0.06 and -0.04 with a spread of 0.07, and 64 rounds tell them apart."""
+
+LEAST = 8
+"""Rounds before anybody is left out: enough for a spread."""
+
+SURE = 4.0
+"""Standard errors: an honest member whose cosines are 0 on average is left out in 3 of 100,000 windows."""
+
+
+class Opposition:
+    """The last rounds of each member, as one of them saw them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[float]] = {}
+
+    def add(self, cosines: Mapping[str, float]) -> None:
+        """Add one round. Whoever was not in it keeps what was seen of it, as long as it comes back."""
+        for peer, cosine in cosines.items():
+            self._seen.setdefault(peer, deque(maxlen=ROUNDS)).append(cosine)
+        for peer in [peer for peer in self._seen if peer not in cosines][: max(0, len(self._seen) - ROUNDS)]:
+            del self._seen[peer]
+
+    def against(self, members: Collection[str]) -> Collection[str]:
+        """Those of a round's members that are left out."""
+        found = [peer for peer in members if _is_sure(self._seen.get(peer, ()))]
+        return found if 2 * len(found) < len(members) else ()
+
+
+def _is_sure(cosines: Collection[float]) -> bool:
+    if (count := len(cosines)) < LEAST:
+        return False
+    mean = sum(cosines) / count
+    return mean < -SURE * math.sqrt(sum((one - mean) ** 2 for one in cosines) / (count - 1) / count)

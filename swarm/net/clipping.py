@@ -1,0 +1,69 @@
+"""The clipped mean of members' tensors (swarm.core.clipping), and who was far from it or against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import torch
+
+from swarm.core.clipping import Agreement, agreements, clipped
+from swarm.net.norm import norm
+
+NAMED = 0.25
+"""A member is named whose distances from the means were cut to less than this. Honest gradients of one norm
+keep all, one of three times the norm of the others a third; four times the opposite of one keeps a sixth."""
+
+
+class Mean(NamedTuple):
+    """What members' parts make together."""
+
+    value: torch.Tensor | None
+    """Float32; None where it is their weighted mean."""
+    kept: list[float]
+    """See swarm.core.clipping.Clipped."""
+    agreements: list[Agreement]
+
+
+def combine(parts: Sequence[torch.Tensor], weights: Sequence[float], out: Collection[int] = ()) -> Mean:
+    """The clipped mean of float32 tensors of one shape, without the members `out`."""
+    products = _products(parts)
+    judged = clipped(products, weights, out)
+    value = None
+    if not judged.is_mean:
+        value = torch.zeros_like(parts[0])
+        for part, factor in zip(parts, judged.factors, strict=True):
+            value.add_(part, alpha=factor)
+    return Mean(value, judged.kept, agreements(products, judged.factors))
+
+
+def _products(parts: Sequence[torch.Tensor]) -> list[list[float]]:
+    # The squares of large gradients do not fit float32.
+    largest = max(map(norm, parts)) or 1.0
+    rows = torch.stack([part.reshape(-1) for part in parts]).div_(largest)
+    return [[product * largest**2 for product in row] for row in (rows @ rows.T).tolist()]
+
+
+class Seen:
+    """What the parts of a round told of one member."""
+
+    def __init__(self) -> None:
+        self._kept, self._agreement = 0.0, Agreement()
+
+    def add(self, kept: float, agreement: Agreement) -> None:
+        """Add a part, whose distance from the mean was cut to `kept`."""
+        self._kept += kept**2 * agreement.mine
+        self._agreement = self._agreement.and_of(agreement)
+
+    @property
+    def cosine(self) -> float:
+        """Of its parts with the means without them."""
+        return self._agreement.cosine
+
+    @property
+    def share(self) -> float:
+        """1 for a member that is not to be named."""
+        whole = self._agreement.mine
+        share = math.sqrt(self._kept / whole) if whole else 1.0
+        return share if share < NAMED else 1.0

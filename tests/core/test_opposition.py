@@ -1,0 +1,50 @@
+"""Who is left out of rounds for opposing the others."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from swarm.core.opposition import LEAST, Opposition
+
+MEMBERS = ("a", "b", "c", "liar")
+
+
+def rounds(count: int, agree: float, spread: float, seed: int = 1) -> tuple[Opposition, int | None]:
+    """Rounds in which the last member has the opposite of a cosine, and after how many of them it was left
+    out."""
+    seen, rng, out = Opposition(), Random(seed), None
+    for k in range(count):
+        cosines = {peer: rng.gauss(agree, spread) for peer in MEMBERS[:-1]}
+        seen.add({**cosines, "liar": rng.gauss(-agree, spread)})
+        found = seen.against(MEMBERS)
+        assert set(found) <= {"liar"}
+        out = out or (k + 1 if found else None)
+    return seen, out
+
+
+@pytest.mark.parametrize(("agree", "spread", "most"), [(0.6, 0.05, LEAST), (0.05, 0.07, 64)])
+def test_one_that_opposes_the_others_is_left_out_the_sooner_the_clearer(
+    agree: float, spread: float, most: int
+) -> None:
+    for seed in range(3):
+        seen, out = rounds(100, agree, spread, seed)
+        assert out is not None and LEAST <= out <= most and list(seen.against(MEMBERS)) == ["liar"]
+
+
+def test_honest_members_whose_gradients_are_noise_are_not_left_out() -> None:
+    for seed in range(8):
+        assert rounds(200, 0.0, 0.1, seed)[1] is None
+
+
+def test_one_that_agrees_again_is_back() -> None:
+    seen, _ = rounds(64, 0.6, 0.05)
+    for _ in range(64):
+        seen.add(dict.fromkeys(MEMBERS, 0.5))
+    assert not seen.against(MEMBERS)
+
+
+def test_half_of_the_members_are_never_left_out() -> None:
+    seen, _ = rounds(64, 0.6, 0.05)
+    assert seen.against(("a", "b", "liar")) and not seen.against(("a", "liar"))
