@@ -65,7 +65,8 @@ class ReleaseDoubts:
             return True  # nobody is in the majority, or I was away
         if await self._lines.fork((mine.version, mine.weights), release) is not None:
             return True
-        releases.refuse(release)
+        releases.candidates.disbelieve(release)
+        releases.move()
         self._tell(release, f"nobody shows how its parent {release.parent[:12]} was made")
         return False
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -99,9 +100,13 @@ class Releases:
         self._by_weights: dict[Digest, list[Release]] = {}
         """Weights -> the announcements of these: a peer looks for a way among them at each release."""
         self._keep, self._patience, self._ceiling = keep, patience, ceiling
+        self._disbelieved: OrderedDict[Release, None] = OrderedDict()
+        """Announcements that are never candidates again, the last ones."""
         self.doubted = False
         """A release was left out since this was set to False: its version was not believed."""
         self._candidates: dict[tuple[int, Digest, int], Candidate] = {}
+        self._same: dict[tuple[int, Digest], list[Candidate]] = {}
+        """Version and weights -> the candidates of these, one for each size."""
         self._ranked: list[Candidate] = []
         """The candidates, the best one last: a peer asks often for those above its own release, and mostly
         there is none."""
@@ -129,8 +134,7 @@ class Releases:
 
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best release with these weights that is usable."""
-        same = (self._candidates.get(_key(release)) for release in self.known(version, weights))
-        found = [one for one in same if one is not None and not one.unusable]
+        found = [one for one in self._same.get((version, weights), ()) if not one.unusable]
         return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
     def by_weights(self) -> Mapping[Digest, Sequence[Release]]:
@@ -150,6 +154,8 @@ class Releases:
         self._heard[release] = sealed
         if len(self._heard) > ANNOUNCEMENTS * self._keep:
             self._forget_oldest()
+        if release in self._disbelieved:
+            return False
         one = self._candidates.get(_key(release))
         if one is not None and one.rank >= rank(release):
             one.not_before = -math.inf
@@ -161,6 +167,20 @@ class Releases:
             one.release, one.rank, one.sealed = release, rank(release), sealed
         self._add(one)
         return _key(release) in self._candidates
+
+    def disbelieve(self, release: Release) -> None:
+        """Record that this announcement is false; others of these weights are candidates as before."""
+        self._disbelieved[release] = None
+        if len(self._disbelieved) > ANNOUNCEMENTS * self._keep:
+            self._disbelieved.popitem(last=False)
+        one = self._candidates.get(_key(release))
+        if one is None or one.release != release:
+            return
+        self._forget(one)
+        for other in self.known(release.version, release.weights):
+            self.hear(other, self._heard[other])
+        if one.held and (left := self._candidates.get(_key(release))) is not None:
+            left.held = True
 
     def found(self, version: int, weights: Digest) -> bool:
         """A peer says that it holds this release: try it again at once. False where no try of it is put
@@ -265,6 +285,7 @@ class Releases:
         if publisher not in self._of and len(self._of) == PUBLISHERS:
             self._forget(*self._least())
         self._candidates[_key(one.release)] = one
+        self._same.setdefault(_key(one.release)[:2], []).append(one)
         if one.failures:
             self._missed[_key(one.release)] = one
         # Of equal ones the first announced is the better one.
@@ -299,6 +320,10 @@ class Releases:
         for one in gone:
             publisher = one.release.publisher
             del self._candidates[_key(one.release)]
+            same = self._same[_key(one.release)[:2]]
+            same.remove(one)
+            if not same:
+                del self._same[_key(one.release)[:2]]
             self._missed.pop(_key(one.release), None)
             self._ranked.remove(one)
             self._of[publisher].remove(one)

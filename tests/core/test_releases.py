@@ -432,3 +432,19 @@ def test_a_release_above_the_ceiling_is_neither_wanted_nor_named_until_it_is_bel
     assert heard.held_beside(low) is None and heard.known(1005, high.weights) == [high]
     ceiling = 1005.0
     assert heard.held == high == heard.wanted((5,), 0.0)
+
+
+def test_a_false_announcement_takes_nothing_from_an_honest_one_of_the_same_weights() -> None:
+    heard = Releases()
+    honest, false = release(version=5), release(version=5, parent=B, groups=10**6, publisher=PeerId("liar"))
+    for first, second in ((honest, false), (false, honest)):
+        heard = Releases()
+        heard.hear(first)
+        heard.hold(first)
+        heard.hear(second)
+        assert heard.awaited((), 0.0) == false
+        heard.disbelieve(false)
+        assert heard.awaited((), 0.0) == heard.held == honest
+        assert not heard.hear(false) and heard.awaited((), 0.0) == honest
+    heard.disbelieve(honest)
+    assert heard.awaited((), 0.0) is None
