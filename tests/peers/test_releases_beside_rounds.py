@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,11 @@ def packing(*faults: Fault, minutes: float = 1.5) -> Scenario:
     return msgspec.structs.replace(plain, prices=plain.prices | prices)
 
 
+@cache
+def undisturbed() -> Told:
+    return Told(packing())
+
+
 def busy(told: Told, learner: str, since: float) -> float:
     """Share of its time that a learner computes."""
     steps = told.of(Trained, learner, since=since)
@@ -48,14 +54,14 @@ def flip_bits(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_learners_compute_while_their_version_is_packed_and_published() -> None:
-    told = Told(packing())
+    told = undisturbed()
     assert not told.of(Snapped) and {event.members for event in told.of(Trained)} == {2}
     # 2 s of learning in 4 s where a version is announced before its gradient begins
     assert all(busy(told, learner, since=20) > 0.7 for learner in ("learner-0", "learner-1"))
 
 
 def test_a_gradient_is_averaged_only_once_its_version_is_released() -> None:
-    told = Told(packing())
+    told = undisturbed()
     released = {event.release.version: event.at for event in told.of(Released)}
     began = {event.version: event.at for event in told.of(Moved, "learner") if event.state == "learning"}
     early = [version for version in released if version in began and began[version] < released[version]]
