@@ -117,6 +117,15 @@ def test_a_script_that_failed_once_does_not_fail(script: Plan) -> None:
     assert not try_plan(script).failures
 
 
+DELIVERED_AGAIN = 507
+"""A sampler's groups are at a learner, both die, and it delivers them to another one: both bring them to one
+list."""
+
+
+def test_groups_that_two_learners_bring_to_one_list_are_trained_once() -> None:
+    assert not failed(try_plan(nemesis.plan(DELIVERED_AGAIN)))
+
+
 # --- it has teeth -------------------------------------------------------------------------------------------
 
 
