@@ -96,13 +96,12 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
 
 def largest_mean_norm(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
     """The largest norm that the mean can have: all gradients have the same direction and use their whole
-    allowance."""
-    total = sum(one.weight for one in judged)
-    return (
-        SLACK
-        * sum(one.weight * one.share * claim.norm for claim, one in zip(claims, judged, strict=True))
-        / total
-    )
+    allowance. The clipped mean of three and more has parts of one member here, and there of another."""
+    norms = [one.share * claim.norm for claim, one in zip(claims, judged, strict=True)]
+    if len(claims) > 2:
+        return SLACK * math.hypot(*norms)
+    weights = [one.weight for one in judged]
+    return SLACK * sum(map(float.__mul__, map(float, weights), norms)) / sum(weights)
 
 
 def _measured(norms: Iterable[float]) -> list[float]:

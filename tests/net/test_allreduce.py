@@ -135,6 +135,12 @@ def test_one_far_gradient_counts_for_little_and_is_named_by_all():
         assert runner.scaled() == {str(runner.ordered_peer_ids[2]): pytest.approx(5e-6, rel=0.02)}
 
 
+def test_two_that_agree_whole_make_the_mean_of_all_members():
+    one, _ = draws(2)
+    mean = the_one(reduced([one, one.clone(), -1000 * one]))
+    torch.testing.assert_close(mean, one, rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("times", [-4.0, 4.5])
 def test_one_within_the_usual_norms_that_is_far_from_the_others_turns_no_mean_and_is_named_by_all(times):
     tensors = [tensor + common for tensor, common in zip(draws(5)[:4], [draws(5)[4]] * 4, strict=True)]
