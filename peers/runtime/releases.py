@@ -212,6 +212,9 @@ class ReleaseExchange:
                     f"{path} is damaged: its release is left out until a peer that holds it announces it"
                 )
                 path.unlink(missing_ok=True)
+        for release in self.announced():
+            if self._is_here(release):  # it was believed when it was kept
+                self.hold(release)
 
     async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, Weights] | None:
         """A release that ranks above `above`, and its weights: the best that can be had. None when none can
@@ -222,9 +225,8 @@ class ReleaseExchange:
         host = self._host
         self._note_given_up()
         self.lacks = self.candidates.lacking(above, host.now())
-        if (wanted := self.candidates.wanted(above, host.now())) is None or not await self.doubts.leads_on(
-            wanted
-        ):
+        wanted = self.candidates.wanted(above, host.now())
+        if wanted is None or not await self.doubts.leads_on(wanted):
             return None
         try:
             weights = await self.fetch(wanted)

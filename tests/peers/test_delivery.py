@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from nouns import beat
+from nouns import beat, release
 from still_host import RUN, still_host
 from test_roles_swarm import Told, scenario
 
@@ -214,6 +214,8 @@ def test_a_learner_that_takes_groups_again_gets_all_that_wait() -> None:
 def test_a_group_that_grew_too_old_while_it_waited_is_sent_to_nobody() -> None:
     async def play(site: Site) -> None:
         await site.learner(NEAR, refuses)
+        site.host.releases.candidates.hear(release(version=1), b"")
+        site.host.releases.candidates.hold(release(version=1))
         await site.sampler._deliver(group_of(1))
         assert max(when for _, _, when in site.sent) <= 5.0 < site.host.now() - EPOCH
         assert site.host.status.refused == 1
