@@ -178,9 +178,9 @@ def by_id(peers):
 def test_a_member_that_comes_late_is_met_whatever_its_id(trio):
     for late in range(3):
         version, peers = next(versions), by_id(trio)
-        for peer in peers:
-            if peer is not peers[late]:
-                peer.begin(version, peers, 2.0)
+        early = [peer for peer in peers if peer is not peers[late]]
+        for peer, value in zip(early, (1.0, 3.0), strict=True):
+            peer.begin(version, peers, value)
         time.sleep(SETTINGS["match"] / 2)
         peers[late].begin(version, peers, 5.0)
         assert_averaged([peer.hear() for peer in peers], peers, 3.0)
