@@ -1,0 +1,53 @@
+"""A peer whose clock differs from the others' says so, by how much and what to do."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from nouns import beat
+from still_host import still_host
+
+from peers.runtime.clock_check import ClockCheck
+from peers.runtime.host import Host
+from swarm import events
+from swarm.config import DelayLaw
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import PeerId
+
+
+def hear(host: Host, off: float, seqs: range) -> None:
+    """Heartbeats of three others; my clock is `off` seconds ahead of theirs."""
+    for seq in seqs:
+        for peer in map(PeerId, ("learner-0", "learner-1", "seed-0")):
+            host.roster.hear(peer, beat(name=peer, seq=seq, at=host.now() - off), host.now())
+
+
+@pytest.mark.parametrize(("off", "where"), [(3600.0, "3600 s ahead of"), (-90.0, "90 s behind")])
+def test_a_wrong_clock_is_told_once_and_again_when_it_is_right_and_wrong_again(
+    off: float, where: str
+) -> None:
+    async def main() -> list[str]:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.01), 1e9, Random(1))
+        async with MemoryNetwork(Random(2), links) as network:
+            host, told = still_host(network, "sampler-0", Role.SAMPLER), []
+            host.bus.add(lambda event: told.append(event.text) if isinstance(event, events.Noted) else None)
+            check = ClockCheck(host)
+            for now_off, seqs in (
+                (0.0, range(1, 9)),
+                (off, range(9, 20)),
+                (0.0, range(20, 30)),
+                (off, range(30, 40)),
+            ):
+                hear(host, now_off, seqs)
+                check.look()
+                check.look()
+            return told
+
+    told = run(main())
+    assert len(told) == 2
+    assert all(f"the clock of this machine is {where} the other peers'" in text for text in told)
+    assert all("set-ntp true" in text for text in told)
