@@ -384,7 +384,7 @@ class PartRow(NamedTuple):
 PARTS: Mapping[str, PartRow] = {
     Part.P2PD: PartRow("libp2p's daemon died or hangs"),
     Part.DHT: PartRow("the board's process died or hangs"),
-    Part.NETWORK: PartRow("no peer is connected any more"),
+    Part.NETWORK: PartRow("no peer is connected any more", "is out of reach, or the last one here left"),
     Part.GOSSIP: PartRow("connected peers do not listen to what is published", "is not heard"),
     Part.MAIL: PartRow("a handler failed: a bug of ours", momentary=True),
     Part.AVERAGER: PartRow("the averager's process died or missed its deadline"),

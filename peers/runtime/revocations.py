@@ -148,7 +148,7 @@ class RevocationExchange:
         more = len(revocations.peers) - NAMED
         named = [*revocations.peers[-NAMED:], *([f"{more} more"] if more > 0 else [])]
         invites = sum(bool(one.invite) for one in revocations.list.entries)
-        told = [", ".join(named)] * bool(named) + [f"{invites} invites"] * bool(invites)
+        told = [", ".join(named)] * bool(named) + [f"{invites} invite{'s' * (invites > 1)}"] * bool(invites)
         text = f"the run's owner has revoked {' and '.join(told) or 'nobody'}"
         host.emit(events.Noted, level="warning", text=text)
         if revocations.why(host.ports.me, host.frames.membership) is not None and not self.refused:
