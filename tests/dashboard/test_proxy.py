@@ -129,7 +129,13 @@ async def works_in_whole(context: BrowserContext, url: str, feed: Feed) -> None:
     assert complaints == []
 
 
-@pytest.mark.parametrize("strips", [True, False], ids=["takes the path off", "keeps the path"])
+@pytest.mark.parametrize(
+    "strips",
+    [
+        pytest.param(True, id="takes the path off"),
+        pytest.param(False, id="keeps the path", marks=pytest.mark.slow),
+    ],
+)
 def test_a_page_under_a_path_works_in_whole(play: Play, strips: bool) -> None:
     async def scene(chromium: Browser) -> None:
         async with proxied(strips) as (url, feed):

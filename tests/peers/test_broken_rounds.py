@@ -149,6 +149,7 @@ def test_so_it_is_when_heartbeats_overtake_the_release_that_they_tell_of(
     assert max(event.version for event in told.of(Trained)) > 12
 
 
+@pytest.mark.slow
 def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

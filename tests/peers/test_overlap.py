@@ -111,6 +111,7 @@ def test_the_groups_of_both_gradients_come_back_when_a_release_overtakes_them(
     assert_all_groups_are_somewhere(told)
 
 
+@pytest.mark.slow
 def test_a_policy_that_is_lost_with_a_gradient_is_fetched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

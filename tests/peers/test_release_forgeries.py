@@ -364,6 +364,7 @@ def test_releases_of_another_type_or_shape_are_left_aside_by_all(monkeypatch: py
     assert len(steps(told, since=55.0)) > 5 and max(event.version for event in steps(told, since=0.0)) < 1000
 
 
+@pytest.mark.slow
 def test_a_ladder_of_twenty_thousand_releases_is_remembered_within_a_bound() -> None:
     async def promise(swarm: Swarm) -> None:
         scene = scene_of(swarm)

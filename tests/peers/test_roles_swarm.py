@@ -223,6 +223,7 @@ def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(
     assert bool(told.of(Snapped, since=20)) is not twins and not told.of(CaughtUp, since=20)
 
 
+@pytest.mark.slow
 def test_a_swarm_that_was_cut_in_two_ends_at_one_release() -> None:
     sides = (("learner-0", "sampler-0"), ("learner-1", "sampler-1", "sampler-2", "seed-0"))
     faults = [Fault(at=40, fault="partition", between=sides), Fault(at=80, fault="repair", between=sides)]
