@@ -69,7 +69,8 @@ def test_a_restarted_learner_releases_its_version_as_it_was_made(tmp_path: Path)
     assert (release.version, release.learners, release.groups) == (step.version, 1, step.groups)
 
 
-@pytest.mark.parametrize("seed", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 5))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3, 5])
 def test_no_group_is_lost_or_doubled_over_ten_kills(seed: int, tmp_path: Path) -> None:
     times = [25.0 + 7.3 * k + 0.37 * seed for k in range(10)]
     faults = bounces(*((f"learner-{(k + seed) % 2}", at) for k, at in enumerate(times)), down=1.0 + seed / 4)

@@ -130,6 +130,7 @@ def test_the_others_go_on_when_the_leader_of_the_lists_dies() -> None:
     assert all(len(weights) == 1 for weights in told.releases(since=60).values())
 
 
+@pytest.mark.slow
 def test_a_leader_that_dies_between_contributions_and_list_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -260,7 +261,10 @@ def test_a_contribution_that_is_none_is_left_out_and_its_learner_named(
     assert ("learner-0", "learner-1") in lists
 
 
-@pytest.mark.parametrize("counts", [True, False], ids=["counts", "does not count"])
+@pytest.mark.parametrize(
+    "counts",
+    [pytest.param(True, id="counts", marks=pytest.mark.slow), pytest.param(False, id="does not count")],
+)
 def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
     monkeypatch: pytest.MonkeyPatch, counts: bool
 ) -> None:
