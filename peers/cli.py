@@ -170,9 +170,7 @@ def _add_running(commands: Any) -> None:
         default=None,
         help="instead of the scenario's; the same seed gives the same journal",
     )
-    it.add_argument(
-        "--out", type=Path, default=None, metavar="DIR", help="where the journal and the report are kept"
-    )
+    it.add_argument("--out", type=Path, default=None, metavar="FILE", help="where the journal is kept")
 
 
 def _add_reading(commands: Any) -> None:

@@ -202,6 +202,8 @@ def revoke(args: argparse.Namespace) -> int:
 def simulate(args: argparse.Namespace) -> int:
     if (args.scenario is None) is (args.nemesis is None):
         raise WrongUsage("name a scenario, such as quick, or --nemesis SEED: one of them")
+    if args.out is not None and args.out.is_dir():
+        raise WrongUsage(f"--out {args.out} is a folder: name the journal's file")
     if args.nemesis is not None:
         from peers.studies import nemesis
 

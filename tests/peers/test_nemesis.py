@@ -4,11 +4,13 @@ is broken again."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peers import cli
+from peers.errors import WrongUsage
 from peers.roles.own_release import OwnRelease
 from peers.roles.sampler import Sampler
 from peers.runtime.releases import ReleaseExchange
@@ -249,3 +251,8 @@ def test_swarm_sim_says_what_it_tried(capsys: pytest.CaptureFixture[str]) -> Non
     assert "seed 3: 1 seed" in capsys.readouterr().out
     assert cli.run(["bench", "nemesis", "-n", "2"]) == 0
     assert "trials with a broken promise                         0" in capsys.readouterr().out
+
+
+def test_a_folder_as_journal_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(WrongUsage, match="is a folder: name the journal's file"):
+        cli.run(["sim", "--nemesis", "3", "--out", str(tmp_path)])
