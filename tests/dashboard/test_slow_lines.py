@@ -140,6 +140,7 @@ def test_the_page_says_what_a_peer_gives_of_its_line(play: Play) -> None:
             await expect(page.locator(DRAWER)).to_contain_text(
                 "It gives releases and rounds 15 Mbit/s up and 80 Mbit/s down of its line; groups go first."
             )
+            await expect(page.locator(DRAWER)).to_be_visible()  # its text is there before it opens
             await page.keyboard.press("Escape")
             await row(page, SAMPLERS[2]).get_by_role("button").click()
             await expect(page.locator(DRAWER)).to_contain_text(re.compile("It sets no limit"))
