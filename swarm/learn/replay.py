@@ -66,8 +66,10 @@ class ModelReplay:
     def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
         group = prompt, rows, self._temperature, seed
         if len(self._usual) < CALIBRATED:
-            self._usual.append(otherwise(self._policy, *group))
-        found = replay(self._policy, *group)
+            found, usual = replay_both(self._policy, *group)
+            self._usual.append(usual)
+        else:
+            found = replay(self._policy, *group)
         wrong = np.concatenate([self._ended_otherwise(row) for row in rows])
         return Replayed(np.where(wrong, np.float32(np.inf), found.margins), found.logprobs)
 
@@ -83,14 +85,14 @@ def replay(
     policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
 ) -> Replayed:
     """Of the G completions `rows` (token ids) of the group that was drawn with this seed, (sum T_i,)."""
-    return _of_tokens(policy, prompt, rows, temperature, seed, _ids(rows))
+    return _of_tokens(policy, prompt, rows, temperature, seed, [_ids(rows)])[0]
 
 
-def otherwise(
+def replay_both(
     policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
-) -> Replayed:
-    """The replay of the tokens that another precision would draw, each after the same text; instead of
-    log-probabilities, by how much that precision has other ones for the tokens of `rows`."""
+) -> tuple[Replayed, Replayed]:
+    """The replay, and that of the tokens that another precision would draw, each after the same text; instead
+    of log-probabilities it has by how much that precision has other ones for the tokens of `rows`."""
     weight = next(policy.module.parameters())
     dtype = torch.bfloat16 if weight.dtype == torch.float32 else torch.float16
     chosen, drawn, claims = _ids(rows), list[Tensor](), list[Tensor]()
@@ -98,9 +100,8 @@ def otherwise(
         for part, logp, scores in _scores(policy, prompt, rows, temperature, seed):
             drawn.append(scores.argmax(-1).cpu())
             claims.append(logp.gather(1, chosen[part, None].to(logp.device))[:, 0].cpu())
-    found = _of_tokens(policy, prompt, rows, temperature, seed, torch.cat(drawn))
-    mine = replay(policy, prompt, rows, temperature, seed).logprobs
-    return Replayed(found.margins, np.abs(torch.cat(claims).float().numpy() - mine))
+    found, usual = _of_tokens(policy, prompt, rows, temperature, seed, [chosen, torch.cat(drawn)])
+    return found, Replayed(usual.margins, np.abs(torch.cat(claims).float().numpy() - found.logprobs))
 
 
 def _of_tokens(
@@ -109,15 +110,20 @@ def _of_tokens(
     rows: Sequence[Sequence[int]],
     temperature: float,
     seed: int,
-    chosen: Tensor,
-) -> Replayed:
-    """The replay of other tokens (sum T_i,) at the same places, each after the text of `rows`."""
-    margins, logprobs = list[NDArray[np.float32]](), list[NDArray[np.float32]]()
+    choices: Sequence[Tensor],
+) -> list[Replayed]:
+    """In one forward pass, the replay of each choice of tokens (sum T_i,) at the places of `rows`, each token
+    after their text."""
+    margins = [list[NDArray[np.float32]]() for _ in choices]
+    logprobs = [list[NDArray[np.float32]]() for _ in choices]
     for part, logp, scores in _scores(policy, prompt, rows, temperature, seed):
-        tokens = chosen[part, None].to(logp.device)
-        margins.append((scores.max(-1).values - scores.gather(1, tokens)[:, 0]).cpu().numpy())
-        logprobs.append(logp.gather(1, tokens)[:, 0].cpu().numpy())
-    return Replayed(np.concatenate(margins), np.concatenate(logprobs))
+        best = scores.max(-1).values
+        for k, chosen in enumerate(choices):
+            tokens = chosen[part, None].to(logp.device)
+            margins[k].append((best - scores.gather(1, tokens)[:, 0]).cpu().numpy())
+            logprobs[k].append(logp.gather(1, tokens)[:, 0].cpu().numpy())
+    both = zip(margins, logprobs, strict=True)
+    return [Replayed(np.concatenate(one), np.concatenate(other)) for one, other in both]
 
 
 def _scores(
