@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median_low
 
+from swarm.core.clipping import CROWD
 from swarm.core.deliveries import pause
 from swarm.limits import RECORD_SECONDS
 from swarm.protocol import RESTING, ROLES, Phase, Role
@@ -63,9 +64,6 @@ GHOST = RECORD_SECONDS + CLOCK
 later is gone, or has a wrong clock: then the next heartbeat is as late."""
 
 NOBODY = PeerId("")
-
-CROWD = 3
-"""Learners from which one that lies is fewer than half of them."""
 
 ELSEWHERE = (*RESTING, Phase.CATCHING_UP, Phase.FALLING_IN)
 """Phases of a learner whose version says nothing of what the others have."""

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
+from swarm.core.clipping import CROWD
 from swarm.core.trained import marks_of
 
 FAR = 5.0
@@ -84,7 +85,7 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
     weights = [claim.weight for claim in claims if claim.weight > 0]
     share = math.ceil(groups / max(1, len(weights)))
     # Of more than two, one that lies would take what the others left: half of a batch and more.
-    spare = groups - sum(weights) if len(weights) <= 2 else -math.inf
+    spare = groups - sum(weights) if len(weights) < CROWD else -math.inf
     return [
         Standing(
             weight=min(claim.weight, max(share, spare + claim.weight)),
@@ -98,7 +99,7 @@ def largest_mean_norm(claims: Sequence[Claim], judged: Sequence[Standing]) -> fl
     """The largest norm that the mean can have: all gradients have the same direction and use their whole
     allowance. The clipped mean of three and more has parts of one member here, and there of another."""
     norms = [one.share * claim.norm for claim, one in zip(claims, judged, strict=True)]
-    if len(claims) > 2:
+    if len(claims) >= CROWD:
         return SLACK * math.hypot(*norms)
     weights = [one.weight for one in judged]
     return SLACK * sum(map(float.__mul__, map(float, weights), norms)) / sum(weights)
