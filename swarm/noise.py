@@ -50,7 +50,7 @@ class GroupNoise:
     ) -> None:
         self._seeds = [seed % (1 << 64) for seed in seeds]
         self._size, self._vocabulary, self._device = size, vocabulary, device
-        self._blocks = -(-vocabulary // WORDS)
+        self._blocks = _blocks(vocabulary)
         self._keys = torch.tensor([_signed(seed) for seed in self._seeds], device=device)
         self._positions = min(positions, AT_ONCE // (self._blocks * WORDS * size))
         """That one call makes of a whole group on a CPU; 0: each row has a call of its own."""
@@ -83,7 +83,7 @@ def at_places(
     """(N, V) float32 at N places: a group's seed, a completion, a position, in groups of `size`."""
     if device.type == "cpu":
         return gumbel(torch.from_numpy(of_rows(places, size, vocabulary)))
-    blocks = -(-vocabulary // WORDS)
+    blocks = _blocks(vocabulary)
     keys = torch.tensor([_signed(seed % (1 << 64)) for seed, _, _ in places], device=device)
     return _on(keys, torch.tensor([(t * size + g) * blocks for _, g, t in places], device=device), vocabulary)
 
@@ -94,8 +94,8 @@ def _on(keys: Tensor, first: Tensor, vocabulary: int) -> Tensor:
     if keys.device.type == "cuda" and _compiles():
         from swarm import noise_kernel
 
-        return noise_kernel.gumbel_on(keys, first, -(-vocabulary // WORDS), vocabulary)
-    return gumbel(words_on(keys, first, -(-vocabulary // WORDS))[:, :vocabulary])
+        return noise_kernel.gumbel_on(keys, first, _blocks(vocabulary), vocabulary)
+    return gumbel(words_on(keys, first, _blocks(vocabulary))[:, :vocabulary])
 
 
 @cache
@@ -107,16 +107,21 @@ def _compiles() -> bool:
 
 def of_group(seed: int, size: int, vocabulary: int, positions: int, first: int = 0) -> NDArray[np.uint32]:
     """The words (G, T, V) of a whole group at T positions from `first` on."""
-    blocks = -(-vocabulary // WORDS)
+    blocks = _blocks(vocabulary)
     drawn = words(seed % (1 << 64), first * size * blocks, positions * size * blocks)
     return drawn.reshape(positions, size, blocks * WORDS)[..., :vocabulary].swapaxes(0, 1)
 
 
 def of_rows(places: Sequence[tuple[int, int, int]], size: int, vocabulary: int) -> NDArray[np.uint32]:
     """The words (N, V) at N places: a group's seed, a completion, a position."""
-    blocks = -(-vocabulary // WORDS)
+    blocks = _blocks(vocabulary)
     drawn = [words(seed % (1 << 64), (t * size + g) * blocks, blocks) for seed, g, t in places]
     return np.stack(drawn)[:, :vocabulary]
+
+
+def _blocks(vocabulary: int) -> int:
+    """That hold a word for each token."""
+    return -(-vocabulary // WORDS)
 
 
 def gumbel(drawn: Tensor) -> Tensor:

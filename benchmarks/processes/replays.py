@@ -135,7 +135,7 @@ class Sampled:
             yield (
                 prompt,
                 seed,
-                [row.tolist() for row in np.split(group.tokens, np.cumsum(group.lengths)[:-1])],
+                [row.tolist() for row in cut(group)],
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from swarm.types import Verdict
 from swarm.weights import Weights
 
 
-class Cheat(ToyEngine):
+class Cheat(ToyEngine, ABC):
     """Claims the log-probabilities that the version has for its tokens, whatever these are."""
 
     def __init__(self) -> None:
@@ -42,8 +43,9 @@ class Cheat(ToyEngine):
             for prompt, seed, group in drawn
         ]
 
+    @abstractmethod
     def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
-        raise NotImplementedError
+        """(G, letters) tokens instead of these, which it drew."""
 
     def claimed(self, prompt: str, tokens: np.ndarray) -> Completions:
         logp, _ = self.row(prompt)
