@@ -12,9 +12,10 @@ Everything goes through the functions of `os`, one call a step: the tests end a 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from blake3 import blake3
@@ -111,3 +112,23 @@ def _draft(path: Path) -> Iterator[Path]:
         # A failing write names no file, and a person wants to know which disk is full.
         error.filename = error.filename or str(path)
         raise
+
+
+@contextlib.contextmanager
+def adding_lines(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Add lines to a file that its owner alone can read, while no other process does so; each is on the disk
+    when the call returns. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def add(line: bytes) -> None:
+        write_all(file, line + b"\n")
+        os.fsync(file)
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            write_all(file, b"\n")  # after a line that a crash cut off
+        yield add
+    finally:
+        os.close(file)

@@ -9,7 +9,6 @@ register: a word that is missing here works all the same, and a line that cannot
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import msgspec
 
 from peers.build.run_folder import RunFolder
 from swarm import invite as invites
-from swarm.durable import write_all
+from swarm.durable import adding_lines
 from swarm.protocol import Role
 from swarm.types import Struct
 
@@ -39,12 +38,8 @@ def keep(folder: Path, word: str, note: str) -> None:
     path = _list(folder)
     path.parent.mkdir(exist_ok=True)
     line = msgspec.json.encode(_described(word, time.time(), note))
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        write_all(descriptor, line + b"\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with adding_lines(path) as add:
+        add(line)
 
 
 def words(run: RunFolder) -> list[Word]:

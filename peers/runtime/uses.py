@@ -10,16 +10,13 @@ Not guaranteed: two folders with the same owner.key count apart. Not handled her
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from swarm.durable import write_all
+from swarm.durable import adding_lines
 from swarm.net.ports import Refused
 from swarm.run_types import Delegation
 from swarm.types import PeerId, Struct
@@ -41,14 +38,13 @@ class Use(Struct):
 def take(run_folder: Path, invite: Delegation, peer: PeerId, now: float) -> None:
     """Take one of the invite's uses for `peer`, unless it has one. Raises Refused where none is left, and
     OSError."""
-    with _locked(run_folder / USED) as file:
+    with adding_lines(run_folder / USED) as add:
         peers = used(run_folder).get(invite.key.hex(), set())
         if peer in peers:
             return
         if len(peers) >= invite.uses:
             raise Refused(f"{TAKEN} ({invite.uses}): ask for another one")
-        write_all(file, msgspec.json.encode(Use(invite=invite.key.hex(), peer=peer, at=now)) + b"\n")
-        os.fsync(file)
+        add(msgspec.json.encode(Use(invite=invite.key.hex(), peer=peer, at=now)))
 
 
 def used(run_folder: Path) -> dict[str, set[PeerId]]:
@@ -63,17 +59,3 @@ def used(run_folder: Path) -> dict[str, set[PeerId]]:
             use = msgspec.json.decode(line, type=Use)
             found[use.invite].add(use.peer)
     return found
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Append to a file while no other process of this folder does."""
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        size = os.fstat(file).st_size
-        if size and os.pread(file, 1, size - 1) != b"\n":
-            write_all(file, b"\n")  # after a line that a crash cut off
-        yield file
-    finally:
-        os.close(file)
