@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from peers.build import base_model, run_folder
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import DamagedSpec, RunFolder
-from peers.build.showing import REVOKED
 from peers.errors import Refusal, say
 from peers.fit import hardware
 from peers.runtime import manners, members, peer_folder, revocations
@@ -67,7 +66,7 @@ def membership_of(mine: Membership | None, role: Role, run: RunFolder, local: Lo
     first = mine if mine is not None and mine.delegation.role is role else None
     membership = newest_membership(first, role, run, local)
     if run.revocations.why(local.keyring.me, membership) is not None:
-        raise Refusal(REVOKED)
+        raise Refusal(revocations.GONE)
     if needs_membership(role, run.settings.private) and membership is None:
         one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
         raise Refusal(

@@ -20,7 +20,6 @@ from peers.errors import Refusal, Unreached
 from peers.runtime import peer_folder, revocations, uses
 from peers.runtime.peer_folder import MEMBERSHIP
 from swarm import wire
-from swarm.core.revocation import YOU
 from swarm.durable import write_durably
 from swarm.invite import Invite
 from swarm.net.ports import Mail, NetError
@@ -33,8 +32,6 @@ PATIENCE = 5.0
 
 ASKED = 4
 """Peers that are asked, one after the other until one answers: heartbeats tell what these did not."""
-
-REVOKED = f"{YOU}: others take nothing from this peer; ask the owner for an invite"
 
 
 async def shown(
@@ -90,7 +87,7 @@ async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: S
             keys.take(entry.keys, trust.revocations.list.keys)
         revocations.keep(run.path, trust.revocations.sealed, keys.all if keys is not None else b"")
         if mine is not None and trust.revocations.why(mine.peer, mine) is not None:
-            raise Refusal(REVOKED)
+            raise Refusal(revocations.GONE)
         if keys is None or keys.epoch >= trust.revocations.number:
             return
     if keys is not None and keys.epoch < 0:

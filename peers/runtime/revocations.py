@@ -57,6 +57,8 @@ LOOK = 1.0
 NAMED = 8
 """Revoked peers that one sentence names."""
 
+GONE = f"{YOU}: others take nothing from this peer any more; ask the owner for an invite"
+
 
 class RevocationExchange:
     """One peer's: asks others for newer lists and keys, and answers them."""
@@ -152,7 +154,7 @@ class RevocationExchange:
         text = f"the run's owner has revoked {' and '.join(told) or 'nobody'}"
         host.emit(events.Noted, level="warning", text=text)
         if revocations.why(host.ports.me, host.frames.membership) is not None and not self.refused:
-            self.refused = f"{YOU}: others take nothing from this peer any more; ask the owner for an invite"
+            self.refused = GONE
             say(f"swarm: {self.refused}")
             host.leave()
         host.move()
