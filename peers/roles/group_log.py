@@ -4,7 +4,7 @@
 
 A disk that is full, fails or hangs costs the records and nothing else: `keep` says so within WITHIN seconds,
 the fault is an event, and the disk is tried again after PAUSE. Bounded in bytes: beyond the limit the oldest
-segment goes. Not handled here: what records say.
+segment goes. Not handled here: which records there are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TypeVar
 from peers.runtime.host import Host
 from swarm.protocol import Kind
 from swarm.record_log import RecordLog
+from swarm.types import Group, Struct, TrainedStep
 
 T = TypeVar("T")
 
@@ -27,6 +28,23 @@ WITHIN = 2.0
 
 PAUSE = 30.0
 """Seconds without the disk after it failed: a full one is not tried with every group."""
+
+
+class Kept(Struct):
+    """An admitted group as the disk has it."""
+
+    admitted: float
+    rewards: tuple[float, ...]
+    """As the learner computed them."""
+    group: Group
+
+
+class KeptStep(Struct):
+    """A step as the disk has it."""
+
+    step: TrainedStep
+    follows: bool
+    """It goes on from the step before, which made its parent."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from peers.roles.checkpoints import Progress
-from peers.roles.group_log import GroupLog
+from peers.roles.group_log import GroupLog, Kept, KeptStep
 from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
 from peers.runtime.host import Host
 from swarm import events, wire
@@ -39,7 +39,6 @@ from swarm.types import (
     Digest,
     Group,
     PeerId,
-    Struct,
     TrainedQuery,
     TrainedStep,
     TrainedSteps,
@@ -59,23 +58,6 @@ ASKED = 3.0
 TOLD, TOLD_BYTES = 256, FRAME_LIMIT // 2
 """Steps that another learner is told of, at most, and bytes of their marks; a window has 64 versions by
 default."""
-
-
-class Kept(Struct):
-    """An admitted group as the disk has it."""
-
-    admitted: float
-    rewards: tuple[float, ...]
-    """As the learner computed them."""
-    group: Group
-
-
-class KeptStep(Struct):
-    """A step as the disk has it."""
-
-    step: TrainedStep
-    follows: bool
-    """It goes on from the step before, which made its parent."""
 
 
 class TrainedGroups:
@@ -109,8 +91,8 @@ class TrainedGroups:
         """My policy is what my last step made."""
         self._loaded = asyncio.Queue[Policy]()
         """What I loaded, until my groups are where they belong."""
-        self._told = frozenset[Point]()
-        """The line of the last policy whose steps all other learners told me."""
+        self._told: dict[PeerId, frozenset[Point]] = {}
+        """Another learner -> the line of the last policy whose steps it told me."""
         self._unread: list[Kept] = []
         """Groups that the disk had and that no policy was asked about yet."""
         self._trained: set[bytes] = set()
@@ -225,10 +207,32 @@ class TrainedGroups:
         """After each load put my groups where they belong, beside the round, until cancelled: others answer
         while I learn, and wait for no learner that asks."""
         while True:
-            policy = await self._loaded.get()
+            try:
+                async with asyncio.timeout(self._host.config.run.pace.patience):
+                    policy = await self._loaded.get()
+            except TimeoutError:
+                await self._ask_again()
+                continue
             if self._loaded.empty():  # else there is a later one
+                await self._hear(policy)
                 await self._place_groups(policy)
             self._loaded.task_done()
+
+    async def _ask_again(self) -> None:
+        """Ask learners that were away when I loaded what only they can know: whether a step of mine is in my
+        policy."""
+        policy = self._at_rest()
+        if policy is None or self._others() <= self._told.keys() or not self._ledger.unsure(policy):
+            return
+        await self._hear(policy)
+        if policy == self._at_rest():
+            await self._place_groups(policy)
+
+    def _at_rest(self) -> Policy | None:
+        """My policy; None while it is about to be another one."""
+        version, weights = self._at()
+        steps = any(step.version > version for step in self._ledger.mine)
+        return None if steps or not weights else Policy(version, weights, Digest(""))
 
     def give_back(self, batch: Sequence[Waiting]) -> None:
         """Return a batch that is not trained on, but for what others have trained."""
@@ -242,7 +246,6 @@ class TrainedGroups:
         self._drop(self._trained & {mark(item.group.id) for item, _ in steps})
 
     async def _place_groups(self, policy: Policy) -> None:
-        await self._hear(policy)
         steps, lost = self._ledger.split(policy)
         self._trained = set().union(*(marks_of(step.groups) for step in steps))
         self._drop(self._trained)
@@ -342,19 +345,28 @@ class TrainedGroups:
         return wire.encode(TrainedSteps(steps=tuple(steps)))
 
     async def _hear(self, policy: Policy) -> None:
-        """Ask the other learners which steps the policy is made of, but for those that all told me of when I
-        had the last policy."""
+        """Ask the other learners which steps the policy is made of, each but for those that it told me of
+        when I had the last policy."""
         host = self._host
         if (release := host.releases.named(policy.version, policy.weights)) is not None:
             await host.releases.lines.complete(release, policy.version - host.config.run.window.versions)
         line, gaps = self._ledger.line(policy)
-        new = min((version for version, _ in line - self._told), default=policy.version)
-        since = max(0, new - 1) if gaps <= self._told else 0
-        others = [peer for peer in host.roster.learners() if peer != host.ports.me]
-        told = await asyncio.gather(*(self._ask(peer, since) for peer in others))
+        others = sorted(self._others())
+        self._told = {peer: points for peer, points in self._told.items() if peer in others}
+        since = (self._since(peer, policy, line, gaps) for peer in others)
+        told = await asyncio.gather(*map(self._ask, others, since))
         self._ledger.hear(step for steps in told for step in steps or ())
-        if None not in told:
-            self._told = frozenset(self._ledger.line(policy)[0])
+        now = frozenset(self._ledger.line(policy)[0])
+        self._told |= {peer: now for peer, steps in zip(others, told, strict=True) if steps is not None}
+
+    def _others(self) -> set[PeerId]:
+        return {*self._host.roster.learners()} - {self._host.ports.me}
+
+    def _since(self, peer: PeerId, policy: Policy, line: set[Point], gaps: set[Point]) -> int:
+        """The version from whose step on a learner is asked."""
+        told = self._told.get(peer, frozenset())
+        new = min((version for version, _ in line - told), default=policy.version)
+        return max(0, new - 1) if gaps <= told else 0
 
     async def _ask(self, learner: PeerId, since: int) -> Sequence[TrainedStep] | None:
         """What a learner knows; None where it does not say."""

@@ -6,9 +6,9 @@
 A step is in the line when the line has its weights at its version, or a release that its round made: by one
 of its members, of as many learners, from the same parent (another member's step along the same average may
 differ in its last bits). A merge has two lines below it (swarm.core.lineage): the steps of both are in it.
-Where a line is not known far enough down, my step counts as one of it: a group can be lost that way, and is
-not trained twice. Not handled here: what becomes of the groups
-(peers.roles.trained_groups).
+Where a line is not known far enough down, or nobody says what a release of it is made of, my step counts as
+one of it until somebody does (`unsure`): a group can be lost that way, and is not trained twice. Not handled
+here: what becomes of the groups (peers.roles.trained_groups).
 """
 
 from __future__ import annotations
@@ -112,25 +112,34 @@ class TrainedLedger:
     def split(self, policy: Policy) -> tuple[list[TrainedStep], list[TrainedStep]]:
         """(steps that are in the policy's line, my steps that are not)."""
         line, gaps = self.line(policy)
-        unsure = max((version for version, _ in gaps), default=0)
-        mine = [step for step in self.mine if step.version < unsure or self._is_in(step, line, gaps)]
+        mine = [step for step in self.mine if self._is_in(step, line, gaps) is not False]
         theirs = [step for key, step in self._others.items() if key in line]
         return [*mine, *theirs], [step for step in self.mine if step not in mine]
 
-    def _is_in(self, step: TrainedStep, line: Collection[Point], gaps: Collection[Point]) -> bool:
+    def unsure(self, policy: Policy) -> bool:
+        """Whether a step of mine counts as one of the policy's line for want of somebody who knows."""
+        line, gaps = self.line(policy)
+        return any(self._is_in(step, line, gaps) is None for step in self.mine)
+
+    def _is_in(self, step: TrainedStep, line: Collection[Point], gaps: Collection[Point]) -> bool | None:
+        """None: nobody here knows."""
         if (step.version, step.weights) in line:
             return True
+        if step.version < max((version for version, _ in gaps), default=0):
+            return None
         from_it = (step.version - 1, step.parent) in line
         same = [point for point in line if point[0] == step.version and (from_it or point in gaps)]
-        return any(self._may_have_made(step, point) for point in same)
+        made = [self._has_made(step, point) for point in same]
+        return True if True in made else None if None in made else False
 
-    def _may_have_made(self, step: TrainedStep, point: Point) -> bool:
+    def _has_made(self, step: TrainedStep, point: Point) -> bool | None:
+        """None: it may have."""
         announced = self._known(*point)
         if any(release.merged for release in announced):
             return False  # no step made it
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
-        return not (step.weights or self._is_told(point, announced))
+        return False if step.weights or self._is_told(point, announced) else None
 
     def _is_told(self, point: Point, announced: Sequence[Release]) -> bool:
         """Which groups a release has is known: another learner said so, or I took its step."""

@@ -62,9 +62,9 @@ def test_a_step_alone_is_lost_where_the_release_of_its_version_is_another_one() 
 def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_list_has() -> None:
     of_two = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
     mine = ledger(step(1, "0", members=()), releases=(of_two,))
-    assert lost(mine, 1, "1") == []
+    assert lost(mine, 1, "1") == [] and mine.unsure(Policy(1, digest("1"), Digest("")))
     mine.hear([step(1, "0", "1", members=(OTHER,))])
-    assert lost(mine, 1, "1") == [1]
+    assert lost(mine, 1, "1") == [1] and not mine.unsure(Policy(1, digest("1"), Digest("")))
 
 
 def test_a_contribution_makes_way_for_one_that_has_its_groups() -> None:
@@ -132,7 +132,8 @@ def test_what_others_stepped_says_which_groups_are_in_the_line() -> None:
 
 
 def test_a_step_below_what_is_known_of_the_line_counts_as_trained() -> None:
-    assert lost(ledger(step(1, "0", "1")), 9, "9", "8") == []
+    mine = ledger(step(1, "0", "1"))
+    assert lost(mine, 9, "9", "8") == [] and mine.unsure(Policy(9, digest("9"), digest("8")))
 
 
 def test_steps_below_a_version_are_forgotten() -> None:

@@ -107,11 +107,21 @@ KEPT = (
         mode="sites",
         faults=(Fault(at=9.8, fault="clock", peer="learner-0", seconds=-3600.0),),
     ),
+    Plan(
+        seed=386,
+        peers={"seed": 1, "learner": 2, "sampler": 1},
+        mode="sites",
+        faults=(
+            Fault(at=10.5, fault="oneway", between=(("learner-0", "sampler-0", "seed-0"), ("learner-1",))),
+            Fault(at=14.9, fault="bounce", peer="learner-0", down=7.8),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
 One contributes, dies, and trains again what a list has of it; or those who took that list died since, too. A
-lone learner's clock jumps: its own release is older than the window."""
+lone learner's clock jumps: its own release is older than the window. One restarts while the only one
+who knows what its policy is made of cannot be asked."""
 
 
 @pytest.mark.parametrize("script", KEPT)
