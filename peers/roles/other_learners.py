@@ -72,13 +72,12 @@ class OtherLearners:
 
     @contextmanager
     def meeting(self) -> Iterator[set[PeerId]]:
-        """While the body averages my version: yields a set for the members of its round. Who was in a round
-        of this version as well, and in none with me, again and again, is not waited for any more."""
+        """While the body averages my version: yields a set for the members of its round. Who said that it
+        comes to one, and was in none with me, again and again, is not waited for any more."""
         members, entered, version = set[PeerId](), set[PeerId](), self._version()
 
         def look() -> None:
-            beats = self.at_my_version()
-            entered.update(peer for peer, beat in beats.items() if beat.phase is Phase.MATCHING)
+            entered.update(peer for peer, beat in self._all_beats().items() if _says_it_comes(beat, version))
 
         half = asyncio.get_running_loop().call_later(self._host.config.run.averaging.match / 2, look)
         self._meets = True
@@ -220,3 +219,9 @@ class OtherLearners:
 
     def _next(self) -> set[PeerId]:
         return self.with_unheard_release(self._version() + 1)
+
+
+def _says_it_comes(beat: Beat, version: int) -> bool:
+    """Does it say that it has groups for a round of this version, or still waits for one that is over?"""
+    has_groups = beat.phase in IN_ROUND or (beat.phase is Phase.GATHERING and beat.inbox > 0)
+    return has_groups and 0 <= beat.version <= version

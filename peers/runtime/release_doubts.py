@@ -4,8 +4,10 @@ learners are near.
     more than LEAD versions beyond what half of the learners have -> it waits until they have come
     goes on from another version than those that were announced
                                            -> its line is asked for; refused where that leads nowhere
+    the same by a publisher that was refused TRIES times in a row
+                                           -> refused at once, for a while
 
-Both are told, with the name of who announced it. A learner that finds itself so far ahead, after it was cut
+All are told, with the name of who announced it. A learner that finds itself so far ahead, after it was cut
 off, waits for the others. What half of the learners have is known by their heartbeats, which are signed;
 with fewer than three learners nobody is in the majority, and each is believed. Not handled: the next version
 by a learner that lies, which may be made by a learner alone and looks as one made alone by honest work.
@@ -17,7 +19,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from swarm import events
-from swarm.core.releases import rank
+from swarm.core.releases import PUBLISHERS, rank
 from swarm.core.roster import NOBODY
 from swarm.protocol import Role, Topic
 from swarm.types import PeerId, Release
@@ -30,10 +32,23 @@ LEAD = 64
 """Versions by which one learner may be ahead of half of them: what one makes alone while the others compute a
 gradient, or in a part of the swarm that was cut off for some minutes."""
 
+TRIES = 3
+"""Refused releases of a publisher in a row before its next ones are not asked for: each costs a learner the
+gradient that it computes, and of an honest one an answer or two may be lost."""
+
+QUIET = 30.0
+"""Seconds for which they are not; doubled with each refused one after that, up to LONGEST."""
+
+LONGEST = 3600.0
+"""Seconds: a doubt in an hour costs nothing, and a publisher that was cut off is heard on the same day."""
+
 
 class ReleaseDoubts:
     def __init__(self, host: Host, lines: ReleaseLines) -> None:
         self._host, self._lines = host, lines
+        self._refused: dict[PeerId, tuple[int, float]] = {}
+        """Publisher -> its releases that were refused in a row, until when its next ones are refused at once;
+        the last PUBLISHERS."""
 
     def ceiling(self, publisher: PeerId) -> float:
         """The highest version of a publisher that is believed now."""
@@ -48,6 +63,10 @@ class ReleaseDoubts:
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
             self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
+        elif self._host.now() < self._refused.get(release.publisher, (0, 0.0))[1] and not self.is_next(
+            release
+        ):
+            self._host.releases.candidates.disbelieve(release)
 
     def is_next(self, release: Release) -> bool:
         """Does it go on from one that was announced, or is it the first one here?"""
@@ -64,11 +83,24 @@ class ReleaseDoubts:
         if half == math.inf or (release.version - 1 not in versions and release.version <= half):
             return True  # nobody is in the majority, or I was away
         if await self._lines.fork((mine.version, mine.weights), release) is not None:
+            self._refused.pop(release.publisher, None)
             return True
-        releases.candidates.disbelieve(release)
-        releases.move()
+        self._refuse(release)
         self._tell(release, f"nobody shows how its parent {release.parent[:12]} was made")
         return False
+
+    def _refuse(self, release: Release) -> None:
+        """It is false; after TRIES of them so are the others that its publisher announced."""
+        releases, publisher = self._host.releases, release.publisher
+        count = self._refused.get(publisher, (0, 0.0))[0] + 1
+        quiet = min(QUIET * 2.0 ** (count - TRIES), LONGEST) if count >= TRIES else 0.0
+        self._refused[publisher] = count, self._host.now() + quiet
+        if len(self._refused) > PUBLISHERS:
+            del self._refused[next(iter(self._refused))]
+        others = [other for other in releases.announced() if other.publisher == publisher] if quiet else []
+        for false in [release, *(other for other in others if not self.is_next(other))]:
+            releases.candidates.disbelieve(false)
+        releases.move()
 
     def _halfway(self, publisher: PeerId) -> float:
         host = self._host

@@ -1,10 +1,10 @@
 """Learners that are heard but do not come to rounds: two that cannot dial each other hear each other through
-the rest of the swarm.
+the rest of the swarm, and one may say that it comes and stay away.
 
-A round that both of them entered and that did not have both is missed. After MISSES in a row the two do not
-wait for each other any more, except in every second version, then in every fourth, at last in every RETRY-th:
-they know it by its number, so that they try at the same time, though one of them counts more misses. A common
-round ends it. Not handled here: who steps then (swarm.core.solo_turns).
+A round that one of them is in and the other one said to come to, and that did not have both, is missed.
+After MISSES in a row the two do not wait for each other, except in every second version, then in every
+fourth, at last in every RETRY-th: they know it by its number, so that they try at the same time, though one
+of them counts more misses. A common round ends it. Not handled here: who steps then (swarm.core.solo_turns).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 
 from swarm.types import PeerId
 
-MISSES = 3
+MISSES = 2
 """Missed rounds in a row: a busy machine or a lost message costs one or two, and each costs
 `averaging.match` seconds."""
 
@@ -37,7 +37,7 @@ class Unmet:
         return 1 if beyond <= 0 else min(RETRY, 2**beyond)
 
     def ended(self, entered: Collection[PeerId], members: Collection[PeerId]) -> dict[PeerId, int]:
-        """A round ended with `members`; `entered` were in a round of the same version by their heartbeats.
+        """A round ended with `members`; `entered` said that they come to one, by their heartbeats.
         Returns those that are not waited for any more, with their missed rounds in a row."""
         for peer in members:
             del self._missed[peer]

@@ -17,6 +17,11 @@ def test_a_learner_with_minus_ten_times_its_gradient_is_named_in_its_first_round
     assert "| times -10 | " in table([(one, row)])
 
 
+def test_one_that_says_it_comes_and_does_not_is_waited_for_in_few_rounds() -> None:
+    row = suffer(Attacked(attack="silence", defended=True, seconds=16.0))
+    assert float(row["versions"]) > 7, "each of the first three waits two seconds"
+
+
 def test_each_attack_is_tried_on_peers_that_defend_themselves_and_on_others() -> None:
     cells = plan(quick=True)
     assert {(cell.attack, not cell.defended) for cell in cells} == {
