@@ -46,7 +46,7 @@ class CommonRound:
         self.marks: Mapping[PeerId, bytes] = {}
         """Of the groups of those members whose gradients count."""
         self.counts = True
-        """My gradient does: no other member's is of one of its groups."""
+        """My gradient does: no other member's is of one of its groups, and it is not left out."""
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
 

@@ -320,8 +320,8 @@ class LearnerPeer:
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
-        """Emit the events of a step, count its groups, and drop its batch; one that another member has a
-        group of comes back without that."""
+        """Emit the events of a step, count its groups, and drop its batch; one that did not count comes back,
+        but for a group that another member has."""
         version, members = self.learner.version, self._common_round.members
         self._faults.recovered()
         self.round_totals.report_mismatch(version, members)

@@ -16,7 +16,8 @@ the others. A single gradient is compared with the rounds before alone; without 
 training on sparse rewards begins that way.
 
 A group counts once: of two gradients that are of one group, the second one has no weight. A sampler whose
-receipt was lost with its learner may have brought it to both.
+receipt was lost with its learner may have brought it to both. Nor has a gradient that is left out
+(swarm.core.opposition): its groups do not count.
 
 Not handled: a gradient of an ordinary norm in a wrong direction (swarm.core.clipping, from three members on);
 one of two members is never outvoted.
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
@@ -64,11 +65,12 @@ class Standing(NamedTuple):
     """Factor of its gradient: 1, or less when its norm is far beyond the usual."""
 
 
-def once(claims: Sequence[Claim], marks: Sequence[bytes]) -> list[Claim]:
+def once(claims: Sequence[Claim], marks: Sequence[bytes], out: Collection[int] = ()) -> list[Claim]:
     """The claims, in their order, without the weight of those whose gradient is of a group that one before
-    has. `marks`: of each gradient's groups (swarm.core.trained)."""
+    has, and of those at `out`. `marks`: of each gradient's groups (swarm.core.trained)."""
     counted, found = set[bytes](), list[Claim]()
-    for claim, packed in zip(claims, marks, strict=True):
+    for k, (claim, packed) in enumerate(zip(claims, marks, strict=True)):
+        claim = claim._replace(weight=0.0) if k in out else claim
         its = {*marks_of(packed)} if claim.weight > 0 else set()
         again = not counted.isdisjoint(its)
         found.append(claim._replace(weight=0.0) if again else claim)

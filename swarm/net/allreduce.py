@@ -47,10 +47,10 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         claims: Mapping[PeerID, Claim],
         groups: int,
         codec: Codec,
-        against: Collection[str] = (),
+        out: Collection[int] = (),
         **kwargs: Any,
     ) -> None:
-        """`groups`: those of the run's whole batch; the members `against` are left out of my parts."""
+        """`groups`: those of the run's whole batch; the members at `out` are left out."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
         self._codec = codec
@@ -66,7 +66,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._come: dict[int, dict[int, torch.Tensor]] = {}
         """Number of a part of mine -> index of a sender -> that part, until the mean is made."""
         self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
-        self._out = [k for k, peer in enumerate(self.sender_peer_ids) if str(peer) in against]
+        left_out = [self.ordered_peer_ids[k] for k in out]
+        self._out = [k for k, peer in enumerate(self.sender_peer_ids) if peer in left_out]
 
     def scaled(self) -> dict[str, float]:
         """Member -> factor by which its gradient, or its parts and means beyond the announced norm, were
@@ -200,8 +201,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         return await asyncio.shield(self._mean[1])
 
     def cosines(self) -> dict[str, float]:
-        """Member -> cosine of its parts with the means of mine without them."""
-        return {str(peer): seen.cosine for peer, seen in self._seen.items()}
+        """Member -> cosine of its parts with the means of mine without them; nothing where none is mine."""
+        mine = self.tensor_part_reducer.num_parts
+        return {str(peer): seen.cosine for peer, seen in self._seen.items()} if mine else {}
 
     def _encoded(self, number: int, mean: torch.Tensor) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
         """The mean of a part of mine, encoded; another one where some members' parts are far from it."""

@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
@@ -38,11 +38,11 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
 from swarm.core import shares
-from swarm.core.opposition import Opposition
+from swarm.core.opposition import Opposition, left_out
 from swarm.core.standing import Claim, once
 from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
-from swarm.net.matching import MatchError, Matching, read_announcement
+from swarm.net.matching import MatchError, Matching, read_announcement, tag
 from swarm.net.norm import LARGEST, norm
 from swarm.net.paced import PacedP2P
 from swarm.net.rate import RateLimits
@@ -152,6 +152,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._order: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout
         self._opposition = Opposition()
+        self._reduces = True
+        """Parts of the last round came to me."""
         self._slower = 1.0
         """Factor of what a round may take: the lines are slower than announced while rounds run out of
         time."""
@@ -226,6 +228,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 invited,
                 order.marks,
                 order.weights,
+                self._named({self._p2p.peer_id, *invited}),
             )
             if group is None:
                 return Ended()
@@ -233,6 +236,13 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 return await self._reduce(group, invited, (order.version, order.weights), promise)
         finally:
             self._known.set()
+
+    def _named(self, members: Collection[PeerID]) -> list[PeerID] | None:
+        """Those of a round's members that I am against; None where no part of gradients comes to me."""
+        if not self._reduces:
+            return None
+        against = self._opposition.against(list(map(str, members)))
+        return [peer for peer in members if str(peer) in against]
 
     @contextmanager
     def _registered(self, group: bytes) -> Iterator[asyncio.Future[Runner]]:
@@ -262,12 +272,14 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         lines = [one.line for one in told.values()]
         size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
         # A claim is what a member announced while the group formed, so that all reducers use the same one.
-        judged = once([one.claim for one in told.values()], [one.marks for one in told.values()])
+        against = left_out({tag(peer): one.against for peer, one in told.items()})
+        out = [k for k, peer in enumerate(told) if tag(peer) in against]
+        judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
         claims = dict(zip(told, judged, strict=True))
         runner = Runner(
             claims=claims,
             groups=self._setup.groups,
-            against=self._opposition.against(list(map(str, told))),
+            out=out,
             codec=codec,
             p2p=self._p2p,
             servicer_type=type(self),
@@ -286,7 +298,9 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 await runner.reduce()
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
-        self._opposition.add(runner.cosines())
+        cosines = runner.cosines()
+        self._reduces = bool(cosines)
+        self._opposition.add(cosines)
         return Ended(
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),

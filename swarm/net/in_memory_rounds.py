@@ -174,12 +174,14 @@ class Meeting:
         if any(_shapes(seat) != _shapes(seats[0]) for seat in seats):
             self._break("the members' tensors differ in shape")
             return
-        if not sum(seat.claim.weight for seat in seats) > 0:
+        against = self._opposition.against([seat.peer for seat in seats])
+        out = [k for k, seat in enumerate(seats) if seat.peer in against]
+        claims = once([seat.claim for seat in seats], [seat.marks for seat in seats], out)
+        if not sum(claim.weight for claim in claims) > 0:
             self._break("the members' weights sum to nothing")
             return
-        claims = once([seat.claim for seat in seats], [seat.marks for seat in seats])
         judged, reduced = standings(claims, self._groups), self._reduced()
-        shares = _average(seats, judged, self._opposition)
+        shares = _average(seats, judged, self._opposition, out)
         self._end()
         now = asyncio.get_running_loop().time()
         members = frozenset(seat.peer for seat in seats)
@@ -277,17 +279,17 @@ def _shapes(seat: Seat) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in seat.tensors]
 
 
-def _average(seats: list[Seat], judged: list[Standing], opposition: Opposition) -> list[float]:
+def _average(
+    seats: list[Seat], judged: list[Standing], opposition: Opposition, out: Collection[int]
+) -> list[float]:
     """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
-    ids, so that it is one result for all; by the clipped mean where some are far from it. Returns what is
-    left of each member's gradient, 1 for one that is not to be named."""
+    ids, so that it is one result for all; by the clipped mean where some are far from it, and without those
+    at `out`. Returns what is left of each member's gradient, 1 for one that is not to be named."""
     import torch
 
     from swarm.net.clipping import Seen, combine
 
     total, seen = sum(one.weight for one in judged), [Seen() for _ in seats]
-    against = opposition.against([seat.peer for seat in seats])
-    out = [k for k, seat in enumerate(seats) if seat.peer in against]
     for k in range(len(seats[0].tensors)):
         parts = [seat.tensors[k].float() * one.share for seat, one in zip(seats, judged, strict=True)]
         made = combine(parts, [one.weight for one in judged], out)

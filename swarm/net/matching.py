@@ -28,7 +28,7 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -57,8 +57,9 @@ log = logging.getLogger(__name__)
 MAX_WEIGHT = 1e6
 """A weight is a number of groups; no learner has more than a million in one round."""
 
-MAX_ANNOUNCEMENT = 16 << 10
-"""8 bytes for each invited peer and for each of MARKED groups: room for a thousand learners."""
+MAX_ANNOUNCEMENT = 20 << 10
+"""8 bytes for each invited peer, for each one named and for each of MARKED groups: room for a thousand
+learners, of which fewer than half are named."""
 
 POLL = 0.05
 """Seconds between two checks of the window's end, and before a peer that refused or did not answer is asked
@@ -67,6 +68,8 @@ again."""
 LONGEST_POLL = 0.4
 """Seconds up to which POLL doubles with each try: a dead peer costs a few dials in a window, one that
 restarts (0.2 s) is found in it."""
+
+Tags = Annotated[tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)]
 
 
 class MatchError(Exception):
@@ -86,14 +89,15 @@ class Announcement(msgspec.Struct, frozen=True):
     """It cannot be dialled, so it asks all others."""
     uplink: Annotated[int, Meta(ge=0)]
     """Bytes per second; 0: it does not know. See swarm.core.shares."""
-    invited: Annotated[
-        tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)
-    ]
+    invited: Tags
     """Tags of the peers that it averages with, itself included."""
     marks: Annotated[bytes, Meta(max_length=MARK_BYTES * MARKED)] = b""
     """Of the groups that its gradient is of (swarm.core.trained)."""
     weights: Annotated[str, Meta(max_length=64)] = ""
     """Of the version: parts of a swarm that was cut have several of one number."""
+    against: Tags | None = None
+    """Tags of the peers whose gradients oppose the others' (swarm.core.opposition); None: it saw nothing of
+    them."""
 
     @property
     def claim(self) -> Claim:
@@ -126,7 +130,8 @@ def read_announcement(raw: bytes) -> Announcement:
     return announcement
 
 
-def _tag(peer: PeerID) -> bytes:
+def tag(peer: PeerID) -> bytes:
+    """What tells a peer apart among those of a round."""
     return hashlib.blake2b(peer.to_bytes(), digest_size=8).digest()
 
 
@@ -191,13 +196,16 @@ class Matching:
         peers: frozenset[PeerID],
         marks: bytes = b"",
         weights: str = "",
+        against: Collection[PeerID] | None = None,
     ) -> GroupInfo | None:
         """The group, as soon as all of `peers` are in it or the first window of its members ends; None when
-        nobody came. `uplink` in bytes per second, 0 when it is not known."""
+        nobody came. `uplink` in bytes per second, 0 when it is not known; `against`: whom this one names."""
         loop = asyncio.get_running_loop()
         self.invited = peers
+        invited = tuple(map(tag, (self.me, *peers)))
+        named = None if against is None else tuple(map(tag, against))
         self._announcement = Announcement(
-            version, *claim, self.dial_only, uplink, tuple(map(_tag, (self.me, *peers))), marks, weights
+            version, *claim, self.dial_only, uplink, invited, marks, weights, named
         )
         self._raw = msgspec.msgpack.encode(self._announcement)
         self._until, self._group = loop.time() + self._window, loop.create_future()
@@ -295,8 +303,8 @@ class Matching:
             and applicant.announcement.weights == self._announcement.weights
             and applicant.peer in self.invited
             and applicant.until > asyncio.get_running_loop().time()
-            and {_tag(self.me), *(_tag(one.peer) for one in followers)} <= set(applicant.announcement.invited)
-            and all(_tag(applicant.peer) in one.announcement.invited for one in followers)
+            and {tag(self.me), *(tag(one.peer) for one in followers)} <= set(applicant.announcement.invited)
+            and all(tag(applicant.peer) in one.announcement.invited for one in followers)
         )
 
     def _begin(self) -> None:

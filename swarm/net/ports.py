@@ -184,10 +184,10 @@ class Averager(Protocol):
 
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
         are the other learners that may take part. `marks`, at most MARK_BYTES * MARKED bytes, tell which
-        groups the tensors are of (swarm.core.trained); of two members with the same group one counts, and
-        all get the marks of those that count. `deadline` is in seconds from now and always holds. None when
-        nobody came (tensors unchanged). Raises RoundLost when the round broke or `tensors` are not finite
-        (tensors unchanged).
+        groups the tensors are of (swarm.core.trained); of two members with the same group one counts, who is
+        left out (swarm.core.opposition) does not, and all get the marks of those that count. `deadline` is in
+        seconds from now and always holds. None when nobody came (tensors unchanged). Raises RoundLost when
+        the round broke or `tensors` are not finite (tensors unchanged).
         """
         ...
 

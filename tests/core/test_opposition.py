@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from swarm.core.opposition import LEAST, Opposition
+from swarm.core.opposition import LEAST, Opposition, left_out
 
 MEMBERS = ("a", "b", "c", "liar")
 
@@ -43,6 +43,24 @@ def test_one_that_agrees_again_is_back() -> None:
     for _ in range(64):
         seen.add(dict.fromkeys(MEMBERS, 0.5))
     assert not seen.against(MEMBERS)
+
+
+@pytest.mark.parametrize(
+    ("named", "out"),
+    [
+        ({"a": ["liar"], "b": ["liar"], "c": [], "liar": ["a"]}, ["liar"]),
+        ({"a": ["liar"], "b": [], "c": [], "liar": ["liar"]}, []),
+        ({"a": ["liar"], "b": None, "c": None, "liar": ["a"]}, []),
+        ({"a": ["liar"], "b": None, "c": None, "liar": []}, ["liar"]),
+        ({"a": ["b"], "b": ["a"]}, []),
+        ({"a": ["liar", "liar"], "b": [], "liar": ["a"]}, []),
+        ({"a": ["b", "liar"], "b": ["a", "liar"], "c": ["a", "b"], "liar": ["a", "b"]}, []),
+    ],
+)
+def test_whom_more_than_half_of_the_others_name_is_left_out(
+    named: dict[str, list[str] | None], out: list[str]
+) -> None:
+    assert list(left_out(named)) == out
 
 
 def test_half_of_the_members_are_never_left_out() -> None:

@@ -38,6 +38,7 @@ def test_of_gradients_of_one_group_the_first_has_weight_and_one_without_weight_t
     assert [claim.weight for claim in once(told, marks)] == [1.0, 0.0, 3.0, 4.0]
     told[0] = told[0]._replace(weight=0.0)
     assert [claim.weight for claim in once(told, marks)] == [0.0, 2.0, 0.0, 4.0]
+    assert [claim.weight for claim in once(told, marks, out=[1])] == [0.0, 0.0, 3.0, 4.0]
     judged = standings(once(told, marks), 8)
     assert [one.weight for one in judged] == [0.0, 2.0, 0.0, 4.0]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from swarm.core.opposition import LEAST
 from swarm.net.ports import Average, RoundLost
 
 
@@ -101,3 +102,17 @@ async def who_is_not_finite_is_not_met_and_the_others_go_on(peers: Sequence[Any]
     assert isinstance(outcomes[-1], RoundLost) and "not finite" in str(outcomes[-1])
     assert all(outcome.members == {peer.me for peer in peers[:-1]} for outcome in outcomes[:-1])
     assert tensors[0].tolist() == [1, 2, 3, 4, 5]
+
+
+async def the_groups_of_one_that_opposes_the_others_do_not_count(peers: Sequence[Any]) -> None:
+    """Once each of the others has seen that for LEAST rounds."""
+    liar, marks = peers[-1].me, [f"group..{k}".encode() for k in range(len(peers))]
+    for version in range(20, 20 + LEAST + 1):
+        outcomes, tensors = await meet(
+            peers, version, [1.0] * (len(peers) - 1) + [-1.0], [1.0] * len(peers), marks=marks
+        )
+        counting = {peer.me for peer in peers} - ({liar} if version == 20 + LEAST else set())
+        assert all(outcome.marks.keys() == counting for outcome in outcomes)
+    for outcome, tensor in zip(outcomes, tensors, strict=True):
+        assert liar in outcome.members and outcome.scaled.keys() == {liar}
+        torch.testing.assert_close(tensor, torch.arange(1.0, 6.0), rtol=1e-3, atol=1e-3)

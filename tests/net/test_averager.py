@@ -15,6 +15,7 @@ import psutil
 import pytest
 from process_tree import ended
 
+from swarm.core.opposition import LEAST
 from swarm.net.codec import SCALE
 
 HERE = Path(__file__).parent
@@ -316,6 +317,33 @@ def test_of_two_members_with_one_group_one_counts(trio):
     assert left_out in (trio[1].me, trio[2].me)
     assert all(answer["counting"] == answers[0]["counting"] for answer in answers)
     assert_averaged(answers, trio, 1.5 if left_out == trio[2].me else 2.5)
+
+
+@pytest.fixture
+def strangers(trio):
+    """Peers that remember no round with each other, before and after."""
+    for peer in trio:
+        peer.ask(do="renew")
+    yield trio
+    for peer in trio:
+        peer.ask(do="renew")
+
+
+def test_the_groups_of_one_that_opposes_the_others_do_not_count(strangers):
+    """Once the others have seen that for LEAST rounds."""
+
+    def one_round(peers, fills):
+        version = next(versions)
+        for k, (peer, fill) in enumerate(zip(peers, fills, strict=True)):
+            peer.begin(version, peers, fill, marks=f"group..{k}".encode())
+        return [peer.hear() for peer in peers]
+
+    for _ in range(LEAST):
+        answers = one_round(strangers, (1.0, 1.0, -1.0))
+        assert all(len(answer["counting"]) == 3 for answer in answers)
+    answers = one_round(strangers, (1.0, 1.0, -1.0))
+    assert_averaged(answers, strangers, 1.0)
+    assert all(answer["counting"] == sorted(peer.me for peer in strangers[:2]) for answer in answers)
 
 
 def test_values_that_float16_does_not_hold_are_averaged(trio):

@@ -55,6 +55,11 @@ def test_a_weight_beyond_the_batch_counts_as_a_share_of_it() -> None:
     with_peers(lambda network, links, *peers: promise(peers, BatchSize().groups))
 
 
+def test_the_groups_of_one_that_opposes_the_others_do_not_count() -> None:
+    promise = averager_properties.the_groups_of_one_that_opposes_the_others_do_not_count
+    with_peers(lambda network, links, *peers: promise(peers))
+
+
 def test_who_is_not_finite_is_not_met_and_the_others_go_on() -> None:
     with_peers(
         lambda network, links, *peers: averager_properties.who_is_not_finite_is_not_met_and_the_others_go_on(
