@@ -43,8 +43,10 @@ class DrawReturns:
     def came(self, group: Group) -> None:
         """A group came that is its sampler's draw of a known release."""
         host = self._host
-        known = host.releases.known(group.version, group.weights)
-        if not self.returns.came(group, released_here(group, known, host.roster.ahead), host.now()):
+        known, same = host.releases.known(group.version, group.weights), host.releases.candidates.by_weights()
+        released = released_here(group, known, host.roster.ahead)
+        began = min(map(host.releases.released_here, same.get(group.weights, ())), default=released)
+        if not self.returns.came(group, released, began, host.now()):
             self._since = host.now()
 
     async def run(self) -> None:
@@ -59,6 +61,7 @@ class DrawReturns:
         self._learners |= {peer: now for peer in host.roster.learners() if peer != host.ports.me}
         for weights, its in list(self.returns.open.items()):
             if not self._has_left(its, now):
+                self._closed.pop(weights, None)  # a later version has the same weights
                 continue
             ago = now - self._closed.setdefault(weights, now)
             if ago >= self._left() and weights not in self._settled:
@@ -68,7 +71,7 @@ class DrawReturns:
                 self.returns.forget(weights)
         self._closed = {weights: at for weights, at in self._closed.items() if weights in self.returns.open}
         self._settled &= self._closed.keys()
-        oldest = min((its.released for its in self.returns.open.values()), default=now)
+        oldest = min((its.began for its in self.returns.open.values()), default=now)
         self._learners = {peer: at for peer, at in self._learners.items() if at >= oldest}
 
     def _has_left(self, its: OpenRelease, now: float) -> bool:
@@ -77,17 +80,17 @@ class DrawReturns:
 
     async def _settle(self, weights: Digest, its: OpenRelease, before: float) -> None:
         host = self._host
-        there = [peer for peer, at in self._learners.items() if at >= its.released]
-        told = await asyncio.gather(*(self._ask(peer, weights, before, its.released) for peer in there))
+        there = [peer for peer, at in self._learners.items() if at >= its.began]
+        told = await asyncio.gather(*(self._ask(peer, weights, before, its.began) for peer in there))
         mine = self.returns.came_of(weights, host.now() - before)
-        if None in told or self._since > its.released:
+        if None in told or self._since > its.began:
             return
         for sampler in self.returns.settle([*mine, *(one for its in told for one in its or ())]):
             reason = str(self.returns.objection(sampler))
             host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=reason)
 
     async def _ask(
-        self, learner: PeerId, weights: Digest, before: float, released: float
+        self, learner: PeerId, weights: Digest, before: float, began: float
     ) -> tuple[SamplerDraws, ...] | None:
         """What came to another learner; None where it does not say, or was not there for all of it."""
         host, question = self._host, wire.encode(DrawsQuery(weights=weights, before=before))
@@ -99,7 +102,7 @@ class DrawReturns:
         except wire.WireError as error:
             host.emit(events.Rejected, sender=learner, kind=Service.DRAWS, reason=str(error))
             return None
-        return came.samplers if came.since - host.roster.ahead(learner) <= released else None
+        return came.samplers if came.since - host.roster.ahead(learner) <= began else None
 
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, DrawsQuery)

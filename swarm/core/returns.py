@@ -80,11 +80,15 @@ Seen = dict[int, float]
 
 
 class OpenRelease(NamedTuple):
-    """What came of a release's draws."""
+    """What came of a release's draws. Versions have the same weights where no step changed anything; a
+    sampler numbers its draws through them, so that they are one release here."""
 
     version: int
+    """The newest of them that draws came of."""
     released: float
-    """By this peer's clock."""
+    """When that was, by this peer's clock."""
+    began: float
+    """When the oldest of them was that is known."""
     samplers: dict[PeerId, Seen]
 
 
@@ -97,9 +101,11 @@ class Returns:
         self._count = 0
         self._settled: OrderedDict[PeerId, deque[Settled]] = OrderedDict()
 
-    def came(self, group: Group, released: float, now: float) -> bool:
+    def came(self, group: Group, released: float, began: float, now: float) -> bool:
         """A group came that is its sampler's draw. False when a release had to be forgotten for it."""
-        its = self.open.setdefault(group.weights, OpenRelease(group.version, released, {}))
+        its = self.open.setdefault(group.weights, OpenRelease(group.version, released, began, {}))
+        if its.version < group.version:
+            self.open[group.weights] = its._replace(version=group.version, released=released)
         seen = its.samplers.setdefault(group.sampler, {})
         if group.draw not in seen:
             seen[group.draw] = now

@@ -78,17 +78,26 @@ def test_who_returns_all_again_is_believed_again() -> None:
 def test_a_draw_is_due_when_a_later_one_came_long_ago() -> None:
     counted = Returns()
     for number, at in ((0, 1.0), (3, 2.0), (9, 30.0)):
-        counted.came(group(number), NOW, NOW + at)
+        counted.came(group(number), NOW, NOW, NOW + at)
     assert counted.came_of(group().weights, NOW + 10.0) == [came((0, 3, 9), 3)]
     assert counted.came_of(group().weights, NOW) == [came((0, 3, 9), 0)]
     assert counted.came_of(Digest("1" * 64), NOW) == []
+
+
+def test_versions_with_the_same_weights_are_one_release_that_leaves_the_window_with_the_newest() -> None:
+    counted = Returns()
+    for number, version, released in ((0, 3, 1.0), (1, 4, 9.0), (2, 3, 1.0)):
+        counted.came(group(number, version=version), NOW + released, NOW + 1.0, NOW + 10.0)
+    (its,) = counted.open.values()
+    assert (its.version, its.released, its.began) == (4, NOW + 9.0, NOW + 1.0)
+    assert counted.came_of(group().weights, NOW + 10.0) == [came(range(3), 2)]
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(returns, "DRAWS", 3)
     monkeypatch.setattr(returns, "SAMPLERS", 2)
     counted = Returns()
-    assert [counted.came(group(n, weights=Digest(f"{n:064x}")), NOW, NOW) for n in range(4)] == [
+    assert [counted.came(group(n, weights=Digest(f"{n:064x}")), NOW, NOW, NOW) for n in range(4)] == [
         True,
         True,
         True,

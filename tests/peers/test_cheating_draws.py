@@ -10,10 +10,10 @@ import pytest
 from test_roles_swarm import Told, scenario
 
 from peers.roles.sampler import Sampler
-from swarm.config import BatchSize, Pace, Window
+from swarm.config import BatchSize, Optimizer, Pace, Window
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draw
-from swarm.events import Judged, Rejected
+from swarm.events import Judged, Rejected, Released
 from swarm.sim.scenario import Fault
 from swarm.types import Group, PeerId, Verdict
 
@@ -113,3 +113,13 @@ def test_who_leaves_out_what_it_does_not_like_is_named_and_nobody_else(
     assert refused == {event.sender for event in told.of(Rejected)} == {"sampler-0"}
     last = [event for event in told.of(Judged, since=60) if event.sampler == "sampler-0"]
     assert last and Verdict.ADMIT not in {event.verdict for event in last}
+
+
+def test_nobody_is_named_while_no_step_changes_the_weights() -> None:
+    """All versions have the weights of version 0: draws are numbered through them."""
+    none = Optimizer(lr=1e-44)  # less than a released value can hold
+    told = Told(scenario(2.0, (1, 2), sample=0.3, optimizer=none, **SHORT))
+    assert len({event.release.weights for event in told.of(Released)}) == 1
+    assert max(event.release.version for event in told.of(Released)) > 4 * SHORT["window"].versions
+    assert not told.of(Rejected)
+    assert Verdict.ADMIT in {event.verdict for event in told.of(Judged, since=100)}
