@@ -13,6 +13,7 @@ same identity and port, every DHT the same place among the others'. Not handled:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from swarm.net.board import Dht, LoopDHT
 from swarm.net.dht import ChildDHT
 from swarm.net.listening import announced, check_port, free_port
 from swarm.net.p2pd import Daemon
+from swarm.net.ports import Silent
 
 # isort: split
 from hivemind.dht.routing import DHTID
@@ -30,6 +32,8 @@ from hivemind.dht.routing import DHTID
 from swarm.config import Listen
 from swarm.identity import Keyring
 from swarm.types import Digest, PeerId
+
+log = logging.getLogger(__name__)
 
 LINK_LOCAL = "/ip6/fe80:"
 """Nobody can dial such an address without the name of an interface of his own."""
@@ -113,10 +117,21 @@ class NodeChildren:
         if self._in_loop:
             self._dht = await LoopDHT.launch(daemon, self._rules, options)
         else:
-            child, self._waiting = self._waiting or ChildDHT(self._rules), None
-            await child.launch(daemon, options)
-            self._dht = child
+            waiting, self._waiting = self._waiting, None
+            self._dht = await self._launched(waiting, daemon, options)
         self._dht_up.set()
+
+    async def _launched(self, waiting: ChildDHT | None, daemon: Daemon, options: dict[str, Any]) -> ChildDHT:
+        """The child that waits, or a new one where it died meanwhile, as any process may."""
+        if waiting is not None:
+            try:
+                await waiting.launch(daemon, dict(options))
+                return waiting
+            except Silent:
+                log.warning("the DHT's process died before it was of use: another one is made")
+        child = ChildDHT(self._rules)
+        await child.launch(daemon, options)
+        return child
 
     def withhold(self) -> None:
         """Hand out no p2pd before the next is launched."""

@@ -69,7 +69,8 @@ class ChildDHT:
         return self._child.pid
 
     async def launch(self, daemon: Daemon, options: dict[str, Any]) -> None:
-        """Make its DHTNode over this p2pd; the child is ended when that fails. Raises NetError."""
+        """Make its DHTNode over this p2pd; the child is ended when that fails. Raises NetError, and Silent
+        where the child died."""
         self._listening = asyncio.create_task(self._listen())
         place = int(options.pop("node_id"))
         try:
@@ -80,7 +81,8 @@ class ChildDHT:
         except BaseException as error:
             await self.stop()
             if isinstance(error, Exception):
-                raise NetError(f"the DHT did not start: {error or type(error).__name__}") from error
+                kind = Silent if isinstance(error, Silent) else NetError
+                raise kind(f"the DHT did not start: {error or type(error).__name__}") from error
             raise
 
     async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:

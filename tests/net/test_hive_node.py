@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hive_world
 import msgspec
@@ -22,7 +23,8 @@ from hive_world import LOOPBACK, HivePorts, HiveWorld, in_world
 from swarm.config import Listen
 from swarm.identity import open_key
 from swarm.limits import FRAME_LIMIT
-from swarm.net import board, supervision
+from swarm.net import board, children, supervision
+from swarm.net.dht import ChildDHT
 from swarm.net.hive import Node
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Refused, Silent, Unreachable
@@ -242,6 +244,27 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
     in_world(body)
 
 
+def test_a_dht_that_is_killed_before_it_is_of_use_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = list[int]()
+
+    class Killed(ChildDHT):
+        async def launch(self, *given: Any) -> None:
+            if not killed:
+                killed.append(self.pid)
+                os.kill(self.pid, signal.SIGKILL)
+            await super().launch(*given)
+
+    monkeypatch.setattr(children, "ChildDHT", Killed)
+
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        assert await first.board.put(topic(world.run, "member"), b"mine", 60)
+        assert await second.board.get(topic(world.run, "member")) == {first.me: b"mine"}
+        assert killed and not psutil.pid_exists(killed[0])
+
+    in_world(body)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_hung_dht_is_replaced(how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,6 +387,7 @@ def test_peers_that_know_only_addresses_from_heartbeats_can_write_to_each_other(
 PARENT = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, sys.argv[1])
 from hive_world import HiveWorld
 
