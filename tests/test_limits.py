@@ -38,8 +38,8 @@ from swarm.core.lineage import Line, PointQuery
 from swarm.core.returns import DrawsCame, DrawsQuery
 from swarm.identity import Keyring
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT, Limit
+from swarm.net.announcing import Announcement
 from swarm.net.in_memory import MemoryNetwork
-from swarm.net.matching import Announcement
 from swarm.net.reachability import DialAnswer, DialQuery, Reserved
 from swarm.net.sharing import BlockQuery, Holding
 from swarm.net.shelves import Mark

@@ -47,6 +47,8 @@ class CommonRound:
         """Of the groups of those members whose gradients count."""
         self.counts = True
         """My gradient does: no other member's is of one of its groups, and it is not left out."""
+        self._false: frozenset[PeerId] = frozenset()
+        """Members that reduced nothing in the last round, since most others doubt their means."""
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
 
@@ -98,6 +100,7 @@ class CommonRound:
             outcome.marks,
             host.ports.me in outcome.marks,
         )
+        self._tell(outcome.false)
         host.traffic.averaged(outcome.exchanged)
         host.emit(
             events.Averaged,
@@ -107,6 +110,13 @@ class CommonRound:
             scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
         )
         return Cause.AVERAGED
+
+    def _tell(self, false: frozenset[PeerId]) -> None:
+        """Name the members that reduce nothing from this round on."""
+        for peer in false - self._false:
+            reason = "its means leave out the gradients of most others: it reduces nothing"
+            self._host.emit(events.Rejected, sender=peer, kind="mean", reason=reason)
+        self._false = false
 
     async def _without_round(self) -> Cause:
         """No round of those that are ready succeeded: one steps alone, others keep their gradient."""

@@ -8,8 +8,8 @@ a cosine is above 0 on average, and near 0 at the worst, however noisy a single 
 gradient around is below 0 by as much. A member whose mean is SURE standard errors below 0 is named
 until it is not any more: it goes on being compared. Each member has seen other parts of the gradients, and
 all have to agree whose groups a round has: who is named by more than half of the others is left out, by all.
-A minority is left out, never half. Not handled: whoever agrees with the others in most rounds and opposes
-them in few.
+A minority is left out, never half. Reducers are judged alike, by how much of a gradient is in their means
+(swarm.core.reducers). Not handled: whoever agrees with the others in most rounds and opposes them in few.
 """
 
 from __future__ import annotations

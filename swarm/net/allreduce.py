@@ -4,12 +4,12 @@
 
 In come a group, what its members claimed and a flat tensor; the means take the place of its values, part by
 part. Invariants: every member ends with the bytes that each reducer encoded; sizes are compared before
-anything is allocated; a part that is lost or of another shape, or a mean that is not finite, breaks the round
-for all senders, and leaves some values and some means. A value that is too large breaks no round
-(swarm.core.standing): a reducer scales parts down that exceed their sender's announced norm, takes zeros for
-those that are not finite, and all members scale means down that exceed the largest possible mean. From three
-members on a reducer makes the clipped mean of each part (swarm.core.clipping), of which the others take its
-word: a reducer that lies about its part is held to its norm alone.
+anything is allocated; a part that is lost or of another shape breaks the round for all senders, and leaves
+some values and some means. A value that is too large breaks no round
+(swarm.core.standing): a reducer scales parts down that exceed their sender's announced norm, all members
+scale means down that exceed the largest possible mean, and take zeros for parts and means that are not
+finite. From three members on a reducer makes the clipped mean of each part (swarm.core.clipping). Each member
+notes how much of its own part is in the mean that came back (swarm.core.reducers).
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout
 
+from swarm.core.clipping import Agreement
+from swarm.core.reducers import presence
 from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
 from swarm.net.clipping import Seen, combine
 from swarm.net.codec import Codec
@@ -66,6 +68,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._come: dict[int, dict[int, torch.Tensor]] = {}
         """Number of a part of mine -> index of a sender -> that part, until the mean is made."""
         self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
+        self._returned = {peer: Agreement() for peer in self.ordered_peer_ids}
+        """Reducer -> my parts and its means."""
         left_out = [self.ordered_peer_ids[k] for k in out]
         self._out = [k for k, peer in enumerate(self.sender_peer_ids) if peer in left_out]
 
@@ -133,13 +137,31 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             return part.zero_()
         return _scaled(part, self._standing[peer].share * self._sent[peer].take(size))
 
-    def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
-        """A reducer's mean, scaled down where it exceeds the largest possible norm: the same at all
-        members."""
-        mean = self._codec.read(packed, shape)
-        if not math.isfinite(size := norm(mean)):
-            raise AllreduceException("a mean is not finite")
-        return _scaled(mean, self._reduced[reducer].take(size))
+    def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, mine: torch.Tensor) -> torch.Tensor:
+        """A reducer's mean of a part of which `mine` is mine, scaled down where it exceeds the largest
+        possible norm, zeros where it is not finite: the same at all members."""
+        mean = self._codec.read(packed, mine.shape)
+        if math.isfinite(size := norm(mean)):
+            mean = _scaled(mean, self._reduced[reducer].take(size))
+        else:
+            self._reduced[reducer].least = 0.0
+            mean.zero_()
+        self._note(reducer, mine, mean)
+        return mean
+
+    def _note(self, reducer: PeerID, mine: torch.Tensor, mean: torch.Tensor) -> None:
+        both = float(mine.double().reshape(-1) @ mean.double().reshape(-1))
+        its = Agreement(both, norm(mine) ** 2, norm(mean) ** 2)
+        self._returned[reducer] = self._returned[reducer].and_of(its)
+
+    def presences(self) -> dict[str, float]:
+        """Reducer of my parts -> how much of them is in its means (swarm.core.reducers)."""
+        mine = self._standing[self.peer_id]
+        if mine.share < 1:
+            return {}  # how much of it belongs in the mean is for the others to say
+        share = mine.weight / sum(one.weight for one in self._standing.values())
+        returned = self._returned.items()
+        return {str(peer): presence(its, share) for peer, its in returned if its.mine * share > 0}
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         index = self.ordered_peer_ids.index(peer_id)
@@ -155,6 +177,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         for number, part in enumerate(self._parts[index]):
             mean = await self._accumulate(sender, number, _scaled(part, share))
             _, rounded = await self._as_sent(number, mean)
+            self._note(self.peer_id, part, rounded)
             part.copy_(rounded)
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
@@ -166,7 +189,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
                 if message.code != averaging_pb2.AVERAGED_PART:
                     raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
                 mean = await loop.run_in_executor(
-                    None, self._scaled_mean, peer_id, message.tensor_part, mine[number].shape
+                    None, self._scaled_mean, peer_id, message.tensor_part, mine[number]
                 )
                 mine[number].copy_(mean)
                 number += 1

@@ -32,6 +32,7 @@ import torch
 from swarm import process
 from swarm.config import Averaging
 from swarm.core.standing import Usual
+from swarm.net.announcing import MAX_WEIGHT
 from swarm.net.averaging import (
     LEAVE,
     Ended,
@@ -46,7 +47,6 @@ from swarm.net.averaging import (
     serve,
 )
 from swarm.net.codec import ENCODINGS
-from swarm.net.matching import MAX_WEIGHT
 from swarm.net.ports import Average, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits
 from swarm.protocol import Part
@@ -253,7 +253,8 @@ class HiveAverager:
         exchanged = {PeerId(peer): size for peer, size in ended.exchanged.items()}
         scaled = {PeerId(peer): share for peer, share in ended.scaled.items()}
         told = {PeerId(peer): marks for peer, marks in ended.marks.items()}
-        return Average(frozenset(map(PeerId, ended.members)), loop.time() - began, exchanged, scaled, told)
+        members, false = (frozenset(map(PeerId, peers)) for peers in (ended.members, ended.false))
+        return Average(members, loop.time() - began, exchanged, scaled, told, false)
 
     async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
         try:

@@ -41,8 +41,9 @@ from swarm.core import shares
 from swarm.core.opposition import Opposition, left_out
 from swarm.core.standing import Claim, once
 from swarm.net.allreduce import Runner
+from swarm.net.announcing import MatchError, false_reducers, lines_of, read_announcement, tag
 from swarm.net.codec import Codec
-from swarm.net.matching import MatchError, Matching, read_announcement, tag
+from swarm.net.matching import Matching
 from swarm.net.norm import LARGEST, norm
 from swarm.net.paced import PacedP2P
 from swarm.net.rate import RateLimits
@@ -111,6 +112,8 @@ class Ended(Message):
     """What each member announced."""
     scaled: dict[str, float] = {}
     """Share of a gradient that was scaled down, by member."""
+    false: tuple[str, ...] = ()
+    """Members that reduced nothing, since most others doubt their means."""
     marks: dict[str, bytes] = {}
     """What each member announced whose gradient counts."""
 
@@ -151,7 +154,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.set()  # cleared while a group may be about to form
         self._order: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout
-        self._opposition = Opposition()
+        self._opposition, self._presences = Opposition(), Opposition()
         self._reduces = True
         """Parts of the last round came to me."""
         self._slower = 1.0
@@ -229,6 +232,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 order.marks,
                 order.weights,
                 self._named({self._p2p.peer_id, *invited}),
+                self._doubted(invited),
             )
             if group is None:
                 return Ended()
@@ -243,6 +247,11 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             return None
         against = self._opposition.against(list(map(str, members)))
         return [peer for peer in members if str(peer) in against]
+
+    def _doubted(self, invited: Collection[PeerID]) -> list[PeerID]:
+        """Those of them whose means leave my gradient out."""
+        found = self._presences.against([str(self._p2p.peer_id), *map(str, invited)])
+        return [peer for peer in invited if str(peer) in found]
 
     @contextmanager
     def _registered(self, group: bytes) -> Iterator[asyncio.Future[Runner]]:
@@ -269,7 +278,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         ):
             raise MatchError("the group holds somebody who was not invited or is at another version")
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
-        lines = [one.line for one in told.values()]
+        false = false_reducers(told)
+        lines = lines_of(told, false)
         size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
         # A claim is what a member announced while the group formed, so that all reducers use the same one.
         against = left_out({tag(peer): one.against for peer, one in told.items()})
@@ -301,9 +311,11 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         cosines = runner.cosines()
         self._reduces = bool(cosines)
         self._opposition.add(cosines)
+        self._presences.add(runner.presences())
         return Ended(
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),
+            false=tuple(map(str, false)),
             scaled=runner.scaled(),
             norms={str(peer): one.norm for peer, one in told.items()},
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},

@@ -24,13 +24,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-import math
 import os
 from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from hivemind.averaging.group_info import GroupInfo
@@ -45,21 +43,11 @@ from hivemind.proto.averaging_pb2 import (
     JoinRequest,
     MessageFromLeader,
 )
-from msgspec import Meta
 
-from swarm.core.shares import Uplink
 from swarm.core.standing import Claim
-from swarm.net.norm import LARGEST
-from swarm.types import MARK_BYTES, MARKED
+from swarm.net.announcing import Announcement, MatchError, read_announcement, tag
 
 log = logging.getLogger(__name__)
-
-MAX_WEIGHT = 1e6
-"""A weight is a number of groups; no learner has more than a million in one round."""
-
-MAX_ANNOUNCEMENT = 20 << 10
-"""8 bytes for each invited peer, for each one named and for each of MARKED groups: room for a thousand
-learners, of which fewer than half are named."""
 
 POLL = 0.05
 """Seconds between two checks of the window's end, and before a peer that refused or did not answer is asked
@@ -68,71 +56,6 @@ again."""
 LONGEST_POLL = 0.4
 """Seconds up to which POLL doubles with each try: a dead peer costs a few dials in a window, one that
 restarts (0.2 s) is found in it."""
-
-Tags = Annotated[tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)]
-
-
-class MatchError(Exception):
-    """Another learner's announcement is malformed or out of range."""
-
-
-class Announcement(msgspec.Struct, frozen=True):
-    """What a learner announces to a group that forms (hivemind's `gather`)."""
-
-    v: int
-    """Version that it averages for."""
-    weight: float
-    norm: float
-    usual: float
-    """`weight`, `norm` and `usual`: see swarm.core.standing.Claim."""
-    dial_only: bool
-    """It cannot be dialled, so it asks all others."""
-    uplink: Annotated[int, Meta(ge=0)]
-    """Bytes per second; 0: it does not know. See swarm.core.shares."""
-    invited: Tags
-    """Tags of the peers that it averages with, itself included."""
-    marks: Annotated[bytes, Meta(max_length=MARK_BYTES * MARKED)] = b""
-    """Of the groups that its gradient is of (swarm.core.trained)."""
-    weights: Annotated[str, Meta(max_length=64)] = ""
-    """Of the version: parts of a swarm that was cut have several of one number."""
-    against: Tags | None = None
-    """Tags of the peers whose gradients oppose the others' (swarm.core.opposition); None: it saw nothing of
-    them."""
-
-    @property
-    def claim(self) -> Claim:
-        """What it claims of its gradient."""
-        return Claim(self.weight, self.norm, self.usual)
-
-    @property
-    def line(self) -> Uplink:
-        """What it says of its line."""
-        return Uplink(self.uplink, self.dial_only)
-
-
-def read_announcement(raw: bytes) -> Announcement:
-    """Decode an announcement. Raises MatchError."""
-    if len(raw) > MAX_ANNOUNCEMENT:
-        raise MatchError(f"an announcement of {len(raw)} bytes, at most {MAX_ANNOUNCEMENT} are read")
-    try:
-        announcement = msgspec.msgpack.decode(raw, type=Announcement)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MatchError(f"an announcement cannot be read: {error}") from error
-    if not (math.isfinite(announcement.weight) and 0 < announcement.weight <= MAX_WEIGHT):
-        raise MatchError(
-            f"a member announced the weight {announcement.weight}, which is not in (0, {MAX_WEIGHT:g}]"
-        )
-    if not all(0 <= norm <= LARGEST for norm in (announcement.norm, announcement.usual)):
-        raise MatchError(
-            f"a member announced the norms {announcement.norm} and {announcement.usual},"
-            f" which are not both in [0, {LARGEST:g}]"
-        )
-    return announcement
-
-
-def tag(peer: PeerID) -> bytes:
-    """What tells a peer apart among those of a round."""
-    return hashlib.blake2b(peer.to_bytes(), digest_size=8).digest()
 
 
 def _rank(peer: PeerID) -> bytes:
@@ -197,15 +120,17 @@ class Matching:
         marks: bytes = b"",
         weights: str = "",
         against: Collection[PeerID] | None = None,
+        doubted: Collection[PeerID] = (),
     ) -> GroupInfo | None:
         """The group, as soon as all of `peers` are in it or the first window of its members ends; None when
-        nobody came. `uplink` in bytes per second, 0 when it is not known; `against`: whom this one names."""
+        nobody came. `uplink` in bytes per second, 0 when it is not known; `against`: whom this one names;
+        `doubted`: whose means it doubts."""
         loop = asyncio.get_running_loop()
         self.invited = peers
         invited = tuple(map(tag, (self.me, *peers)))
         named = None if against is None else tuple(map(tag, against))
         self._announcement = Announcement(
-            version, *claim, self.dial_only, uplink, invited, marks, weights, named
+            version, *claim, self.dial_only, uplink, invited, marks, weights, named, tuple(map(tag, doubted))
         )
         self._raw = msgspec.msgpack.encode(self._announcement)
         self._until, self._group = loop.time() + self._window, loop.create_future()

@@ -162,6 +162,8 @@ class Average:
     """Member -> factor, for each gradient that was scaled down (swarm.core.standing)."""
     marks: Mapping[PeerId, bytes] = field(default_factory=dict)
     """Member whose tensors count -> what it said of its groups."""
+    false: frozenset[PeerId] = frozenset()
+    """Members that reduced nothing, since most others doubt their means (swarm.core.reducers)."""
 
 
 class Averager(Protocol):

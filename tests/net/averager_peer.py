@@ -2,9 +2,10 @@
 JSON answers.
 
     python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false,
-                             "dial_only": false, "limits": {"upload": 4.0}}'
+                             "false_means": false, "dial_only": false, "limits": {"upload": 4.0}}'
 
-`hostile` announces the norm of ordinary tensors, and packs parts without a look at them.
+`hostile` announces the norm of ordinary tensors, and packs parts without a look at them; with `false_means`
+the means that it makes are zeros.
 """
 
 import asyncio
@@ -36,6 +37,12 @@ async def beat(longest):
         longest[0] = max(longest[0], time.perf_counter() - before - 0.01)
 
 
+class Zeros(averaging.Runner):
+    def _encoded(self, number, mean):
+        super()._encoded(number, mean)
+        return self._codec.as_sent(torch.zeros_like(mean))
+
+
 def another_name(address):
     """A second address of the same control socket, as a p2pd that was replaced would have."""
     path = address.removeprefix("/unix")
@@ -62,6 +69,7 @@ async def average(mine, tensors, command):
         answer["exchanged"] = None if got is None else dict(got.exchanged)
         answer["counting"] = None if got is None else sorted(got.marks)
         answer["scaled"] = None if got is None else dict(got.scaled)
+        answer["false"] = None if got is None else sorted(got.false)
     except RoundLost as error:
         answer["lost"] = str(error)
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -148,4 +156,6 @@ if __name__ == "__main__":
     if given.get("hostile"):
         averaging.norm = lambda buffer: buffer.numel() ** 0.5
         codec.Scaled._encoded = lambda self, tensor: (1.0, tensor.to(self._dtype))
+    if given.get("false_means"):
+        averaging.Runner = Zeros
     asyncio.run(main(given))

@@ -206,6 +206,46 @@ def test_means_larger_than_any_mean_of_the_members_are_held_to_it_by_all_and_bre
     assert [runner.scaled().keys() for _, runner in (results[0], results[2])] == [{liar}, {liar}]
 
 
+def lying(change):
+    """A runner whose means are what `change` makes of the values that go over the wire."""
+
+    class Lying(Wired):
+        async def _accumulate_parts_streaming(self, stream, sender_index):
+            async for message in super()._accumulate_parts_streaming(stream, sender_index):
+                change(message.tensor_part, self._codec)
+                yield message
+
+    return Lying
+
+
+def false(value):
+    return lying(lambda packed, codec: packed.CopyFrom(codec.compress(value(codec.extract(packed)))))
+
+
+def not_finite(packed, codec):
+    packed.buffer = SCALE.pack(1.0) + b"\xff\x7f" * codec.extract(packed).numel()
+
+
+@pytest.mark.parametrize(
+    "liar",
+    [
+        lying(not_finite),
+        false(torch.zeros_like),
+        false(torch.neg),
+        false(lambda mean: mean.flip(0)),
+    ],
+    ids=["not finite", "zeros", "turned around", "of another order"],
+)
+def test_a_mean_without_the_gradients_breaks_no_round_and_each_member_notes_whose_it_is(liar):
+    results = reduced(draws(4), kinds=[Wired, liar, Wired, Wired], weights=[2.0, 1.0, 1.0, 1.0])
+    name = str(results[1][1].peer_id)
+    fair = [result for k, result in enumerate(results) if k != 1]
+    assert torch.isfinite(the_one(fair)).all()
+    for _, runner in fair:
+        presences = runner.presences()
+        assert presences.pop(name) < -0.4 and min(presences.values()) > 0.4 and len(presences) == 3
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_never_travels(bad):
     one, two = draws(2)

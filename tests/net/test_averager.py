@@ -26,13 +26,16 @@ NUMEL = 300_000
 class Peer:
     """A process of averager_peer.py in a group of its own, so that all of it can be killed at once."""
 
-    def __init__(self, bootstrap, numel=NUMEL, hostile=False, dial_only=False, log=None, limits=None):
+    def __init__(
+        self, bootstrap, numel=NUMEL, hostile=False, false_means=False, dial_only=False, log=None, limits=None
+    ):
         setup = json.dumps(
             {
                 "bootstrap": bootstrap,
                 "numel": numel,
                 "settings": SETTINGS,
                 "hostile": hostile,
+                "false_means": false_means,
                 "dial_only": dial_only,
                 "limits": limits or {},
             }
@@ -371,6 +374,25 @@ def test_a_hostile_member_is_screened_at_the_reducers(trio):
     finally:
         hostile.crash()
     assert_averaged(round_of(trio), trio, 19 / 8)
+
+
+@pytest.mark.slow
+def test_a_member_whose_means_are_false_is_named_by_both_others_and_reduces_nothing_from_then_on(trio):
+    liar = Peer(trio[0].addresses, false_means=True).meet()
+    peers = [trio[0], trio[1], liar]
+    try:
+        for peer, uplink in zip(peers, (2_000_000, 2_000_000, 8_000_000), strict=True):
+            peer.ask(do="announce", uplink=uplink)  # few values are few parts: the fastest has one
+        for _ in range(LEAST):
+            before = round_of(peers)
+        assert all(answer["false"] == [] and float(answer["value"][0]) == 0 for answer in before), before
+        answers = round_of(peers)
+        assert all(answer["false"] == [liar.me] for answer in answers)
+        assert_averaged(answers, peers, 19 / 8)
+    finally:
+        for peer in trio[:2]:
+            peer.ask(do="announce", uplink=0)
+        liar.crash()
 
 
 @pytest.mark.slow

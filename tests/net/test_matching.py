@@ -3,13 +3,22 @@
 import asyncio
 import os
 
+import msgspec
 import pytest
 from hivemind.p2p import PeerID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.core.standing import Claim
-from swarm.net.matching import Announcement, MatchError, Matching, read_announcement
+from swarm.net.announcing import (
+    Announcement,
+    MatchError,
+    false_reducers,
+    lines_of,
+    read_announcement,
+    tag,
+)
+from swarm.net.matching import Matching
 
 WINDOW, GRACE = 0.6, 0.3
 
@@ -80,24 +89,18 @@ def test_versions_and_those_not_invited_stay_apart():
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf"), 1e9])
 def test_a_weight_that_is_no_number_of_groups_is_not_believed(weight):
-    import msgspec
-
     with pytest.raises(MatchError, match="weight"):
         read_announcement(msgspec.msgpack.encode(Announcement(1, weight, 1.0, 1.0, False, 0, ())))
 
 
 @pytest.mark.parametrize("norm", [-1.0, float("nan"), float("inf"), 1e31])
 def test_a_norm_that_no_gradient_has_is_not_believed(norm):
-    import msgspec
-
     for norms in ((norm, 1.0), (1.0, norm)):
         with pytest.raises(MatchError, match="norm"):
             read_announcement(msgspec.msgpack.encode(Announcement(1, 1.0, *norms, False, 0, ())))
 
 
 def test_a_line_slower_than_nothing_is_not_believed():
-    import msgspec
-
     with pytest.raises(MatchError, match="cannot be read"):
         read_announcement(msgspec.msgpack.encode(Announcement(1, 1.0, 1.0, 1.0, False, -1, ())))
 
@@ -105,3 +108,36 @@ def test_a_line_slower_than_nothing_is_not_believed():
 def test_an_announcement_deeper_than_any_stack_is_not_believed():
     with pytest.raises(MatchError, match="cannot be read"):
         read_announcement(b"\x81\xa1x" + b"\x91" * 16000)
+
+
+def told(doubts, dial_only=()):
+    ids = [PeerID(bytes([k]) * 34) for k in range(len(doubts))]
+    one = Announcement(1, 1.0, 1.0, 1.0, False, 0, ())
+    return ids, {
+        ids[k]: msgspec.structs.replace(
+            one, dial_only=k in dial_only, doubted=tuple(tag(ids[n]) for n in its)
+        )
+        for k, its in enumerate(doubts)
+    }
+
+
+@pytest.mark.parametrize(
+    ("doubts", "false"),
+    [
+        ([[3], [3], [3], [0, 1, 2]], [3]),
+        ([[3], [3], [], [0]], [3]),
+        ([[3], [], [], [0, 1, 2]], []),
+        ([[1], []], []),
+    ],
+    ids=["by all", "by most", "by one", "of two"],
+)
+def test_who_reduces_nothing_follows_from_what_all_members_announced(doubts, false):
+    ids, group = told(doubts)
+    assert list(false_reducers(group)) == [ids[k] for k in false]
+    assert [line.dial_only for line in lines_of(group, false_reducers(group))] == [
+        k in false for k in range(len(ids))
+    ]
+
+
+def test_who_alone_can_be_dialled_reduces_whatever_is_doubted():
+    assert not false_reducers(told([[2], [2], []], dial_only=(0, 1))[1])
