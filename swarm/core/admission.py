@@ -98,7 +98,7 @@ class Admission:
 
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
-        not_drawn = self._not_drawn(group, seconds)
+        not_drawn = self._not_drawn(group, known, seconds)
         drawn = not_drawn is None and bool(known)
         if aside is not None:
             return verdict(Verdict.UNVERIFIED, aside)
@@ -128,9 +128,11 @@ class Admission:
             return "already judged"
         return "there is a group of this task and seed" if _slot_mark(group) in self._seen else None
 
-    def _not_drawn(self, group: Group, seconds: float) -> str | None:
+    def _not_drawn(self, group: Group, known: Sequence[Release], seconds: float) -> str | None:
         """Why a group is not what its sampler was to draw, or None."""
-        if group.draw > AT_ONCE + DRAWS_PER_SECOND * max(0.0, seconds):
+        # where a step changed nothing, draws are numbered on from the version before
+        goes_on = any(one.version > 0 and one.parent == one.weights for one in known)
+        if not goes_on and group.draw > AT_ONCE + DRAWS_PER_SECOND * max(0.0, seconds):
             return f"draw {group.draw} of a release that is {seconds:.1f} s old: nobody draws so many"
         due = self._draws.of(group.weights, group.sampler, group.draw)
         if (group.task, group.seed) == (due.task, due.seed):

@@ -267,6 +267,15 @@ def test_a_number_that_jumps_is_refused() -> None:
     assert later.verdict is Verdict.ADMIT
 
 
+def test_numbers_go_on_through_versions_with_the_same_weights() -> None:
+    far = group(AT_ONCE + 1, version=1)
+    for parent, verdict in ((far.weights, Verdict.ADMIT), (Digest("1" * 64), Verdict.UNTRUSTED)):
+        heard = Releases(keep=8)
+        heard.hear(release(version=1, weights=far.weights, parent=parent, released=NOW))
+        judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known)
+        assert judge(far, judges, version=1) is verdict
+
+
 def test_a_draw_whose_group_found_no_room_may_come_again() -> None:
     judges = judging(group())
     assert judge(group(), judges, full="no room") is Verdict.OVER_QUOTA
