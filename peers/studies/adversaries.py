@@ -5,9 +5,10 @@ does not.
     rows --> adversaries.csv and a table: last reward, who was named, after how many rounds
 
 One of four learners lies from its first round on; the task is `toy`, the policy a table. An attack on rounds
-is a function of the liar's gradient and weight, one on releases is what it announces now and then. Not
-handled here: attacks of samplers, which are rows of the same table once somebody adds them, and parts that
-are not finite, which a simulated averager does not send (tests/net/test_allreduce.py).
+is a function of the liar's gradient and weight, and of the others' gradients where it overhears them; one on
+releases is what it announces now and then. Not handled here: attacks of samplers, which are rows of the same
+table once somebody adds them; false parts and means, which a simulated averager does not send
+(tests/net/test_allreduce.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import csv
 import dataclasses
 import io
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -63,37 +65,87 @@ class Gradient(NamedTuple):
     weight: float
 
 
-def _random(mine: Gradient) -> Gradient:
+Lie = Callable[[Gradient, "Sequence[torch.Tensor]"], Gradient]
+"""The liar's gradient, and those of the others, which it overhears -> what it brings."""
+
+
+def _random(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
     import torch
 
     noise = torch.randn(mine.vector.shape, generator=torch.Generator().manual_seed(1))
     return mine._replace(vector=noise * (mine.vector.norm() / noise.norm()))
 
 
-def _times(factor: float) -> Callable[[Gradient], Gradient]:
-    return lambda mine: mine._replace(vector=mine.vector * factor)
+def _times(factor: float) -> Lie:
+    return lambda mine, _: mine._replace(vector=mine.vector * factor)
 
 
-ROUNDS: dict[str, Callable[[Gradient], Gradient]] = {
-    "honest": lambda mine: mine,
-    "times 1000": _times(1000.0),
-    "times -1": _times(-1.0),
-    "times -4": _times(-4.0),
-    "times -10": _times(-10.0),
-    "zeros": _times(0.0),
-    "random, of the same norm": _random,
-    "false weight, times -1": lambda mine: Gradient(-mine.vector, 1e6),
+def _stale() -> Lie:
+    """Its gradient of STALE rounds before."""
+    kept = deque[Gradient](maxlen=STALE)
+
+    def lie(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
+        kept.append(mine)
+        return kept[0]
+
+    return lie
+
+
+def _little_is_enough(mine: Gradient, others: Sequence[torch.Tensor]) -> Gradient:
+    """Baruch et al. 2019, arXiv 1902.06156: as far from the others' mean as they are themselves."""
+    import torch
+
+    if len(others) < 2:
+        return mine
+    every = torch.stack([*others])
+    return mine._replace(vector=every.mean(0) - every.std(0))
+
+
+def _inner_product(mine: Gradient, others: Sequence[torch.Tensor]) -> Gradient:
+    """Xie et al. 2019, arXiv 1903.03936: minus the others' mean, large enough to turn that of all."""
+    import torch
+
+    return mine._replace(vector=torch.stack([*others]).mean(0) * -TURNS) if others else mine
+
+
+STALE = 16
+"""Rounds."""
+
+TURNS = LEARNERS - 0.5
+"""Times the mean of the others: more than so many as they are."""
+
+ROUNDS: dict[str, Callable[[], Lie]] = {
+    "honest": lambda: _times(1.0),
+    "times 1000": lambda: _times(1000.0),
+    "times -1": lambda: _times(-1.0),
+    "times -4": lambda: _times(-4.0),
+    "times -10": lambda: _times(-10.0),
+    "zeros": lambda: _times(0.0),
+    "not finite": lambda: _times(math.nan),
+    "random, of the same norm": lambda: _random,
+    "stale": _stale,
+    "a little is enough": lambda: _little_is_enough,
+    "inner product": lambda: _inner_product,
+    "false weight": lambda: lambda mine, _: mine._replace(weight=1e6),
+    "false weight, times -1": lambda: lambda mine, _: Gradient(-mine.vector, 1e6),
 }
 """What the liar brings instead of its gradient."""
+
+OVERHEARING = {attack: ROUNDS[attack] for attack in ("a little is enough", "inner product")}
+"""Attacks that need the others' gradients."""
+
+LISTENS = 1.0
+"""Seconds that the liar waits for them."""
 
 SILENCE = "silence"
 """It waits for each round and comes to none."""
 
-RELEASES: dict[str, Callable[[int], tuple[int, Digest]]] = {
-    "false version": lambda newest: (newest + 1000, Digest("")),
-    "false parent": lambda newest: (newest + 1, Digest("0" * 64)),
+RELEASES: dict[str, Callable[[Release], tuple[int, Digest]]] = {
+    "false version": lambda newest: (newest.version + 1000, Digest("")),
+    "false parent": lambda newest: (newest.version + 1, Digest("0" * 64)),
+    "a next version of its own": lambda newest: (newest.version + 1, newest.weights),
 }
-"""Version and parent of what it announces, by the newest version that it heard of; it does nothing else."""
+"""Version and parent of what it announces, by the newest release that it holds; it does nothing else."""
 
 
 class Attacked(Struct):
@@ -167,7 +219,8 @@ def suffer(one: Attacked) -> Row:
     """One training of four learners, of which the last one lies."""
     told: list[Event] = []
     with nullcontext() if one.defended else believing():
-        World(scenario(one), lambda peer: spawn(peer, one.attack), sinks=[told.append]).run()
+        heard = Overheard()
+        World(scenario(one), lambda peer: spawn(peer, one.attack, heard), sinks=[told.append]).run()
     return figures(told)
 
 
@@ -192,23 +245,46 @@ def scenario(one: Attacked) -> Scenario:
     )
 
 
-def spawn(peer: SimPeer, attack: str) -> Coroutine[Any, Any, None]:
+def spawn(peer: SimPeer, attack: str, heard: Overheard) -> Coroutine[Any, Any, None]:
     """A peer as it ships, but for the liar."""
     if peer.name != LIAR:
-        return sim.spawn(peer)
+        listens = attack in OVERHEARING and peer.role is Role.LEARNER
+        return sim.spawn(with_averager(peer, OpenAverager(peer.ports.averager, heard)) if listens else peer)
     if attack in RELEASES:
         return sim.run_peer(
             peer, sim.policy_parts(peer.config), lambda host, parts: _publisher(host, parts, attack)
         )
-    lying = LyingAverager(peer.ports.averager, ROUNDS.get(attack))
-    return sim.spawn(dataclasses.replace(peer, ports=dataclasses.replace(peer.ports, averager=lying)))
+    return sim.spawn(with_averager(peer, LyingAverager(peer.ports.averager, heard, ROUNDS.get(attack))))
 
 
-class LyingAverager:
-    """Brings something else than its gradient to each round, or nothing."""
+def with_averager(peer: SimPeer, averager: Averager) -> SimPeer:
+    return dataclasses.replace(peer, ports=dataclasses.replace(peer.ports, averager=averager))
 
-    def __init__(self, true: Averager, attack: Callable[[Gradient], Gradient] | None) -> None:
-        self._true, self._attack = true, attack
+
+class Overheard:
+    """What honest learners bring to rounds, for a liar that hears it all."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, list[torch.Tensor]] = {}
+        """Version -> gradients; the newest one alone."""
+
+    def add(self, version: int, vector: torch.Tensor) -> None:
+        self._heard = {version: [*self._heard.get(version, ()), vector.clone()]}
+
+    async def of(self, version: int) -> list[torch.Tensor]:
+        """Those of all others, or of those that came in LISTENS seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LISTENS
+        while len(self._heard.get(version, ())) < LEARNERS - 1 and loop.time() < until:
+            await asyncio.sleep(0.05)
+        return self._heard.get(version, [])
+
+
+class OpenAverager:
+    """An honest learner's, which a liar overhears."""
+
+    def __init__(self, true: Averager, heard: Overheard) -> None:
+        self._true, self._heard = true, heard
 
     async def average(
         self,
@@ -220,10 +296,32 @@ class LyingAverager:
         marks: bytes = b"",
         weights: str = "",
     ) -> Average | None:
-        if self._attack is None:
+        self._heard.add(version, tensors[0])
+        return await self._true.average(version, tensors, weight, peers, deadline, marks, weights)
+
+
+class LyingAverager:
+    """Brings something else than its gradient to each round, or nothing."""
+
+    def __init__(self, true: Averager, heard: Overheard, attack: Callable[[], Lie] | None) -> None:
+        self._true, self._heard, self._overhears = true, heard, attack in OVERHEARING.values()
+        self._lie = None if attack is None else attack()
+
+    async def average(
+        self,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        deadline: float,
+        marks: bytes = b"",
+        weights: str = "",
+    ) -> Average | None:
+        if self._lie is None:
             await asyncio.sleep(deadline)
             raise RoundLost("it came to no round")
-        lie = self._attack(Gradient(tensors[0].clone(), weight))
+        others = await self._heard.of(version) if self._overhears else []
+        lie = self._lie(Gradient(tensors[0].clone(), weight), others)
         outcome = await self._true.average(version, [lie.vector], lie.weight, peers, deadline, marks, weights)
         tensors[0].copy_(lie.vector)
         return outcome
@@ -232,13 +330,15 @@ class LyingAverager:
 class Publisher(LearnerPeer):
     """A learner that does nothing but announce."""
 
-    attack: Callable[[int], tuple[int, Digest]]
+    attack: Callable[[Release], tuple[int, Digest]]
 
     async def run(self) -> None:
         host, data = self.host, self.learner.weights().data
         while not host.stop.is_set():
             await host.ports.clock.sleep(EVERY)
-            version, parent = self.attack(max((beat.version for _, beat in host.roster), default=0))
+            if not (known := host.releases.announced()):
+                continue
+            version, parent = self.attack(known[-1])
             host.releases.blobs.hold(version, Blocks.of(data))
             release = Release(
                 version=version,

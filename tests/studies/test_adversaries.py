@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from peers.studies.adversaries import Attacked, plan, suffer, table
+from peers.studies.adversaries import ROUNDS, STALE, Attacked, Gradient, plan, suffer, table
 
 torch.set_num_threads(1)
 
@@ -27,3 +27,19 @@ def test_each_attack_is_tried_on_peers_that_defend_themselves_and_on_others() ->
     assert {(cell.attack, not cell.defended) for cell in cells} == {
         (cell.attack, cell.defended) for cell in cells
     }
+
+
+def test_the_liar_overhears_what_it_turns_and_what_it_hides_in() -> None:
+    others = [torch.tensor([2.0, 1.0]), torch.tensor([2.0, -1.0]), torch.tensor([2.0, 0.0])]
+    mine, mean = Gradient(torch.zeros(2), 1.0), torch.tensor([2.0, 0.0])
+    lies = {
+        attack: ROUNDS[attack]()(mine, others).vector for attack in ("inner product", "a little is enough")
+    }
+    assert (sum(others) + lies["inner product"]) @ mean < 0, "the mean of all turns"
+    assert lies["a little is enough"].tolist() == [2.0, -1.0], "one standard deviation of them"
+    assert ROUNDS["inner product"]()(mine, []) is mine, "nobody came"
+
+
+def test_a_stale_gradient_is_that_of_so_many_rounds_before() -> None:
+    lie, told = ROUNDS["stale"](), [Gradient(torch.tensor([float(k)]), 1.0) for k in range(STALE + 2)]
+    assert [lie(one, []).vector.item() for one in told] == [0.0] * STALE + [1.0, 2.0]
