@@ -121,7 +121,7 @@ class Merging:
 
     def _is_first_at(self, point: Point) -> bool:
         me, incarnation = self._host.ports.me, self._other_learners.incarnation
-        here = {me, *self._other_learners.at_weights(point[1])}
+        here = {me, *self._other_learners.at_point(point)}
         return publishers([(incarnation(peer), peer) for peer in here])[0] == me
 
     async def _copy(self, point: Point) -> None:

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.falling_in import WINDOW_SHARE, FallingIn
+from swarm.core.lineage import Point
 from swarm.core.rounds import State
 from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
 from swarm.core.unmet import Unmet
 from swarm.protocol import RESTING, Phase
-from swarm.types import Beat, Digest, PeerId, Release
+from swarm.types import Beat, PeerId, Release
 
 ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.FALLING_IN)
 """Phases that are announced by a heartbeat at once: the other learners close their batches too, wait, and
@@ -101,14 +102,14 @@ class OtherLearners:
 
     def at_release(self, release: Release) -> PeerId | None:
         """A learner that is at a release, its publisher first."""
-        beats = self._all_beats()
-        found = (peer for peer, beat in beats.items() if beat.weights == release.weights)
+        beats, point = self._all_beats(), (release.version, release.weights)
+        found = (peer for peer, beat in beats.items() if (beat.version, beat.weights) == point)
         return release.publisher if release.publisher in beats else next(found, None)
 
-    def at_weights(self, weights: Digest) -> list[PeerId]:
-        """Other learners that are at a version with these weights, and work."""
-        beats = self._all_beats().items()
-        return [peer for peer, beat in beats if beat.weights == weights and beat.phase not in RESTING]
+    def at_point(self, point: Point) -> list[PeerId]:
+        """Other learners that are at this version with these weights, and work."""
+        beats = ((peer, beat) for peer, beat in self._all_beats().items() if beat.phase not in RESTING)
+        return [peer for peer, beat in beats if (beat.version, beat.weights) == point]
 
     def batch_closed_elsewhere(self) -> bool:
         """Another learner at my version has closed its batch: then a smaller batch in the common round is

@@ -276,7 +276,7 @@ class Host:
         before = self.roster.beat(opened.sender)
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
-        if before is None or before.weights != beat.weights:
+        if before is None or (before.version, before.weights) != (beat.version, beat.weights):
             self.releases.found(beat.version, beat.weights)
         self._met(opened.sender, beat)
         if self.who.observes:
