@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from statistics import median_low
+from statistics import median_high, median_low
 from typing import NamedTuple
 
 CROWD = 3
@@ -92,13 +92,43 @@ class Agreement(NamedTuple):
         return self.both / math.sqrt(self.mine * self.others) if self.mine * self.others > 0 else 0.0
 
 
-def agreements(products: Sequence[Sequence[float]], factors: Sequence[float]) -> list[Agreement]:
+class Company(NamedTuple):
+    """One member's part beside those of the others."""
+
+    mean: Agreement
+    """With their mean."""
+    each: tuple[Agreement, ...]
+    """With the part of each, in the order of the members."""
+
+    def and_of(self, more: Company) -> Company:
+        """Of the parts of both."""
+        each = tuple(one.and_of(other) for one, other in zip(self.each, more.each, strict=True))
+        return Company(self.mean.and_of(more.mean), each)
+
+    @property
+    def cosines(self) -> Cosines:
+        """What they tell together."""
+        return Cosines(self.mean.cosine, median_high([one.cosine for one in self.each] or [0.0]))
+
+
+class Cosines(NamedTuple):
+    """Of a member's gradient with those of the others, in one round."""
+
+    mean: float
+    """With their mean."""
+    middle: float
+    """The median of those with each of them: one that is large turns their mean, and not this."""
+
+
+def agreements(products: Sequence[Sequence[float]], factors: Sequence[float]) -> list[Company]:
     """Of each member, in a mean that is made with these factors."""
     found = []
     for k, row in enumerate(products):
         rest = [0.0 if other == k else factor for other, factor in enumerate(factors)]
         square = sum(a * sum(map(float.__mul__, rest, of)) for a, of in zip(rest, products, strict=True))
-        found.append(Agreement(sum(map(float.__mul__, rest, row)), row[k], max(0.0, square)))
+        mean = Agreement(sum(map(float.__mul__, rest, row)), row[k], max(0.0, square))
+        each = tuple(Agreement(row[j], row[k], of[j]) for j, of in enumerate(products) if j != k)
+        found.append(Company(mean, each))
     return found
 
 

@@ -19,6 +19,8 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
+from swarm.core.clipping import Cosines
+
 Name = TypeVar("Name", str, bytes)
 
 ROUNDS = 64
@@ -48,6 +50,23 @@ class Opposition:
     def against(self, members: Collection[str]) -> Collection[str]:
         """Those of a round's members that the others are against."""
         return _minority([peer for peer in members if _is_sure(self._seen.get(peer, ()))], len(members))
+
+
+class Opponents:
+    """Whose gradients oppose the others', by their cosines with the others' mean; where that tells nobody
+    apart, since one of them turns it, by those with each of the others."""
+
+    def __init__(self) -> None:
+        self._of_mean, self._of_each = Opposition(), Opposition()
+
+    def add(self, cosines: Mapping[str, Cosines]) -> None:
+        """Add one round."""
+        self._of_mean.add({peer: its.mean for peer, its in cosines.items()})
+        self._of_each.add({peer: its.middle for peer, its in cosines.items()})
+
+    def against(self, members: Collection[str]) -> Collection[str]:
+        """Those of a round's members that the others are against."""
+        return self._of_mean.against(members) or self._of_each.against(members)
 
 
 def left_out(named: Mapping[Name, Collection[Name] | None]) -> Collection[Name]:

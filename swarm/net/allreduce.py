@@ -32,7 +32,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout
 
-from swarm.core.clipping import Agreement
+from swarm.core.clipping import Agreement, Cosines
 from swarm.core.reducers import presence
 from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
 from swarm.net.clipping import Seen, combine
@@ -223,10 +223,10 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         # One that is cancelled does not take it from the others.
         return await asyncio.shield(self._mean[1])
 
-    def cosines(self) -> dict[str, float]:
-        """Member -> cosine of its parts with the means of mine without them; nothing where none is mine."""
+    def cosines(self) -> dict[str, Cosines]:
+        """Member -> cosines of its parts, of mine, with those of the others; nothing where none is mine."""
         mine = self.tensor_part_reducer.num_parts
-        return {str(peer): seen.cosine for peer, seen in self._seen.items()} if mine else {}
+        return {str(peer): seen.cosines for peer, seen in self._seen.items()} if mine else {}
 
     def _encoded(self, number: int, mean: torch.Tensor) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
         """The mean of a part of mine, encoded; another one where some members' parts are far from it."""

@@ -38,7 +38,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
 from swarm.core import shares
-from swarm.core.opposition import Opposition, left_out
+from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import Claim, once
 from swarm.net.allreduce import Runner
 from swarm.net.announcing import MatchError, false_reducers, lines_of, read_announcement, tag
@@ -154,7 +154,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.set()  # cleared while a group may be about to form
         self._order: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout
-        self._opposition, self._presences = Opposition(), Opposition()
+        self._opposition, self._presences = Opponents(), Opposition()
         self._reduces = True
         """Parts of the last round came to me."""
         self._slower = 1.0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from swarm.core.clipping import Agreement, agreements, clipped
+from swarm.core.clipping import Agreement, Company, Cosines, agreements, clipped
 from swarm.net.norm import norm
 
 NAMED = 0.25
@@ -23,7 +23,7 @@ class Mean(NamedTuple):
     """Float32; None where it is their weighted mean."""
     kept: list[float]
     """See swarm.core.clipping.Clipped."""
-    agreements: list[Agreement]
+    agreements: list[Company]
 
 
 def combine(parts: Sequence[torch.Tensor], weights: Sequence[float], out: Collection[int] = ()) -> Mean:
@@ -45,25 +45,28 @@ def _products(parts: Sequence[torch.Tensor]) -> list[list[float]]:
     return [[product * largest**2 for product in row] for row in (rows @ rows.T).tolist()]
 
 
+NOBODY = Company(Agreement(), ())
+
+
 class Seen:
     """What the parts of a round told of one member."""
 
     def __init__(self) -> None:
-        self._kept, self._agreement = 0.0, Agreement()
+        self._kept, self._company = 0.0, NOBODY
 
-    def add(self, kept: float, agreement: Agreement) -> None:
+    def add(self, kept: float, company: Company) -> None:
         """Add a part, whose distance from the mean was cut to `kept`."""
-        self._kept += kept**2 * agreement.mine
-        self._agreement = self._agreement.and_of(agreement)
+        self._kept += kept**2 * company.mean.mine
+        self._company = company if self._company is NOBODY else self._company.and_of(company)
 
     @property
-    def cosine(self) -> float:
-        """Of its parts with the means without them."""
-        return self._agreement.cosine
+    def cosines(self) -> Cosines:
+        """Of its parts with those of the others."""
+        return self._company.cosines
 
     @property
     def share(self) -> float:
         """1 for a member that is not to be named."""
-        whole = self._agreement.mine
+        whole = self._company.mean.mine
         share = math.sqrt(self._kept / whole) if whole else 1.0
         return share if share < NAMED else 1.0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from swarm.config import Averaging
 from swarm.core import shares
-from swarm.core.opposition import Opposition
+from swarm.core.opposition import Opponents
 from swarm.core.standing import Claim, Standing, Usual, once, standings
 from swarm.net.ports import Average, RoundLost
 from swarm.types import PeerId
@@ -72,7 +72,7 @@ class Meeting:
         settings: Averaging,
         groups: int,
         values: int,
-        opposition: Opposition,
+        opposition: Opponents,
     ) -> None:
         self._links, self._dials = links, dials
         self._settings, self._opposition = settings, opposition
@@ -215,7 +215,7 @@ class Meetings:
         has."""
         self._links, self._dials = links, dials
         self._settings, self._groups, self._values = settings, groups, values
-        self._opposition = Opposition()
+        self._opposition = Opponents()
         """Of all members: one result is made for all."""
         self._meetings: dict[tuple[int, str], list[Meeting]] = {}
         """Version and weights -> meetings."""
@@ -280,7 +280,7 @@ def _shapes(seat: Seat) -> list[tuple[int, ...]]:
 
 
 def _average(
-    seats: list[Seat], judged: list[Standing], opposition: Opposition, out: Collection[int]
+    seats: list[Seat], judged: list[Standing], opposition: Opponents, out: Collection[int]
 ) -> list[float]:
     """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
     ids, so that it is one result for all; by the clipped mean where some are far from it, and without those
@@ -299,5 +299,5 @@ def _average(
         for seat, its, kept, agreement in zip(seats, seen, made.kept, made.agreements, strict=True):
             its.add(kept, agreement)
             seat.tensors[k].copy_(mean if made.value is None else made.value)
-    opposition.add({seat.peer: its.cosine for seat, its in zip(seats, seen, strict=True)})
+    opposition.add({seat.peer: its.cosines for seat, its in zip(seats, seen, strict=True)})
     return [one.share * its.share for one, its in zip(judged, seen, strict=True)]

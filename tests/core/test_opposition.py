@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from swarm.core.opposition import LEAST, Opposition, left_out
+from swarm.core.clipping import agreements
+from swarm.core.opposition import LEAST, Opponents, Opposition, left_out
 
 MEMBERS = ("a", "b", "c", "liar")
 
@@ -66,3 +67,16 @@ def test_whom_more_than_half_of_the_others_name_is_left_out(
 def test_half_of_the_members_are_never_left_out() -> None:
     seen, _ = rounds(64, 0.6, 0.05)
     assert seen.against(("a", "b", "liar")) and not seen.against(("a", "liar"))
+
+
+def test_one_that_turns_the_mean_so_that_all_oppose_it_is_told_apart_by_each_of_the_others() -> None:
+    rng, seen = Random(1), Opponents()
+    for _ in range(LEAST + 1):
+        honest = [[rng.gauss(0.1, 1) for _ in range(50)] for _ in MEMBERS[:-1]]
+        turned = [-3.5 * sum(values) / 3 for values in zip(*honest, strict=True)]
+        vectors = [*honest, turned]
+        products = [[sum(map(float.__mul__, a, b)) for b in vectors] for a in vectors]
+        company = agreements(products, [0.25] * 4)
+        assert all(its.cosines.mean < -0.5 for its in company), "everybody's is opposed to the others' mean"
+        seen.add({peer: its.cosines for peer, its in zip(MEMBERS, company, strict=True)})
+    assert list(seen.against(MEMBERS)) == ["liar"]
