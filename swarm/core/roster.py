@@ -84,6 +84,8 @@ class Roster:
     def __init__(self, patience: float, rng: random.Random) -> None:
         self._patience, self._rng = patience, rng
         self._known: dict[PeerId, KnownPeer] = {}
+        self._learners: dict[PeerId, KnownPeer] = {}
+        """Those of them that are learners: a few of a thousand peers, looked at for every release."""
         self._left: dict[bool, OrderedDict[PeerId, tuple[int, int]]] = {
             True: OrderedDict(),
             False: OrderedDict(),
@@ -116,9 +118,13 @@ class Roster:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
         if known is None:
-            self._known[peer] = KnownPeer(beat, now, credit)
+            known = self._known[peer] = KnownPeer(beat, now, credit)
         else:
             known.beat, known.heard, known.credit = beat, now, credit
+        if beat.role is Role.LEARNER:
+            self._learners[peer] = known
+        else:
+            self._learners.pop(peer, None)
         self._time(peer, beat, now)
         return True
 
@@ -162,6 +168,7 @@ class Roster:
 
     def forget(self, peer: PeerId) -> None:
         """Remove a peer that left or was lost; its older heartbeats stay ignored."""
+        self._learners.pop(peer, None)
         if (known := self._known.pop(peer, None)) is not None:
             left = self._left[ROLES[known.beat.role].member]
             left[peer] = (known.beat.incarnation, known.beat.seq)
@@ -181,7 +188,7 @@ class Roster:
 
     def learners(self) -> list[PeerId]:
         """Learners that are alive, by id."""
-        return sorted(peer for peer, known in self._known.items() if known.beat.role is Role.LEARNER)
+        return sorted(self._learners)
 
     def halfway(self, mine: int = -1, publisher: PeerId = NOBODY) -> float:
         """The version that at least half of the learners are at or beyond, of those that are at one and not
@@ -189,10 +196,9 @@ class Roster:
         says. Infinite while they are fewer than CROWD."""
         versions = [float(mine)] if mine >= 0 else []
         versions += [math.inf] if publisher else []
-        for peer, known in self._known.items():
+        for peer, known in self._learners.items():
             beat = known.beat
-            counts = beat.role is Role.LEARNER and beat.version >= 0 and beat.phase not in ELSEWHERE
-            if counts and peer != publisher:
+            if beat.version >= 0 and beat.phase not in ELSEWHERE and peer != publisher:
                 versions.append(beat.version)
         versions.sort(reverse=True)
         return versions[(len(versions) - 1) // 2] if len(versions) >= CROWD else math.inf

@@ -309,3 +309,14 @@ def test_half_of_the_learners_say_which_version_is_reached_and_two_of_them_are_n
     heard.hear(A, beat(seq=2, version=7, phase=Phase.CATCHING_UP), NOW)
     heard.hear(B, beat(seq=2, version=-1), NOW)
     assert heard.halfway() == math.inf, "they say nothing of what the others have"
+
+
+def test_a_peer_that_is_a_learner_no_more_is_not_counted_as_one() -> None:
+    known = roster()
+    known.hear(A, beat(role=Role.LEARNER, incarnation=1), NOW)
+    assert known.learners() == ["a"]
+    known.hear(A, beat(role=Role.SAMPLER, incarnation=2), NOW)
+    assert known.learners() == []
+    known.hear(A, beat(role=Role.LEARNER, incarnation=3), NOW)
+    known.forget(A)
+    assert known.learners() == []
