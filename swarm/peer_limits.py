@@ -53,3 +53,6 @@ class Auditing(Section):
     """Newest versions whose bytes stay on this disk for it, once a group of such a sampler came."""
     invited: bool = False
     """Whether samplers with an invite are audited, too."""
+    gradients: bool = False
+    """Whether other learners' gradients are computed again, within the same share of the time; signed
+    manifests of its own batches are shown to them in any case."""

@@ -42,6 +42,7 @@ class Service(StrEnum):
     STATE = "state"
     TRAINED = "trained"
     DRAWS = "draws"
+    BATCHES = "batches"
     HISTORY = "history"
     RENEW = "renew"
     ENTER = "enter"
@@ -72,9 +73,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "as blobs", "as blobs", answered="weights"),
     Service.STATES: ServiceRow(64, REQUEST, "learners", "as blobs", "as blobs", answered="gradients"),
     Service.CONTRIBUTIONS: ServiceRow(64, REQUEST, "learners", "as blobs", "as blobs", answered="gradients"),
-    Service.HELD: ServiceRow(
-        128, REQUEST, "as each", "`held/blobs`, ...: BlockQuery: what is here", "Holding"
-    ),
+    Service.HELD: ServiceRow(128, REQUEST, "as each", "`held/blobs`, ...: BlockQuery", "Holding"),
     Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
@@ -84,6 +83,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.STATE: ServiceRow(16, REQUEST, "learners", "nothing", "Offer"),
     Service.TRAINED: ServiceRow(16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: of which groups"),
     Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
+    Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(
         16, REQUEST, "who has the owner's key or was invited", "Membership", "Membership"

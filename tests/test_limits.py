@@ -25,6 +25,7 @@ from still_host import still_host
 from peers.build.spec_transfer import FileRequest
 from peers.roles.evidence import Evidence
 from peers.roles.observer import Past
+from peers.roles.rechecks import BatchManifest, BatchQuery
 from peers.roles.state_transfer import Offer
 from peers.roles.tally import LAGS_PER_EVENT, Tally
 from peers.runtime.contacts import Kept
@@ -84,6 +85,8 @@ DECODED = {
     "TrainedSteps": TrainedSteps,
     "DrawsQuery": DrawsQuery,
     "DrawsCame": DrawsCame,
+    "BatchQuery": BatchQuery,
+    "BatchManifest": BatchManifest,
     "Kept": Kept,
     "Way": Way,
     "WayQuery": WayQuery,

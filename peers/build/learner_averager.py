@@ -118,6 +118,9 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
 class NoAverager:
     """The Averager port of a peer that averages no gradients."""
 
+    def check(self, against: Collection[PeerId], key: int) -> None:
+        raise RuntimeError("only a learner of a run in butterfly mode averages")
+
     async def average(
         self,
         version: int,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
+from peers.roles.rechecks import BatchRechecks
 from peers.roles.step_report import StepReport
 from peers.roles.trained_groups import marks
 from peers.runtime.host import Host
@@ -36,11 +37,12 @@ class CommonRound:
         other_learners: OtherLearners,
         own_release: OwnRelease,
         report: StepReport,
+        rechecks: BatchRechecks,
         version: Callable[[], int],
     ) -> None:
         """`version()` is this learner's version."""
         self._host, self._other_learners, self._own_release = host, other_learners, own_release
-        self._report, self._version = report, version
+        self._report, self._version, self._rechecks = report, version, rechecks
         self.members: frozenset[PeerId] = frozenset()
         """Of the last round; me where I was alone."""
         self.marks: Mapping[PeerId, bytes] = {}
@@ -63,6 +65,8 @@ class CommonRound:
             self._report.seconds.get("learn", 0.0), self._own_release.is_ahead
         )
         others = self._other_learners.ready()
+        if len(others) == 1 and others[0] in self._rechecks.against():
+            others = []  # of two nobody is in the majority: who has the proof goes on alone
         # the others cannot use a gradient of weights that are not the release's
         if self._own_release.is_overtaken():
             return Cause.AHEAD_SEEN
@@ -74,6 +78,7 @@ class CommonRound:
         partners = self._other_learners.partners()
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
             return await self._without_round()
+        self._rechecks.before_round(partners, self._own_release.weights, gradient.weight)
         try:
             with self._other_learners.meeting() as members:
                 outcome = await host.ports.averager.average(
@@ -109,6 +114,7 @@ class CommonRound:
             seconds=round(outcome.seconds, 3),
             scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
         )
+        await self._rechecks.after_round(outcome, self._own_release.weights)
         return Cause.AVERAGED
 
     def _tell(self, false: frozenset[PeerId]) -> None:

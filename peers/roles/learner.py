@@ -32,6 +32,7 @@ from peers.roles.merging import Merging
 from peers.roles.next_gradient import NextGradient
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
+from peers.roles.rechecks import BatchRechecks
 from peers.roles.round_totals import RoundTotals
 from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport
@@ -93,8 +94,9 @@ class LearnerPeer:
         self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, self.transfer)
         self._merging = Merging(host, learner, self.own_release, self.other_learners)
         self._report = StepReport(host, self.inbox)
+        self.rechecks = BatchRechecks(host, learner, self.inbox, self.round_totals.of_round)
         self._common_round = CommonRound(
-            host, self.other_learners, self.own_release, self._report, lambda: learner.version
+            host, self.other_learners, self.own_release, self._report, self.rechecks, lambda: learner.version
         )
         self._faults = FaultReports(host)
         self._gradients = Gradients(host, learner, self.inbox, self._faults)
@@ -105,6 +107,7 @@ class LearnerPeer:
         await self.trained.open()
         await self.inbox.serve()
         await self.transfer.serve()
+        await self.rechecks.serve()
         async with asyncio.TaskGroup() as tasks:
             own = self.own_release
             runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
@@ -260,6 +263,7 @@ class LearnerPeer:
                 self.auditor.make_room()
                 self._forget_batch()
                 return Cause.OUT_OF_MEMORY
+            self.rechecks.computed(self._batch)
             if not self._drop_unbelieved():
                 return Cause.BATCH_REFUSED
         if await self.trained.has_after_all(self._batch):

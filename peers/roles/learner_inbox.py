@@ -119,6 +119,8 @@ class LearnerInbox:
         self.keep: Keep = in_memory
         self.audit: Callable[[Group, bytes], None] = lambda group, frame: None
         """Hears of every admitted group, with the frame that it came in."""
+        self.signed: Callable[[Group, bytes], None] = lambda group, frame: None
+        """The same, for the groups' proofs (peers.roles.rechecks)."""
         self.aside: Callable[[PeerId], str | None] = lambda _: None
         """Why a sampler is set aside now, or None (peers.roles.auditor)."""
         self._tasks: dict[str, TaskAndRewards] = {}
@@ -162,6 +164,7 @@ class LearnerInbox:
             self.batcher.add(group, host.now())
             kept = await self.keep(group, self._tasks[group.id].rewards)
             self.audit(group, frame)
+            self.signed(group, frame)
             host.delivered(sender)
             host.status.admitted += 1
             host.move()

@@ -31,6 +31,7 @@ from peers.commands import sim
 from peers.roles.learner import LearnerPeer
 from peers.runtime import release_doubts
 from peers.runtime.host import Host
+from peers.studies.adversary_table import table
 from peers.studies.experiments import Row, complete, to_stderr
 from swarm import config as settings
 from swarm.blocks import Blocks
@@ -40,7 +41,7 @@ from swarm.durable import write_durably
 from swarm.events import Averaged, Event, Rejected, Trained
 from swarm.net import in_memory_rounds
 from swarm.net.ports import Average, Averager, RoundLost
-from swarm.protocol import Role
+from swarm.protocol import Role, Service
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
 from swarm.types import Digest, PeerId, Release, Struct
@@ -156,6 +157,8 @@ class Attacked(Struct):
     """The peers are those that ship; else they believe everything."""
     seconds: float
     seed: int = 1
+    gradients: bool = False
+    """Learners compute each other's gradients again."""
 
 
 def plan(quick: bool) -> list[Attacked]:
@@ -163,10 +166,11 @@ def plan(quick: bool) -> list[Attacked]:
     seconds = 45.0 if quick else 120.0
     seeds = (1,) if quick else (1, 2, 3)
     return [
-        Attacked(attack=attack, defended=defended, seconds=seconds, seed=seed)
+        Attacked(attack=attack, defended=defended, seconds=seconds, seed=seed, gradients=gradients)
         for seed in seeds
         for attack in attacks
-        for defended in (True, False)
+        for defended, gradients in ((True, False), (False, False), (True, True))
+        if attack in ROUNDS or not gradients
     ]
 
 
@@ -185,31 +189,10 @@ def main(quick: bool, out: Path, minutes: float) -> int:
     return 0
 
 
-FIGURES = ("reward", "versions", "named", "rounds", "innocent")
+FIGURES = ("reward", "versions", "named", "rounds", "innocent", "struck", "falsely")
 """Mean reward of the last steps of honest learners; versions made; share of rounds, or of false releases, in
-which the liar was named; rounds, or false releases, until it was; share of rounds that name another one."""
-
-
-def table(done: Sequence[tuple[Attacked, Row]]) -> str:
-    """Markdown: a row an attack, means over seeds."""
-    lines = [
-        "| attack | reward | undefended | named after | named in | others named |",
-        "|---|---|---|---|---|---|",
-    ]
-    for attack in dict.fromkeys(cell.attack for cell, _ in done):
-        with_, without = (
-            [row for cell, row in done if cell.attack == attack and cell.defended is defended]
-            for defended in (True, False)
-        )
-        lines.append(
-            f"| {attack} | {_mean(with_, 'reward'):.3f} | {_mean(without, 'reward'):.3f} |"
-            f" {_mean(with_, 'rounds'):.1f} | {_mean(with_, 'named'):.0%} | {_mean(with_, 'innocent'):.1%} |"
-        )
-    return "\n".join(lines)
-
-
-def _mean(rows: Sequence[Row], figure: str) -> float:
-    return fmean(float(row[figure]) for row in rows) if rows else math.nan
+which the liar was named; rounds, or false releases, until it was; share of rounds that name another one; how
+many learners have a recomputed gradient against it, and how many such honest ones have against each other."""
 
 
 # --- one training -------------------------------------------------------------------------------------------
@@ -220,7 +203,10 @@ def suffer(one: Attacked) -> Row:
     told: list[Event] = []
     with nullcontext() if one.defended else believing():
         heard = Overheard()
-        World(scenario(one), lambda peer: spawn(peer, one.attack, heard), sinks=[told.append]).run()
+        gradients = one.gradients
+        World(
+            scenario(one), lambda peer: spawn(peer, one.attack, heard, gradients), sinks=[told.append]
+        ).run()
     return figures(told)
 
 
@@ -245,8 +231,11 @@ def scenario(one: Attacked) -> Scenario:
     )
 
 
-def spawn(peer: SimPeer, attack: str, heard: Overheard) -> Coroutine[Any, Any, None]:
-    """A peer as it ships, but for the liar."""
+def spawn(peer: SimPeer, attack: str, heard: Overheard, gradients: bool = False) -> Coroutine[Any, Any, None]:
+    """A peer as it ships, but for the liar; learners may compute each other's `gradients` again."""
+    audit = msgspec.structs.replace(peer.config.peer.audit, gradients=gradients)
+    own = msgspec.structs.replace(peer.config.peer, audit=audit)
+    peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
     if peer.name != LIAR:
         listens = attack in OVERHEARING and peer.role is Role.LEARNER
         return sim.spawn(with_averager(peer, OpenAverager(peer.ports.averager, heard)) if listens else peer)
@@ -284,7 +273,7 @@ class OpenAverager:
     """An honest learner's, which a liar overhears."""
 
     def __init__(self, true: Averager, heard: Overheard) -> None:
-        self._true, self._heard = true, heard
+        self._true, self._heard, self.check = true, heard, true.check
 
     async def average(
         self,
@@ -305,6 +294,7 @@ class LyingAverager:
 
     def __init__(self, true: Averager, heard: Overheard, attack: Callable[[], Lie] | None) -> None:
         self._true, self._heard, self._overhears = true, heard, attack in OVERHEARING.values()
+        self.check = true.check
         self._lie = None if attack is None else attack()
 
     async def average(
@@ -382,6 +372,8 @@ def figures(told: Sequence[Event]) -> Row:
     steps = [event for event in told if isinstance(event, Trained) and event.peer != LIAR]
     rounds = [event for event in told if isinstance(event, Averaged) and event.peer == "learner-0"]
     refused = [event for event in told if isinstance(event, Rejected) and event.peer == "learner-0"]
+    refused = [event for event in refused if event.kind != Service.BATCHES]
+    struck = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
     named = [LIAR in event.scaled for event in rounds]
     if refused:
         named = [event.sender == LIAR for event in refused]
@@ -392,4 +384,6 @@ def figures(told: Sequence[Event]) -> Row:
         "named": fmean(named) if named else 0.0,
         "rounds": 1 + named.index(True) if True in named else math.nan,
         "innocent": fmean(bool(event.scaled.keys() - {LIAR}) for event in rounds) if rounds else 0.0,
+        "struck": len({event.peer for event in struck if event.sender == LIAR}),
+        "falsely": sum(event.sender != LIAR and event.peer != LIAR for event in struck),
     }

@@ -22,6 +22,7 @@ from collections.abc import (
     Collection,
     Mapping,
 )
+from itertools import accumulate
 from typing import (
     Any,
 )
@@ -35,6 +36,7 @@ from hivemind.utils.asyncio import aiter_with_timeout
 from swarm.core.clipping import Agreement, Cosines
 from swarm.core.reducers import presence
 from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
+from swarm.net import sketch
 from swarm.net.clipping import Seen, combine
 from swarm.net.codec import Codec
 from swarm.net.norm import norm
@@ -50,9 +52,11 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         groups: int,
         codec: Codec,
         out: Collection[int] = (),
+        key: int = 0,
         **kwargs: Any,
     ) -> None:
-        """`groups`: those of the run's whole batch; the members at `out` are left out."""
+        """`groups`: those of the run's whole batch; the members at `out` are left out. What others send here
+        is sketched by `key`; 0: is not."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
         self._codec = codec
@@ -70,6 +74,13 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
         self._returned = {peer: Agreement() for peer in self.ordered_peer_ids}
         """Reducer -> my parts and its means."""
+        index = self.ordered_peer_ids.index(self.peer_id)
+        sizes = [part.numel() for part in self._parts[index]]
+        first = sum(part.numel() for parts in self._parts[:index] for part in parts)
+        self.spans = tuple(zip(accumulate([first, *sizes]), sizes, strict=False))
+        """Of my parts in the flat tensor."""
+        others = [peer for peer in self.sender_peer_ids if peer != self.peer_id] if key and sizes else []
+        self._key, self._sketches = key, {peer: sketch.empty() for peer in others}
         left_out = [self.ordered_peer_ids[k] for k in out]
         self._out = [k for k, peer in enumerate(self.sender_peer_ids) if peer in left_out]
 
@@ -82,6 +93,10 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         }
         shares = {str(peer): one.share * held[peer] for peer, one in self._standing.items()}
         return {peer: share for peer, share in shares.items() if share < 1}
+
+    def sketched(self) -> dict[str, bytes]:
+        """Member -> sketch of what it sent here."""
+        return {str(peer): total.numpy().tobytes() for peer, total in self._sketches.items()}
 
     def should_delay_results(self, peer_id: PeerID) -> bool:
         """Means go back while parts still come, also to members that reduce nothing: lines go both ways."""
@@ -128,13 +143,18 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.finalize(cancel=True)
             self.cut.set()
 
-    def _scaled_part(self, sender: int, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
-        """A member's part, scaled down where it exceeds the announced norm; zeros where it is not finite."""
+    def _scaled_part(
+        self, sender: int, number: int, packed: runtime_pb2.Tensor, shape: torch.Size
+    ) -> torch.Tensor:
+        """A member's part, sketched as it came, scaled down where it exceeds the announced norm; zeros where
+        it is not finite."""
         peer = self.sender_peer_ids[sender]
         part = self._codec.read(packed, shape)
         if not math.isfinite(size := norm(part)):
             self._sent[peer].least = 0.0
             return part.zero_()
+        if (total := self._sketches.get(peer)) is not None:
+            sketch.add(total, part, self._key, self.spans[number][0])
         return _scaled(part, self._standing[peer].share * self._sent[peer].take(size))
 
     def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, mine: torch.Tensor) -> torch.Tensor:
@@ -246,7 +266,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             if number >= len(shapes):
                 raise AllreduceException("it sent more parts than belong to me")
             part = await loop.run_in_executor(
-                None, self._scaled_part, sender_index, message.tensor_part, shapes[number]
+                None, self._scaled_part, sender_index, number, message.tensor_part, shapes[number]
             )
             mean = await self._accumulate(sender_index, number, part)
             packed, _ = await self._as_sent(number, mean)

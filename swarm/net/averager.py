@@ -33,22 +33,12 @@ from swarm import process
 from swarm.config import Averaging
 from swarm.core.standing import Usual
 from swarm.net.announcing import MAX_WEIGHT
-from swarm.net.averaging import (
-    LEAVE,
-    Ended,
-    FromChild,
-    Leave,
-    Listening,
-    Met,
-    Order,
-    Ready,
-    Setup,
-    encode,
-    serve,
-)
+from swarm.net.averager_messages import Ended, FromChild, Leave, Listening, Met, Order, Ready, encode
+from swarm.net.averaging import LEAVE, Setup, serve
 from swarm.net.codec import ENCODINGS
 from swarm.net.ports import Average, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits
+from swarm.net.sketch import Sketches
 from swarm.protocol import Part
 from swarm.types import PeerId
 
@@ -173,6 +163,7 @@ class HiveAverager:
             report,
         )
         self._groups, self._usual = groups, Usual()
+        self._check: tuple[tuple[str, ...], int] = (), 0
         self._uplink = uplink
         self.limits: RateLimits = UNLIMITED
         """Of the peer's line, to which its mail keeps as well; they may be set before `start`."""
@@ -194,6 +185,10 @@ class HiveAverager:
             await asyncio.wait({self._replacement})
         if self._child is not None:
             await self._child.leave()
+
+    def check(self, against: Collection[PeerId], key: int) -> None:
+        """See the port."""
+        self._check = tuple(sorted(against)), key
 
     async def average(
         self,
@@ -231,6 +226,7 @@ class HiveAverager:
                     left,
                     marks,
                     weights,
+                    *self._check,
                 )
 
                 def within(seconds: float) -> None:
@@ -254,7 +250,8 @@ class HiveAverager:
         scaled = {PeerId(peer): share for peer, share in ended.scaled.items()}
         told = {PeerId(peer): marks for peer, marks in ended.marks.items()}
         members, false = (frozenset(map(PeerId, peers)) for peers in (ended.members, ended.false))
-        return Average(members, loop.time() - began, exchanged, scaled, told, false)
+        sketches = _sketches(order.key, ended) if order.key else None
+        return Average(members, loop.time() - began, exchanged, scaled, told, false, sketches)
 
     async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
         try:
@@ -341,6 +338,15 @@ class HiveAverager:
 
     def _parts(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return self._buffer.split([tensor.numel() for tensor in tensors])
+
+
+def _sketches(key: int, ended: Ended) -> Sketches:
+    """What the process kept of the others' values."""
+    kept = {
+        PeerId(peer): torch.frombuffer(bytearray(data), dtype=torch.float64)
+        for peer, data in ended.sketches.items()
+    }
+    return Sketches(key, ended.spans, kept)
 
 
 async def _in_thread(function: Callable[..., T], *args: Any) -> T:

@@ -42,6 +42,17 @@ from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import Claim, once
 from swarm.net.allreduce import Runner
 from swarm.net.announcing import MatchError, false_reducers, lines_of, read_announcement, tag
+from swarm.net.averager_messages import (
+    Ended,
+    FromChild,
+    FromParent,
+    Leave,
+    Listening,
+    Met,
+    Order,
+    Ready,
+    encode,
+)
 from swarm.net.codec import Codec
 from swarm.net.matching import Matching
 from swarm.net.norm import LARGEST, norm
@@ -55,72 +66,6 @@ process."""
 
 LEAVE = 1.0
 """Seconds for a process to take its handlers back when it leaves; then it is killed."""
-
-
-# -- what goes through the pipe ------------------------------------------------------------------------------
-
-
-class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Between a peer and its averager process."""
-
-
-class Order(Message):
-    version: int
-    weight: float
-    usual: float
-    """See swarm.core.standing.Claim."""
-    uplink: int
-    """Bytes per second; 0: not known."""
-    peers: tuple[str, ...]
-    seconds: float
-    """Until the deadline."""
-    marks: bytes
-    """Of the groups that the tensors are of."""
-    weights: str
-    """Of the version."""
-
-
-class Leave(Message):
-    pass
-
-
-class Listening(Message):
-    """The process's address at p2pd: its handlers are removed by it when it is dead."""
-
-    address: str
-
-
-class Ready(Message):
-    me: str
-
-
-class Met(Message):
-    """A group has formed."""
-
-    seconds: float
-    """That its round may take from now on."""
-
-
-class Ended(Message):
-    lost: str = ""
-    """Why the round was lost; empty when it was not."""
-    members: tuple[str, ...] = ()
-    """Empty: nobody came."""
-    exchanged: dict[str, int] = {}
-    """Bytes of parts to and from each other member."""
-    norms: dict[str, float] = {}
-    """What each member announced."""
-    scaled: dict[str, float] = {}
-    """Share of a gradient that was scaled down, by member."""
-    false: tuple[str, ...] = ()
-    """Members that reduced nothing, since most others doubt their means."""
-    marks: dict[str, bytes] = {}
-    """What each member announced whose gradient counts."""
-
-
-FromParent = Order | Leave
-FromChild = Listening | Ready | Met | Ended
-encode = msgspec.msgpack.encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,21 +176,22 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 invited,
                 order.marks,
                 order.weights,
-                self._named({self._p2p.peer_id, *invited}),
+                self._named({self._p2p.peer_id, *invited}, order.against),
                 self._doubted(invited),
             )
             if group is None:
                 return Ended()
             with self._registered(group.group_id) as promise:
-                return await self._reduce(group, invited, (order.version, order.weights), promise)
+                return await self._reduce(group, invited, order, promise)
         finally:
             self._known.set()
 
-    def _named(self, members: Collection[PeerID]) -> list[PeerID] | None:
-        """Those of a round's members that I am against; None where no part of gradients comes to me."""
+    def _named(self, members: Collection[PeerID], struck: Collection[str]) -> list[PeerID] | None:
+        """Those of a round's members that I am against, by their cosines or since they are `struck`; None
+        where no part of gradients comes to me."""
         if not self._reduces:
             return None
-        against = self._opposition.against(list(map(str, members)))
+        against = {*self._opposition.against(list(map(str, members))), *struck}
         return [peer for peer in members if str(peer) in against]
 
     def _doubted(self, invited: Collection[PeerID]) -> list[PeerID]:
@@ -267,14 +213,14 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self,
         group: GroupInfo,
         invited: frozenset[PeerID],
-        at: tuple[int, str],
+        order: Order,
         promise: asyncio.Future[Runner],
     ) -> Ended:
         told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
         if (
             len(told) < 2
             or not set(told) <= {self._p2p.peer_id, *invited}
-            or any((one.v, one.weights) != at for one in told.values())
+            or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
         ):
             raise MatchError("the group holds somebody who was not invited or is at another version")
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
@@ -290,6 +236,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             claims=claims,
             groups=self._setup.groups,
             out=out,
+            key=order.key,
             codec=codec,
             p2p=self._p2p,
             servicer_type=type(self),
@@ -317,6 +264,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             exchanged=runner.exchanged(),
             false=tuple(map(str, false)),
             scaled=runner.scaled(),
+            spans=runner.spans if order.key else (),
+            sketches=runner.sketched(),
             norms={str(peer): one.norm for peer, one in told.items()},
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
         )

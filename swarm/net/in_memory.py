@@ -30,7 +30,7 @@ from swarm.core.standing import Usual
 from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory_board import MemoryBoard
 from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer, Weigh, as_it_is
-from swarm.net.in_memory_rounds import Meetings
+from swarm.net.in_memory_rounds import Meetings, Said
 from swarm.net.ports import Average, Ports
 from swarm.net.turns import no_turn
 from swarm.protocol import KINDS, Kind, Thread
@@ -350,6 +350,10 @@ class MemoryAverager:
         self._network = network
         self._me = me
         self._usual = Usual()
+        self._said = Said()
+
+    def check(self, against: Collection[PeerId], key: int) -> None:
+        self._said = Said(b"", frozenset(against), key)
 
     async def average(
         self,
@@ -361,8 +365,9 @@ class MemoryAverager:
         marks: bytes = b"",
         weights: str = "",
     ) -> Average | None:
+        said = self._said._replace(marks=marks)
         return await self._network.rounds.average(
-            self._me, self._usual, (version, weights), tensors, weight, peers, deadline, marks
+            self._me, self._usual, (version, weights), tensors, weight, peers, deadline, said
         )
 
 

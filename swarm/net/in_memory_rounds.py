@@ -18,11 +18,11 @@ import asyncio
 import math
 from collections.abc import Collection, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from swarm.config import Averaging
 from swarm.core import shares
-from swarm.core.opposition import Opponents
+from swarm.core.opposition import Opponents, left_out
 from swarm.core.standing import Claim, Standing, Usual, once, standings
 from swarm.net.ports import Average, RoundLost
 from swarm.types import PeerId
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 
     from swarm.net.in_memory import Links, Passage
     from swarm.net.in_memory_mail import Dials
+    from swarm.net.sketch import Sketches
+
+
+class Said(NamedTuple):
+    """What a member says beside its tensors: see the Averager port."""
+
+    marks: bytes = b""
+    against: frozenset[PeerId] = frozenset()
+    key: int = 0
 
 
 class Seat:
@@ -44,14 +53,14 @@ class Seat:
         claim: Claim,
         usual: Usual,
         expects: frozenset[PeerId],
-        marks: bytes,
+        said: Said,
     ) -> None:
         self.peer = peer
         self.tensors = tensors
         self.claim = claim
         self.usual = usual
         self.expects = expects
-        self.marks = marks
+        self.said = said
         self.since = asyncio.get_running_loop().time()
         self.outcome: asyncio.Future[Average | None] = asyncio.get_running_loop().create_future()
 
@@ -174,24 +183,29 @@ class Meeting:
         if any(_shapes(seat) != _shapes(seats[0]) for seat in seats):
             self._break("the members' tensors differ in shape")
             return
-        against = self._opposition.against([seat.peer for seat in seats])
+        members = frozenset(seat.peer for seat in seats)
+        named: dict[str, Collection[str]] = {seat.peer: members & seat.said.against for seat in seats}
+        against = {*self._opposition.against(members), *left_out(named)}
         out = [k for k, seat in enumerate(seats) if seat.peer in against]
-        claims = once([seat.claim for seat in seats], [seat.marks for seat in seats], out)
+        claims = once([seat.claim for seat in seats], [seat.said.marks for seat in seats], out)
         if not sum(claim.weight for claim in claims) > 0:
             self._break("the members' weights sum to nothing")
             return
         judged, reduced = standings(claims, self._groups), self._reduced()
+        sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
         shares = _average(seats, judged, self._opposition, out)
         self._end()
         now = asyncio.get_running_loop().time()
-        members = frozenset(seat.peer for seat in seats)
         scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}
-        marks = {seat.peer: seat.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0}
+        marks = {
+            seat.peer: seat.said.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0
+        }
         for seat in seats:
             mine = reduced[seat.peer]
             passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}
             seat.usual.add(other.claim.norm for other in seats)
-            seat.settle(Average(members, now - seat.since, passed, scaled, marks))
+            its = sketches[seat.peer]
+            seat.settle(Average(members, now - seat.since, passed, scaled, marks, sketches=its))
 
     def _break(self, reason: str) -> None:
         self._end()
@@ -229,7 +243,7 @@ class Meetings:
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
-        marks: bytes,
+        said: Said,
     ) -> Average | None:
         """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`; `at` is a
         version and its weights."""
@@ -238,7 +252,7 @@ class Meetings:
         mine = math.hypot(*map(norm, tensors))
         if not mine <= LARGEST:
             raise RoundLost(f"version {at[0]}: my own tensors are not finite")
-        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers), marks)
+        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers), said)
         meeting = self._seat(at, seat)
         timer = asyncio.get_running_loop().call_later(deadline, meeting.leave, seat, "ran out of time")
         try:
@@ -277,6 +291,20 @@ class Meetings:
 
 def _shapes(seat: Seat) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in seat.tensors]
+
+
+def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
+    """What a member asked to keep of the others' values: here all of them come to everybody."""
+    if not seat.said.key:
+        return None
+    import torch
+
+    from swarm.net import sketch
+
+    found = sketch.Sketches(seat.said.key, [(0, sum(each.numel() for each in seat.tensors))], {})
+    others = [each for each in seats if each is not seat]
+    flat = {each.peer: torch.cat([part.reshape(-1) for part in each.tensors]) for each in others}
+    return found._replace(members={peer: found.of(vector) for peer, vector in flat.items()})
 
 
 def _average(

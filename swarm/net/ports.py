@@ -31,6 +31,7 @@ from swarm.types import PeerId
 if TYPE_CHECKING:
     import torch
 
+    from swarm.net.sketch import Sketches
     from swarm.net.turns import AnswerTurns
 
 T = TypeVar("T")
@@ -164,10 +165,17 @@ class Average:
     """Member whose tensors count -> what it said of its groups."""
     false: frozenset[PeerId] = frozenset()
     """Members that reduced nothing, since most others doubt their means (swarm.core.reducers)."""
+    sketches: Sketches | None = None
+    """Of what the other members sent, as far as it came here; None unless `Averager.check` asked for it."""
 
 
 class Averager(Protocol):
     """Weighted means over learners that are at the same version."""
+
+    def check(self, against: Collection[PeerId], key: int) -> None:
+        """In the next rounds this peer names `against` among those whom it wants to be left out
+        (swarm.core.opposition), and keeps sketches by a secret `key`; 0 keeps none."""
+        ...
 
     async def average(
         self,

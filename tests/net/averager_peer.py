@@ -56,6 +56,7 @@ async def average(mine, tensors, command):
         tensor.fill_(float(command["fill"]))
     before = [tensor.clone() for tensor in tensors]
     answer = {}
+    mine.check((), command.get("key", 0))
     try:
         got = await mine.average(
             command["version"],
@@ -70,6 +71,12 @@ async def average(mine, tensors, command):
         answer["counting"] = None if got is None else sorted(got.marks)
         answer["scaled"] = None if got is None else dict(got.scaled)
         answer["false"] = None if got is None else sorted(got.false)
+        if got is not None and got.sketches is not None:
+            ones = got.sketches.of(torch.ones(sum(tensor.numel() for tensor in tensors)))
+            answer["sent"] = {
+                peer: [float(ones @ its / ones.norm() / its.norm()), float(its.norm() / ones.norm())]
+                for peer, its in got.sketches.members.items()
+            }
     except RoundLost as error:
         answer["lost"] = str(error)
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])

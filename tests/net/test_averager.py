@@ -68,7 +68,7 @@ class Peer:
         self.tell(**command)
         return self.hear()
 
-    def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0, marks=b""):
+    def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0, marks=b"", key=0):
         self.tell(
             do="average",
             version=version,
@@ -77,6 +77,7 @@ class Peer:
             peers=[peer.me for peer in peers if peer is not self],
             deadline=deadline,
             marks=marks.hex(),
+            key=key,
         )
 
     def crash(self):
@@ -309,6 +310,17 @@ def test_a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(
     assert all(
         answer["scaled"].keys() == {trio[1].me} and answer["scaled"][trio[1].me] < 1e-4 for answer in answers
     )
+
+
+def test_a_reducer_keeps_sketches_of_what_each_other_member_sent_it(trio):
+    version, fills = next(versions), (1.0, 2.0, 4.0)
+    for peer, fill in zip(trio, fills, strict=True):
+        peer.begin(version, trio, fill, 1.0, key=7 if peer is trio[0] else 0)
+    answers = [peer.hear() for peer in trio]
+    sent = answers[0]["sent"]
+    assert {peer: its[1] for peer, its in sent.items()} == pytest.approx({trio[1].me: 2.0, trio[2].me: 4.0})
+    assert all(its[0] == pytest.approx(1.0) for its in sent.values())
+    assert "sent" not in answers[1]
 
 
 def test_of_two_members_with_one_group_one_counts(trio):

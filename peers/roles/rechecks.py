@@ -1,0 +1,232 @@
+"""Signed manifests of a learner's batches, and gradients of other learners computed again from theirs.
+
+    a gradient goes into a round -> BatchManifest, signed: version, digests of its samplers' frames in order
+    service batches              <- BatchQuery: the manifest, or one of its groups as its sampler signed it
+    a round with sketches        -> whose is due (swarm.core.recomputed)? its manifest, its groups, rewards
+        of my own -> their gradient by my weights, which are the round's -> the sketch of what it sent:
+        agrees, or a strike
+
+It is computed before my own step, while my weights are those of the round. Whoever has a strike is named
+(Rejected) and left out where more than half of the others name it, too; of two learners the other one goes
+on alone. Manifests of the last KEPT gradients are held, and frames of FRAMES_BYTES in memory; those of an
+earlier life are gone. Not checked: gradients of a version before (`run.averaging.overlap`), those that take
+in the whole round's rewards, and whether a group's sampler drew it (swarm.core.auditing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from peers.roles.learner_inbox import LearnerInbox
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm.blocks import digest_of
+from swarm.core.admission import malformation
+from swarm.core.batcher import Waiting
+from swarm.core.recomputed import Rechecks
+from swarm.core.trained import mark, marks_of
+from swarm.learn.base_learner import BaseLearner
+from swarm.learn.microbatch import OutOfMemory
+from swarm.limits import MAIL_LIMIT
+from swarm.net.ports import Average, NetError, Refused, read_question
+from swarm.net.sketch import Sketches
+from swarm.protocol import Kind, Role, Service
+from swarm.tasks.base import RewardError
+from swarm.types import Count, Digest, Finite, Group, PeerId, Struct
+
+KEPT = 8
+"""Manifests that are held: a round's members ask within its step."""
+
+FRAMES_BYTES = 64 << 20
+"""Frames of groups that wait or were trained, in bytes."""
+
+ASKED = 5.0
+"""Seconds for an answer."""
+
+
+class BatchManifest(Struct, tag="batch-manifest"):
+    """What a learner's gradient of one version is of."""
+
+    version: Count
+    weights: Digest
+    """Of the policy that computed it."""
+    weight: Finite
+    """Of the gradient in the round's mean."""
+    groups: Annotated[tuple[Digest, ...], Meta(max_length=1 << 12)]
+    """SHA-256 of their samplers' frames, in the order in which they were learnt on; empty where a frame is
+    not here any more."""
+
+
+class BatchQuery(Struct, tag="batch-query"):
+    """Asks a learner for its manifest of a version, or for a group of it."""
+
+    version: Count
+    weights: Digest
+    group: Digest = Digest("")
+    """Of its frame; empty: the manifest."""
+
+
+class Unshown(Exception):
+    """A member does not show what its gradient is of."""
+
+
+class BatchRechecks:
+    def __init__(self, host: Host, learner: BaseLearner, inbox: LearnerInbox, of_round: bool) -> None:
+        """`of_round`: gradients take in the rewards of the others' batches."""
+        self._host, self._learner, self._inbox = host, learner, inbox
+        run, audit = host.config.run, host.config.peer.audit
+        works = audit.gradients and not (run.averaging.overlap or of_round)
+        secret = host.ports.keyring.sign(f"rechecks {host.who.incarnation}".encode())
+        rng = random.Random(secret)
+        self._key = rng.getrandbits(62) | 1
+        self._rechecks = Rechecks(rng, audit.share if works else 0.0)
+        self._works = works and audit.share > 0
+        self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
+        self._frames: OrderedDict[str, bytes] = OrderedDict()
+        """Group id -> frame."""
+        self._frames_bytes = 0
+        self._shown: OrderedDict[tuple[int, Digest], tuple[bytes, dict[Digest, bytes]]] = OrderedDict()
+        """Version and weights -> the sealed manifest, and the frames of its groups by their digests."""
+        self._batch: Sequence[str] = ()
+        """Ids of the groups of my gradient."""
+        inbox.signed = self._hold
+
+    async def serve(self) -> None:
+        await self._host.ports.mail.serve(Service.BATCHES, self._tell)
+
+    def _hold(self, group: Group, frame: bytes) -> None:
+        self._frames[group.id] = frame
+        self._frames_bytes += len(frame)
+        while self._frames_bytes > FRAMES_BYTES:
+            self._frames_bytes -= len(self._frames.popitem(last=False)[1])
+
+    def computed(self, batch: Sequence[Waiting]) -> None:
+        """My gradient of my version is of `batch`."""
+        self._batch = [item.group.id for item in batch]
+
+    def _show(self, weights: Digest, weight: float) -> None:
+        """Sign the manifest of my gradient: it goes into a round, and the digest of its version is known."""
+        version = self._learner.version
+        frames = [self._frames.get(group, b"") for group in self._batch]
+        digests = [digest_of(frame) if frame else Digest("") for frame in frames]
+        said = BatchManifest(version=version, weights=weights, weight=weight, groups=tuple(digests))
+        self._shown[version, weights] = self._host.seal(said), dict(zip(digests, frames, strict=True))
+        while len(self._shown) > KEPT:
+            self._shown.popitem(last=False)
+
+    async def _tell(self, sender: PeerId, question: bytes) -> bytes:
+        asked = read_question(question, BatchQuery)
+        if sender not in self._host.roster.learners():
+            raise Refused("only learners of this run are shown batches")
+        if (held := self._shown.get((asked.version, asked.weights))) is None:
+            raise Refused("no gradient of this version is remembered here")
+        if not asked.group:
+            return held[0]
+        if asked.group not in held[1]:
+            raise Refused("my manifest names no such group")
+        return held[1][asked.group]
+
+    # --- of others ------------------------------------------------------------------------------------------
+
+    def against(self) -> Collection[PeerId]:
+        """Learners with a strike."""
+        return self._rechecks.against(self._host.now())
+
+    def before_round(self, partners: Collection[PeerId], weights: Digest, weight: float) -> None:
+        """A round with some of these is about to begin, of my version's `weights`; my gradient has this
+        `weight`."""
+        self._show(weights, weight)
+        if self._works:
+            wanted = self._rechecks.due(partners, self._host.now()) is not None
+            self._host.ports.averager.check(self.against(), self._key if wanted else 0)
+
+    async def after_round(self, outcome: Average, weights: Digest) -> None:
+        """Compute a member's gradient again, where one is due; my weights are still the round's."""
+        host, sketches = self._host, outcome.sketches
+        if sketches is None or not sketches.spans:
+            return
+        began = host.now()
+        known = [peer for peer in sketches.members if peer in outcome.marks or peer in self.against()]
+        if (peer := self._rechecks.due(known, began)) is None:
+            return
+        why = None
+        try:
+            groups = await self._groups(peer, weights, outcome.marks.get(peer, b""))
+            agreement = await self._agreement(peer, groups, sketches)
+            why = self._rechecks.found(peer, *agreement, host.now())
+        except (NetError, Unshown, wire.WireError) as error:
+            why = self._rechecks.showed_nothing(peer, str(error), host.now())
+        except (RewardError, OutOfMemory):
+            pass  # that is this peer's own fault, and is told elsewhere
+        self._rechecks.spent(peer, host.now() - began, host.now())
+        if why is not None:
+            reason = f"{why}: what it averages is left out for an hour where most others find the same"
+            host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
+
+    async def _groups(self, peer: PeerId, weights: Digest, marks: bytes) -> list[Group]:
+        """What a member's gradient is of, by its signed manifest and its samplers' frames. Raises Unshown,
+        WireError, NetError."""
+        version = self._learner.version
+        asked = BatchQuery(version=version, weights=weights)
+        opened, said = self._host.read(await self._ask(peer, asked), MAIL_LIMIT, BatchManifest)
+        if opened.sender != peer or (said.version, said.weights) != (version, weights):
+            raise Unshown("its manifest is another peer's, or of another version")
+        if not said.groups or "" in said.groups or len(said.groups) > self._host.config.run.batch.groups:
+            raise Unshown(f"its manifest has {len(said.groups)} groups, of which some are not shown")
+        queries = (BatchQuery(version=version, weights=weights, group=group) for group in said.groups)
+        frames = await asyncio.gather(*(self._ask(peer, query) for query in queries))
+        groups = [self._read(*both) for both in zip(frames, said.groups, strict=True)]
+        if len({group.id for group in groups}) < len(groups):
+            raise Unshown("its manifest has a group twice")
+        if not {*marks_of(marks)} <= {mark(group.id) for group in groups}:
+            raise Unshown("its manifest lacks groups that it named in the round")
+        return groups
+
+    async def _ask(self, peer: PeerId, query: BatchQuery) -> bytes:
+        return await self._host.ports.mail.send(peer, Service.BATCHES, wire.encode(query), ASKED)
+
+    def _read(self, frame: bytes, digest: Digest) -> Group:
+        """A group as its sampler signed it. Raises Unshown and WireError."""
+        if digest_of(frame) != digest:
+            raise Unshown("a group is not the one that its manifest names")
+        opened, group = self._host.read(frame, self._limit, Group)
+        problem = self._host.distrust(opened, Role.SAMPLER)
+        if problem is None and opened.sender != group.sampler:
+            problem = f"signed by {opened.sender}"
+        vocabulary = self._inbox.decoder.vocabulary
+        problem = problem or malformation(group, self._host.config.run.sampling, vocabulary)
+        if problem is not None:
+            raise Unshown(f"group {group.id} is none of this run: {problem}")
+        return group
+
+    async def _agreement(
+        self, peer: PeerId, groups: Sequence[Group], sketches: Sketches
+    ) -> tuple[float, float]:
+        """(cosine, times the norm) of what a member sent and what its groups give here."""
+        calls = [
+            self._inbox.reward_calls.task_and_rewards(group.task, self._inbox.texts(group))
+            for group in groups
+        ]
+        scored = await asyncio.gather(*calls)
+
+        def again() -> tuple[float, float]:
+            prompts, rewards = [task.prompt for task, _ in scored], [rewards for _, rewards in scored]
+            mine = self._learner.gradient(groups, prompts, rewards, self._host.now())
+            return compared(sketches.members[peer].tolist(), sketches.of(mine.vector).tolist())
+
+        return await self._host.ports.work.run(Kind.LEARN, again)
+
+
+def compared(sent: Sequence[float], computed: Sequence[float]) -> tuple[float, float]:
+    """(cosine, |sent| / |computed|) of two sketches; (1, 1) of two zeros."""
+    one, other = math.hypot(*sent), math.hypot(*computed)
+    if not (one and other):
+        return (1.0, 1.0) if one == other else (0.0, math.inf if one else 0.0)
+    return math.fsum(a / one * (b / other) for a, b in zip(sent, computed, strict=True)), one / other

@@ -1,0 +1,74 @@
+"""What a peer and its averager process say to each other through their pipe."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Between a peer and its averager process."""
+
+
+class Order(Message):
+    version: int
+    weight: float
+    usual: float
+    """See swarm.core.standing.Claim."""
+    uplink: int
+    """Bytes per second; 0: not known."""
+    peers: tuple[str, ...]
+    seconds: float
+    """Until the deadline."""
+    marks: bytes
+    """Of the groups that the tensors are of."""
+    weights: str
+    """Of the version."""
+    against: tuple[str, ...] = ()
+    key: int = 0
+    """See the Averager port."""
+
+
+class Leave(Message):
+    pass
+
+
+class Listening(Message):
+    """The process's address at p2pd: its handlers are removed by it when it is dead."""
+
+    address: str
+
+
+class Ready(Message):
+    me: str
+
+
+class Met(Message):
+    """A group has formed."""
+
+    seconds: float
+    """That its round may take from now on."""
+
+
+class Ended(Message):
+    lost: str = ""
+    """Why the round was lost; empty when it was not."""
+    members: tuple[str, ...] = ()
+    """Empty: nobody came."""
+    exchanged: dict[str, int] = {}
+    """Bytes of parts to and from each other member."""
+    norms: dict[str, float] = {}
+    """What each member announced."""
+    scaled: dict[str, float] = {}
+    """Share of a gradient that was scaled down, by member."""
+    false: tuple[str, ...] = ()
+    """Members that reduced nothing, since most others doubt their means."""
+    marks: dict[str, bytes] = {}
+    """What each member announced whose gradient counts."""
+    spans: tuple[tuple[int, int], ...] = ()
+    sketches: dict[str, bytes] = {}
+    """See swarm.net.sketch; float64."""
+
+
+FromParent = Order | Leave
+FromChild = Listening | Ready | Met | Ended
+encode = msgspec.msgpack.encode

@@ -1,0 +1,55 @@
+"""Sketches of the members' parts of a round: what a reducer keeps of values that it received, to compare them
+with a gradient that it computes later.
+
+    part (n,), its place in the vector, a secret key -> signs +-1 by key and place -> folded sums, (BUCKETS,)
+
+The sketch is linear, and its inner products are those of the vectors on average (AMS sketch: Alon, Matias,
+Szegedy, 1996). Two equal vectors have equal sketches; the cosine of two sketches misses that of the vectors
+by (1 - cosine) / sqrt(BUCKETS) or so. Who does not know the key cannot make another vector with the same
+sketch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from swarm.types import PeerId
+
+BUCKETS = 1024
+"""Sums of a sketch, 8 bytes each: 8 KiB a member, and errors of 3 % of the distance."""
+
+Span = tuple[int, int]
+"""First value of a part in the vector, and how many it has."""
+
+
+class Sketches(NamedTuple):
+    """Of one round."""
+
+    key: int
+    spans: Sequence[Span]
+    """What is sketched of each vector: the parts that this peer reduced."""
+    members: Mapping[PeerId, torch.Tensor]
+    """(BUCKETS,) float64 of each other member."""
+
+    def of(self, vector: torch.Tensor) -> torch.Tensor:
+        """The same sketch of a vector (P,)."""
+        total = empty()
+        for start, size in self.spans:
+            add(total, vector[start : start + size], self.key, start)
+        return total
+
+
+def empty() -> torch.Tensor:
+    return torch.zeros(BUCKETS, dtype=torch.float64)
+
+
+def add(total: torch.Tensor, part: torch.Tensor, key: int, start: int) -> None:
+    """Add a finite part that begins at the value `start` to a sketch."""
+    generator = torch.Generator().manual_seed((key + start) % (1 << 63))
+    signs = torch.randint(0, 2, (part.numel(),), generator=generator, dtype=torch.int8).mul_(2).sub_(1)
+    signed = part.detach().reshape(-1) * signs
+    total += F.pad(signed, (0, -part.numel() % BUCKETS)).view(-1, BUCKETS).sum(0, dtype=torch.float64)

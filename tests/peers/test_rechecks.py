@@ -1,0 +1,94 @@
+"""Gradients that other learners compute again, in simulated swarms."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import cache
+
+import msgspec
+import pytest
+import torch
+
+from peers.roles.rechecks import compared
+from peers.studies import adversaries
+from peers.studies.adversaries import Attacked, suffer
+from swarm.core.recomputed import SILENT, Rechecks
+from swarm.events import Event, Moved, Rejected, Trained
+from swarm.net.sketch import Sketches
+from swarm.protocol import Role, Service
+from swarm.sim.world import World
+from swarm.types import PeerId
+
+torch.set_num_threads(1)
+
+
+@cache
+def row(attack: str) -> dict[str, object]:
+    return dict(suffer(Attacked(attack=attack, defended=True, seconds=8.0, gradients=True)))
+
+
+@pytest.mark.parametrize("attack", ["times -1", "random, of the same norm"])
+def test_a_false_gradient_is_named_in_the_first_rounds_whatever_the_noise(attack: str) -> None:
+    found = row(attack)
+    assert float(str(found["rounds"])) <= 3 and float(str(found["named"])) > 0.5
+    assert int(str(found["struck"])) >= 2 and found["falsely"] == 0
+
+
+def two(attack: str) -> list[Event]:
+    told: list[Event] = []
+    one = Attacked(attack=attack, defended=True, seconds=8.0, gradients=True)
+    peers = {Role.SEED: 1, Role.LEARNER: 2, Role.SAMPLER: 6}
+    scenario = msgspec.structs.replace(adversaries.scenario(one), peers=peers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adversaries, "LIAR", PeerId("learner-1"))
+        heard = adversaries.Overheard()
+        World(scenario, lambda peer: adversaries.spawn(peer, attack, heard, True), sinks=[told.append]).run()
+    return told
+
+
+def test_of_two_learners_the_one_with_the_proof_goes_on_alone() -> None:
+    told = two("times -1")
+    proofs = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
+    assert {(event.peer, event.sender) for event in proofs} == {("learner-0", "learner-1")}
+    after = [event for event in told if event.peer == "learner-0" and event.at > proofs[0].at]
+    assert [event for event in after if isinstance(event, Moved) and event.cause == "alone"]
+    assert len([event for event in after if isinstance(event, Trained)]) >= 2
+
+
+def test_honest_learners_agree_and_spend_little_on_it() -> None:
+    found = row("honest")
+    assert found["struck"] == found["falsely"] == 0 and float(str(found["versions"])) > 4
+
+
+def test_who_shows_no_batch_three_times_has_a_strike() -> None:
+    checks, one = Rechecks(random.Random(1), 0.05), PeerId("a")
+    said = [checks.showed_nothing(one, "it is silent", float(k)) for k in range(SILENT)]
+    assert said[:-1] == [None] * (SILENT - 1) and said[-1] is not None
+    assert one in checks.against(10.0) and one not in checks.against(1e6)
+
+
+def test_new_members_are_due_at_once_and_others_after_the_share_of_time() -> None:
+    checks, members = Rechecks(random.Random(1), 0.05), [PeerId(name) for name in "abc"]
+    first = set()
+    for _ in members:
+        peer = checks.due(members, 0.0)
+        assert peer is not None
+        first.add(peer)
+        checks.spent(peer, 2.0, 2.0)
+    assert first == {*members}
+    assert checks.due(members, 39.0) is None and checks.due(members, 40.1) in members
+    assert Rechecks(random.Random(1), 0.0).due(members, 0.0) is None
+
+
+def test_sketches_of_parts_tell_the_cosine_of_vectors() -> None:
+    torch.manual_seed(1)
+    vector = torch.randn(40_001)
+    its = Sketches(7, [(3, 20_000), (20_003, 17)], {})
+    same = compared(its.of(vector).tolist(), its.of(vector * 2).tolist())
+    assert math.isclose(same[0], 1.0, abs_tol=1e-9) and math.isclose(same[1], 0.5)
+    near, other = vector + 0.2 * torch.randn(40_001), torch.randn(40_001)
+    exact = float(torch.cosine_similarity(vector[3:20_020], near[3:20_020], dim=0))
+    assert abs(compared(its.of(vector).tolist(), its.of(near).tolist())[0] - exact) < 0.01
+    assert abs(compared(its.of(vector).tolist(), its.of(other).tolist())[0]) < 0.15
+    assert compared([0.0], [0.0]) == (1.0, 1.0) and compared([0.0], [1.0])[0] == 0.0
