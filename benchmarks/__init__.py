@@ -20,6 +20,7 @@
     swarms     five simulated swarms: share that learners compute      lines without an end
     splits     a swarm cut in halves, both lines merged: groups,       the longest line counts
                rewards afterwards
+    unequal    groups trained with a fourth learner that is slower     the other three alone
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
     engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
@@ -61,6 +62,7 @@ ROWS = {
     "faults": "benchmarks.rows.faults",
     "swarms": "benchmarks.rows.swarms",
     "splits": "benchmarks.rows.splits",
+    "unequal": "benchmarks.rows.unequal",
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",
     "engines": "benchmarks.rows.engines",

@@ -185,7 +185,8 @@ class Averaging(Section):
     """sites: decay of the Nesterov momentum of that step. In the long run it multiplies steps by
     1 / (1 - momentum)."""
     match: Seconds = 2.0
-    """Seconds to find the other learners; a round starts at once when all of them are there."""
+    """Seconds to find the other learners; a round starts at once when all of them are there. Those that still
+    compute their gradients are waited for longer where that trains more groups a second."""
     request: Seconds = 1.0
     """Seconds beyond `match` that a learner waits for the start of a group that accepted it; below
     `match`."""

@@ -371,6 +371,8 @@ class Beat(Struct, tag="beat"):
     """Of an evaluator: the held-out accuracy of `version`, 0 to 1; -1: it has none."""
     revoked: Count = 0
     """Number of the newest list of revocations that the peer has."""
+    speed: Finite = 0.0
+    """Groups per second that a learner's gradient takes in; 0: it has computed none."""
 
 
 class Record(Struct):

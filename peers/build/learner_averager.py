@@ -130,5 +130,6 @@ class NoAverager:
         deadline: float,
         marks: bytes = b"",
         weights: str = "",
+        patience: float = 0.0,
     ) -> Average | None:
         raise RuntimeError("only a learner of a run in butterfly mode averages")

@@ -61,9 +61,8 @@ class CommonRound:
     async def average(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
         """Average the gradient over the learners that take part; mine counts alone where none is ready."""
         host, settings, start = self._host, self._host.config.run.averaging, self._host.now()
-        await self._other_learners.all_here(
-            self._report.seconds.get("learn", 0.0), self._own_release.is_ahead
-        )
+        learns = self._report.seconds.get("learn", 0.0)
+        await self._other_learners.all_here(learns, self._own_release.is_ahead)
         others = self._other_learners.ready()
         if len(others) == 1 and others[0] in self._rechecks.against():
             others = []  # of two nobody is in the majority: who has the proof goes on alone
@@ -76,11 +75,13 @@ class CommonRound:
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
         self._other_learners.turns.begin(self._other_learners.at_my_version())
         partners = self._other_learners.partners()
+        took = learns + self._report.seconds.get("gather", 0.0)
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
             return await self._without_round()
         self._rechecks.before_round(partners, self._own_release.weights, gradient.weight)
         try:
-            with self._other_learners.meeting() as members:
+            patience = max(0.0, self._other_learners.worth_waiting(took) - settings.match)
+            with self._other_learners.meeting(patience) as members:
                 outcome = await host.ports.averager.average(
                     self._version(),
                     [gradient.vector],
@@ -89,6 +90,7 @@ class CommonRound:
                     settings.deadline or host.config.run.window.seconds,
                     marks(batch),
                     self._own_release.weights,
+                    patience,
                 )
                 members.update(outcome.members if outcome is not None else ())
         except RoundLost as error:

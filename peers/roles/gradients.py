@@ -34,7 +34,7 @@ class Gradients:
         host, groups = self._host, [item.group for item in batch]
         scored = [self._inbox.task_and_rewards(group) for group in groups]
         prompts, rewards = [one.task.prompt for one in scored], [one.rewards for one in scored]
-        before = self._memory_use()
+        before, start = self._memory_use(), host.now()
         try:
             with host.status.computing(host.now):
                 gradient = await host.ports.work.run(
@@ -43,6 +43,7 @@ class Gradients:
         except OutOfMemory as error:
             self._out_of_memory(batch, error)
             return None
+        host.status.learnt(len(groups), host.now() - start)
         if before != (now := self._memory_use()):
             host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {before}")
         return gradient

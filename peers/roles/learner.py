@@ -68,9 +68,7 @@ class LearnerPeer:
         self.learner.version = -1
         self.round = Round()
         self.other_learners = OtherLearners(host, lambda: learner.version)
-        self.inbox = LearnerInbox(
-            host, source, decoder, lambda: learner.version, self.other_learners.round_size
-        )
+        self.inbox = LearnerInbox(host, source, decoder, lambda: learner.version, self.other_learners.as_fast)
         self.auditor = Auditor(host, self.inbox, replay, folder and folder.with_name(FOLDER))
         self.transfer = StateTransfer(host, learner, self._at_rest)
         self.trained = TrainedGroups(

@@ -88,8 +88,8 @@ async def in_memory(group: Group, rewards: tuple[float, ...]) -> bool:
 
 
 class LearnerInbox:
-    """`version()` is this learner's version (-1: no policy yet), `learners()` the number of learners that
-    average together."""
+    """`version()` is this learner's version (-1: no policy yet), `learners()` the number of learners of its
+    speed that would share the run's batch."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class LearnerInbox:
         source: TaskSource,
         decoder: Decoder,
         version: Callable[[], int],
-        learners: Callable[[], int],
+        learners: Callable[[], float],
     ) -> None:
         run = host.config.run
         self.host, self.source, self.decoder = host, source, decoder
@@ -188,7 +188,7 @@ class LearnerInbox:
         """Groups that this learner can use. A heartbeat says so at once when it rises above 0."""
         return self._credit(self.host.now(), self._learners())
 
-    def _credit(self, now: float, learners: int) -> int:
+    def _credit(self, now: float, learners: float) -> int:
         status, patience = self.host.status, self.host.config.run.pace.patience
         while self._senders and now - self._senders[(oldest := next(iter(self._senders)))] >= patience:
             del self._senders[oldest]
@@ -357,7 +357,7 @@ class LearnerInbox:
         self._tasks[group.id] = task
         return judgement
 
-    def _room(self, sampler: PeerId, learners: int, now: float) -> Room:
+    def _room(self, sampler: PeerId, learners: float, now: float) -> Room:
         """Room for more groups of one sampler."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")

@@ -8,11 +8,12 @@ each other (the Averager port), the order of turns (swarm.core.solo_turns).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from peers.runtime.host import Host
 from swarm import events
+from swarm.core.batch_shares import batch_shares, in_groups, worth_waiting
 from swarm.core.falling_in import WINDOW_SHARE, FallingIn
 from swarm.core.lineage import Point
 from swarm.core.rounds import State
@@ -72,28 +73,45 @@ class OtherLearners:
         return self._unmet.expected(self.ready(), self._version())
 
     @contextmanager
-    def meeting(self) -> Iterator[set[PeerId]]:
-        """While the body averages my version: yields a set for the members of its round. Who said that it
-        comes to one, and was in none with me, again and again, is not waited for any more."""
+    def meeting(self, patience: float) -> Iterator[set[PeerId]]:
+        """While the body averages my version, `patience` longer than the run's match window at most: yields a
+        set for the members of its round. Who said that it comes to one, and was in none with me, again and
+        again, is not waited for any more."""
         members, entered, version = set[PeerId](), set[PeerId](), self._version()
 
         def look() -> None:
             entered.update(peer for peer, beat in self._all_beats().items() if _says_it_comes(beat, version))
 
-        half = asyncio.get_running_loop().call_later(self._host.config.run.averaging.match / 2, look)
+        half = patience + self._host.config.run.averaging.match / 2
+        looks = asyncio.get_running_loop().call_later(half, look)
         self._meets = True
         try:
             yield members
         finally:
             self._meets = False
-            half.cancel()
+            looks.cancel()
         self._unmet.forget(self.ready())
         for peer, rounds in self._unmet.ended(entered, members - {self._host.ports.me}).items():
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
 
-    def round_size(self) -> int:
-        """Learners of a round that everybody takes part in, this one included."""
-        return 1 + len(self.partners())
+    def as_fast(self) -> float:
+        """How many learners of my speed would share the batch of a round that everybody takes part in."""
+        groups = self._host.config.run.batch.groups
+        return groups / in_groups(self._shares(self._beats()), groups)[0]
+
+    def worth_waiting(self, took: float) -> float:
+        """Seconds that those of my version who still compute their gradients are worth waiting for; mine took
+        `took` seconds, with its batch."""
+        beats = self._beats()
+        mine, *shares = self._shares(beats)
+        here = [one for one in zip(shares, beats, strict=True) if one[1].version == self._version()]
+        learning = sum(share for share, beat in here if beat.phase is Phase.LEARNING)
+        ready = sum(share for share, beat in here if beat.phase is Phase.MATCHING)
+        return worth_waiting(took, mine + ready, learning)
+
+    def _shares(self, beats: Sequence[Beat]) -> list[float]:
+        """Of the run's batch: mine, then those of the learners with these heartbeats."""
+        return batch_shares([self._host.status.speed, *(beat.speed for beat in beats)])
 
     def at_my_version(self) -> dict[PeerId, Beat]:
         """Heartbeats of the other learners that are at my version."""

@@ -351,6 +351,7 @@ class Host:
             download=self.config.peer.limits.download,
             fetching=status.taking() or self.releases.coming(),
             revoked=self.revocations.number,
+            speed=float(f"{status.speed:.3g}"),
         )
 
     async def _send_beat(self) -> None:

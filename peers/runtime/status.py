@@ -60,6 +60,7 @@ class PeerStatus:
     not in the heartbeat."""
     refused: int = 0
     accuracy: float = -1.0
+    speed: float = 0.0
     """See swarm.types.Beat."""
     handled: int = 0
     """Tokens that I sampled, or trained on, since the start."""
@@ -76,6 +77,12 @@ class PeerStatus:
         self.handled += tokens
         self.groups.add(groups, now)
         self.tokens.add(tokens, now)
+
+    def learnt(self, groups: int, seconds: float) -> None:
+        """A gradient of so many groups took so long."""
+        if seconds > 0:
+            new = groups / seconds
+            self.speed += (SMOOTHING if self.speed else 1.0) * (new - self.speed)
 
     @contextmanager
     def computing(self, now: Callable[[], float]) -> Iterator[None]:

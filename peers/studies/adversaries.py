@@ -284,9 +284,10 @@ class OpenAverager:
         deadline: float,
         marks: bytes = b"",
         weights: str = "",
+        patience: float = 0.0,
     ) -> Average | None:
         self._heard.add(version, tensors[0])
-        return await self._true.average(version, tensors, weight, peers, deadline, marks, weights)
+        return await self._true.average(version, tensors, weight, peers, deadline, marks, weights, patience)
 
 
 class LyingAverager:
@@ -306,13 +307,16 @@ class LyingAverager:
         deadline: float,
         marks: bytes = b"",
         weights: str = "",
+        patience: float = 0.0,
     ) -> Average | None:
         if self._lie is None:
             await asyncio.sleep(deadline)
             raise RoundLost("it came to no round")
         others = await self._heard.of(version) if self._overhears else []
         lie = self._lie(Gradient(tensors[0].clone(), weight), others)
-        outcome = await self._true.average(version, [lie.vector], lie.weight, peers, deadline, marks, weights)
+        outcome = await self._true.average(
+            version, [lie.vector], lie.weight, peers, deadline, marks, weights, patience
+        )
         tensors[0].copy_(lie.vector)
         return outcome
 

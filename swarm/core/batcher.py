@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness
-from swarm.core.quotas import Quotas
+from swarm.core.quotas import ROUNDING, Quotas
 from swarm.types import Group, PeerId
 
 ALPHA = 2
@@ -93,15 +93,15 @@ class Batcher:
         self._counts[group.sampler] += 1
         self.quotas.admitted(group.sampler, now)
 
-    def share(self, learners: int) -> int:
-        """Groups in this learner's batch when `learners` share the run's batch."""
-        return math.ceil(self._size.groups / max(1, learners))
+    def share(self, learners: float) -> int:
+        """Groups in this learner's batch when `learners` of its speed share the run's batch."""
+        return math.ceil(self._size.groups / max(1.0, learners) - ROUNDING)
 
-    def credit(self, learners: int) -> int:
+    def credit(self, learners: float) -> int:
         """Groups to ask samplers for: what the buffer lacks."""
         return max(0, self._buffer(learners) - self._held())
 
-    def room(self, sampler: PeerId, learners: int, now: float) -> Room:
+    def room(self, sampler: PeerId, learners: float, now: float) -> Room:
         """How many more groups of a sampler are taken, and the reason when none is. The limit is above the
         buffer, since several samplers may spend one credit at once, and the heartbeat that announced it may
         be older than the last receipt."""
@@ -132,7 +132,7 @@ class Batcher:
             rooms.append(Room(left, f"{why} (run.batch.newcomers): send more later"))
         return min(rooms)
 
-    def takers(self, senders: Collection[PeerId], learners: int, now: float) -> int:
+    def takers(self, senders: Collection[PeerId], learners: float, now: float) -> int:
         """Number of samplers that share the credit; newcomers count as one where their quota binds."""
         known = sum(not self.quotas.newcomer(sampler, now) for sampler in senders)
         # The quota costs a look at everybody who delivered lately, at each receipt.
@@ -140,7 +140,7 @@ class Batcher:
             return len(senders)
         return known + 1
 
-    def due(self, learners: int, now: float) -> float | None:
+    def due(self, learners: float, now: float) -> float | None:
         """Seconds until the batch closes: 0 when it is full or its time has come, None while there is no
         group for it."""
         limits = self._limits(self.share(learners), now)
@@ -154,7 +154,7 @@ class Batcher:
             since = max(since, self._taken)
         return max(0.0, since + self._size.close_after - now)
 
-    def take(self, learners: int, version: int, now: float) -> ClosedBatch:
+    def take(self, learners: float, version: int, now: float) -> ClosedBatch:
         """Close a batch: the oldest groups within their samplers' quotas that are inside the window at this
         version and time, at most this learner's share; a sampler gets more than `run.batch.share` of it only
         where others leave places."""
@@ -235,5 +235,5 @@ class Batcher:
     def _held(self) -> int:
         return len(self._waiting) + self.scoring.total()
 
-    def _buffer(self, learners: int) -> int:
+    def _buffer(self, learners: float) -> int:
         return math.ceil(self._size.buffer * self.share(learners))

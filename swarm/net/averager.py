@@ -199,6 +199,7 @@ class HiveAverager:
         deadline: float,
         marks: bytes = b"",
         weights: str = "",
+        patience: float = 0.0,
     ) -> Average | None:
         """See the port. `weight` in (0, 1e6]; the tensors hold `numel` values in all."""
         if sum(tensor.numel() for tensor in tensors) != self._buffer.numel():
@@ -226,6 +227,7 @@ class HiveAverager:
                     left,
                     marks,
                     weights,
+                    patience,
                     *self._check,
                 )
 
@@ -233,7 +235,7 @@ class HiveAverager:
                     limit.reschedule(min(until, loop.time() + seconds + LATE))
 
                 if not self._settings.deadline:
-                    within(self._settings.match + self._settings.request)
+                    within(self._settings.match + patience + self._settings.request)
                 ended = await self._supervised(child, order, within)
         except TimeoutError:
             raise RoundLost(

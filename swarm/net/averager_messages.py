@@ -23,6 +23,8 @@ class Order(Message):
     """Of the groups that the tensors are of."""
     weights: str
     """Of the version."""
+    patience: float = 0.0
+    """Seconds that others are waited for beyond `averaging.match`."""
     against: tuple[str, ...] = ()
     key: int = 0
     """See the Averager port."""

@@ -39,9 +39,9 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarm.config import Averaging
 from swarm.core import shares
 from swarm.core.opposition import Opponents, Opposition, left_out
-from swarm.core.standing import Claim, once
+from swarm.core.standing import once
 from swarm.net.allreduce import Runner
-from swarm.net.announcing import MatchError, false_reducers, lines_of, read_announcement, tag
+from swarm.net.announcing import Announcement, MatchError, false_reducers, lines_of, read_announcement, tag
 from swarm.net.averager_messages import (
     Ended,
     FromChild,
@@ -169,16 +169,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             return Ended("my own tensors are not finite")
         self._known.clear()
         try:
-            group = await self._matching.gather(
-                order.version,
-                Claim(order.weight, mine, order.usual),
-                order.uplink,
-                invited,
-                order.marks,
-                order.weights,
-                self._named({self._p2p.peer_id, *invited}, order.against),
-                self._doubted(invited),
-            )
+            told = self._announcement(order, mine, invited)
+            group = await self._matching.gather(told, invited, order.patience)
             if group is None:
                 return Ended()
             with self._registered(group.group_id) as promise:
@@ -186,18 +178,23 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         finally:
             self._known.set()
 
-    def _named(self, members: Collection[PeerID], struck: Collection[str]) -> list[PeerID] | None:
-        """Those of a round's members that I am against, by their cosines or since they are `struck`; None
-        where no part of gradients comes to me."""
-        if not self._reduces:
-            return None
-        against = {*self._opposition.against(list(map(str, members))), *struck}
-        return [peer for peer in members if str(peer) in against]
-
-    def _doubted(self, invited: Collection[PeerID]) -> list[PeerID]:
-        """Those of them whose means leave my gradient out."""
-        found = self._presences.against([str(self._p2p.peer_id), *map(str, invited)])
-        return [peer for peer in invited if str(peer) in found]
+    def _announcement(self, order: Order, norm: float, invited: Collection[PeerID]) -> Announcement:
+        members = {str(peer): tag(peer) for peer in (self._p2p.peer_id, *invited)}
+        against = {*self._opposition.against(members), *order.against} & members.keys()
+        return Announcement(
+            order.version,
+            order.weight,
+            norm,
+            order.usual,
+            self._setup.dial_only,
+            order.uplink,
+            tuple(members.values()),
+            order.marks,
+            order.weights,
+            # where no part of gradients comes to me I cannot know
+            against=tuple(members[peer] for peer in against) if self._reduces else None,
+            doubted=tuple(members[peer] for peer in self._presences.against(members)),
+        )
 
     @contextmanager
     def _registered(self, group: bytes) -> Iterator[asyncio.Future[Runner]]:

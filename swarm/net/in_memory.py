@@ -30,7 +30,7 @@ from swarm.core.standing import Usual
 from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory_board import MemoryBoard
 from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer, Weigh, as_it_is
-from swarm.net.in_memory_rounds import Meetings, Said
+from swarm.net.in_memory_rounds import Meetings, Said, Waits
 from swarm.net.ports import Average, Ports
 from swarm.net.turns import no_turn
 from swarm.protocol import KINDS, Kind, Thread
@@ -200,9 +200,12 @@ class MemoryNetwork:
             self.crash(peer)
         await self.tasks.__aexit__(*exit)
 
-    def ports(self, name: str, price: Callable[[str], float], one_way: bool = False) -> Ports:
+    def ports(
+        self, name: str, price: Callable[[str], float], one_way: bool = False, each: Collection[str] = ()
+    ) -> Ports:
         """A peer, or the next life of one that crashed. `price(kind)` is what Work of that kind costs, in
-        seconds; nobody can dial one that is `one_way`."""
+        seconds, of kinds in `each` for one item of a call's first argument; nobody can dial one that is
+        `one_way`."""
         me = PeerId(name)
         if me in self.hosts:
             raise ValueError(f"peer {name} is already there: crash it first, or choose another name")
@@ -215,7 +218,7 @@ class MemoryNetwork:
             gossip=MemoryGossip(self, host),
             mail=MemoryMail(self, host),
             averager=MemoryAverager(self, me),
-            work=MemoryWork(price),
+            work=MemoryWork(price, each),
             keyring=MemoryKeyring(me),
             addresses=tuple if one_way else lambda: (f"/memory/{name}",),
         )
@@ -364,22 +367,30 @@ class MemoryAverager:
         deadline: float,
         marks: bytes = b"",
         weights: str = "",
+        patience: float = 0.0,
     ) -> Average | None:
         said = self._said._replace(marks=marks)
         return await self._network.rounds.average(
-            self._me, self._usual, (version, weights), tensors, weight, peers, deadline, said
+            self._me,
+            self._usual,
+            (version, weights),
+            tensors,
+            weight,
+            peers,
+            Waits(deadline, patience),
+            said,
         )
 
 
 class MemoryWork:
     """Runs the function inline, then sleeps the seconds that it costs in the simulation."""
 
-    def __init__(self, price: Callable[[str], float]) -> None:
-        self._price = price
+    def __init__(self, price: Callable[[str], float], each: Collection[str]) -> None:
+        self._price, self._each = price, each
         self._turns = {name: asyncio.Lock() for name in Thread}
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         async with self._turns[KINDS[kind].thread]:
             result = function(*args)
-            await asyncio.sleep(self._price(kind))
+            await asyncio.sleep(self._price(kind) * (len(args[0]) if kind in self._each else 1))
             return result

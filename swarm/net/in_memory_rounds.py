@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +43,13 @@ class Said(NamedTuple):
     key: int = 0
 
 
+class Waits(NamedTuple):
+    """How long a member waits; see the Averager port."""
+
+    deadline: float
+    patience: float
+
+
 class Seat:
     """A peer in a meeting, from its call to its outcome."""
 
@@ -54,6 +61,7 @@ class Seat:
         usual: Usual,
         expects: frozenset[PeerId],
         said: Said,
+        window: float,
     ) -> None:
         self.peer = peer
         self.tensors = tensors
@@ -61,6 +69,8 @@ class Seat:
         self.usual = usual
         self.expects = expects
         self.said = said
+        self.window = window
+        """Loop time until which it waits for others."""
         self.since = asyncio.get_running_loop().time()
         self.outcome: asyncio.Future[Average | None] = asyncio.get_running_loop().create_future()
 
@@ -93,7 +103,8 @@ class Meeting:
         self._passages: dict[tuple[PeerId, PeerId], Passage] = {}
         self._missing = 1
         """Of passages, and of the time that the others take: how many are not over."""
-        self._timer = asyncio.get_running_loop().call_later(settings.match, self._start)
+        self._timer: asyncio.TimerHandle | None = None
+        """The end of the first window, or of the exchange."""
         self._limit: asyncio.TimerHandle | None = None
 
     def fits(self, seat: Seat) -> bool:
@@ -110,6 +121,8 @@ class Meeting:
 
     def take(self, seat: Seat) -> None:
         self.seats[seat.peer] = seat
+        if self._timer is None or seat.window < self._timer.when():
+            self._call_at(seat.window, self._start)
         if len(self.seats) > 1 and all(other.expects <= self.seats.keys() for other in self.seats.values()):
             self._start()
 
@@ -126,7 +139,6 @@ class Meeting:
             self._end()
 
     def _start(self) -> None:
-        self._timer.cancel()
         if len(self.seats) == 1:
             self._end()
             next(iter(self.seats.values())).settle(None)
@@ -139,7 +151,7 @@ class Meeting:
         ring = [(one.peer, other.peer) for one, other in zip(seats, seats[1:] + seats[:1], strict=True)]
         seconds = 2 * max(self._links.seconds(*pair, 0 if pair in self._passages else size) for pair in ring)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(seconds, self._arrived)
+        self._call_at(loop.time() + seconds, self._arrived)
         if not self._settings.deadline:
             limit = shares.deadline(self._lines(), size)
             self._limit = loop.call_later(limit, self._break, f"not done in {limit:.0f} s")
@@ -207,6 +219,12 @@ class Meeting:
             its = sketches[seat.peer]
             seat.settle(Average(members, now - seat.since, passed, scaled, marks, sketches=its))
 
+    def _call_at(self, when: float, then: Callable[[], None]) -> None:
+        """Let the meeting's timer be this one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, then)
+
     def _break(self, reason: str) -> None:
         self._end()
         for seat in self.seats.values():
@@ -214,7 +232,8 @@ class Meeting:
 
     def _end(self) -> None:
         self.over = True
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._limit is not None:
             self._limit.cancel()
         for passage in self._passages.values():
@@ -242,7 +261,7 @@ class Meetings:
         tensors: Sequence[torch.Tensor],
         weight: float,
         peers: Collection[PeerId],
-        deadline: float,
+        waits: Waits,
         said: Said,
     ) -> Average | None:
         """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`; `at` is a
@@ -252,9 +271,10 @@ class Meetings:
         mine = math.hypot(*map(norm, tensors))
         if not mine <= LARGEST:
             raise RoundLost(f"version {at[0]}: my own tensors are not finite")
-        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers), said)
+        window = asyncio.get_running_loop().time() + self._settings.match + waits.patience
+        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers), said, window)
         meeting = self._seat(at, seat)
-        timer = asyncio.get_running_loop().call_later(deadline, meeting.leave, seat, "ran out of time")
+        timer = asyncio.get_running_loop().call_later(waits.deadline, meeting.leave, seat, "ran out of time")
         try:
             return await seat.outcome
         finally:

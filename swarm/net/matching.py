@@ -26,7 +26,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,6 @@ from hivemind.proto.averaging_pb2 import (
     MessageFromLeader,
 )
 
-from swarm.core.standing import Claim
 from swarm.net.announcing import Announcement, MatchError, read_announcement, tag
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,9 @@ log = logging.getLogger(__name__)
 POLL = 0.05
 """Seconds between two checks of the window's end, and before a peer that refused or did not answer is asked
 again."""
+
+LONGEST_WINDOW = 3600.0
+"""Seconds for which an applicant may wait: no version takes as long, and infinity is no time."""
 
 LONGEST_POLL = 0.4
 """Seconds up to which POLL doubles with each try: a dead peer costs a few dials in a window, one that
@@ -112,28 +114,14 @@ class Matching:
         self._group: asyncio.Future[GroupInfo] | None = None
 
     async def gather(
-        self,
-        version: int,
-        claim: Claim,
-        uplink: int,
-        peers: frozenset[PeerID],
-        marks: bytes = b"",
-        weights: str = "",
-        against: Collection[PeerID] | None = None,
-        doubted: Collection[PeerID] = (),
+        self, announcement: Announcement, peers: frozenset[PeerID], patience: float = 0.0
     ) -> GroupInfo | None:
-        """The group, as soon as all of `peers` are in it or the first window of its members ends; None when
-        nobody came. `uplink` in bytes per second, 0 when it is not known; `against`: whom this one names;
-        `doubted`: whose means it doubts."""
+        """The group, as soon as all of `peers` are in it or the first window of its members ends, of which
+        mine is `patience` seconds longer; None when nobody came."""
         loop = asyncio.get_running_loop()
-        self.invited = peers
-        invited = tuple(map(tag, (self.me, *peers)))
-        named = None if against is None else tuple(map(tag, against))
-        self._announcement = Announcement(
-            version, *claim, self.dial_only, uplink, invited, marks, weights, named, tuple(map(tag, doubted))
-        )
+        self.invited, self._announcement = peers, announcement
         self._raw = msgspec.msgpack.encode(self._announcement)
-        self._until, self._group = loop.time() + self._window, loop.create_future()
+        self._until, self._group = loop.time() + self._window + patience, loop.create_future()
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 try:
@@ -204,7 +192,7 @@ class Matching:
             or not (announcement.dial_only or _rank(peer) > _rank(self.me))
         ):
             return int(PROTOCOL_VIOLATION)
-        until = asyncio.get_running_loop().time() + min(request.expiration, self._window)
+        until = asyncio.get_running_loop().time() + min(request.expiration, LONGEST_WINDOW)
         return Applicant(peer, request.gather, announcement, until)
 
     def _followers(self) -> list[Applicant]:

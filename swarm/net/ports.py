@@ -186,6 +186,7 @@ class Averager(Protocol):
         deadline: float,
         marks: bytes = b"",
         weights: str = "",
+        patience: float = 0.0,
     ) -> Average | None:
         """Replace `tensors` (float32 on the CPU, any shapes, the same ones at all members) in place by their
         weighted mean over this peer and those of `peers` that average for `version` with the same `weights`:
@@ -195,9 +196,10 @@ class Averager(Protocol):
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
         are the other learners that may take part. `marks`, at most MARK_BYTES * MARKED bytes, tell which
         groups the tensors are of (swarm.core.trained); of two members with the same group one counts, who is
-        left out (swarm.core.opposition) does not, and all get the marks of those that count. `deadline` is in
-        seconds from now and always holds. None when nobody came (tensors unchanged). Raises RoundLost when
-        the round broke or `tensors` are not finite (tensors unchanged).
+        left out (swarm.core.opposition) does not, and all get the marks of those that count. The others are
+        waited for until the first member's match window is over; mine is `patience` seconds longer than the
+        run's. `deadline` is in seconds from now and always holds. None when nobody came (tensors unchanged).
+        Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged).
         """
         ...
 

@@ -135,6 +135,10 @@ class Scenario(Section, frozen=True):
     prices: dict[str, DelayLaw] = {}
     """Kind of work (swarm.protocol.Kind) -> its seconds, drawn anew each time; a kind without a
     price is free."""
+    each: tuple[str, ...] = ()
+    """Kinds whose price is that of one group (learn), one task (sample): a call costs it for each."""
+    slower: dict[str, Positive] = {}
+    """Pattern of peers' names -> by how much all their work takes longer."""
     links: SimulatedLinks = SimulatedLinks()
     lines: dict[str, LineLaw] = {}
     """Role -> its peers' lines. Messages above 4 KiB share them: those of a release, of groups, of an
@@ -157,6 +161,10 @@ class Scenario(Section, frozen=True):
             return None
         line, limits = (law or LineLaw()).draw(rng), limits or Limits()
         return Line(min(line.up, rate_of(limits.upload)), min(line.down, rate_of(limits.download)))
+
+    def slowness(self, name: str) -> float:
+        """How many times as long as its price a peer's work takes."""
+        return math.prod(times for pattern, times in self.slower.items() if fnmatchcase(name, pattern))
 
     def everybody(self) -> list[str]:
         """Peers that are there at some time."""
@@ -210,6 +218,13 @@ def _check(scenario: Scenario) -> None:
             f"hours = {scenario.hours} and links.bandwidth = {scenario.links.bandwidth} must be above 0"
         )
     everybody = scenario.everybody()
+    for pattern in scenario.slower:
+        if not select((pattern,), everybody):
+            raise ScenarioError(f"slower.{pattern}: it names nobody")
+    _check_faults(scenario, everybody)
+
+
+def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
     for fault in scenario.faults:
         if fault.fault not in FAULTS:
             raise ScenarioError(f"fault {fault.fault!r} at {fault.at}: use one of {', '.join(FAULTS)}")

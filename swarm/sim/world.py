@@ -165,7 +165,9 @@ class World:
             name=name,
             role=role_of(name),
             ports=trapped(
-                self._network.ports(name, self._price(f"{name}/{life}"), self._is_one_way(name)),
+                self._network.ports(
+                    name, self._price(name, life), self._is_one_way(name), self._scenario.each
+                ),
                 self._trap(name),
             ),
             seed=self._rng(f"{name}/{life}").getrandbits(48),
@@ -249,9 +251,10 @@ class World:
         law = self._scenario.lines.get(role_of(name))
         return law is not None and self._rng(f"{name}/dials").random() < law.one_way
 
-    def _price(self, stream: str) -> Callable[[str], float]:
-        prices, rng = self._scenario.prices, self._rng(f"{stream}/prices")
-        return lambda kind: draw(prices[kind], rng) if kind in prices else 0.0
+    def _price(self, name: str, life: int) -> Callable[[str], float]:
+        prices, rng = self._scenario.prices, self._rng(f"{name}/{life}/prices")
+        slowness = self._scenario.slowness(name)
+        return lambda kind: slowness * draw(prices[kind], rng) if kind in prices else 0.0
 
     def _record(self, life: tuple[str, int], event: Event) -> None:
         if life in self._mute or event.peer != life[0]:

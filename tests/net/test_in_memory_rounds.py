@@ -89,6 +89,23 @@ def test_whoever_came_is_averaged_when_somebody_stays_away() -> None:
     with_peers(promise)
 
 
+def test_the_first_window_that_ends_begins_the_round() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        async def late(seconds: float) -> Any:
+            await asyncio.sleep(seconds)
+            return await c.averager.average(1, [torch.ones(2)], 1.0, [a.me, b.me], 20)
+
+        for patience, seconds, members in ((5.0, 4.0, {"a", "b", "c"}), (1.0, 4.0, {"a", "b"})):
+            outcomes = await asyncio.gather(
+                a.averager.average(1, [torch.ones(2)], 1.0, [b.me, c.me], 20, patience=9.0),
+                b.averager.average(1, [torch.ones(2)], 1.0, [a.me, c.me], 20, patience=patience),
+                late(seconds),
+            )
+            assert outcomes[0] is not None and outcomes[0].members == members
+
+    with_peers(promise)
+
+
 def test_a_peer_that_is_not_expected_is_not_averaged_with() -> None:
     async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
         x, y = torch.zeros(2), torch.ones(2)

@@ -9,7 +9,6 @@ from hivemind.p2p import PeerID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.core.standing import Claim
 from swarm.net.announcing import (
     Announcement,
     MatchError,
@@ -36,7 +35,7 @@ class Line:
         return there.join(request, self.asker)
 
 
-def met(starts, dial_only=(), dead=0, versions=None, invite=None):
+def met(starts, dial_only=(), dead=0, versions=None, invite=None, patience=0.0):
     """Groups (sets of numbers, smallest id first) or None, of peers that begin at `starts` seconds."""
     ids = sorted((PeerID(os.urandom(34)) for _ in range(len(starts) + dead)), key=PeerID.to_bytes)
     ids = ids[dead:] + ids[:dead]  # the dead ones are the smallest
@@ -50,7 +49,9 @@ def met(starts, dial_only=(), dead=0, versions=None, invite=None):
         await asyncio.sleep(starts[number])
         guests = frozenset(ids[n] for n in (invite[number] if invite else range(len(ids))) if n != number)
         version = versions[number] if versions else 1
-        group = await world[ids[number]].gather(version, Claim(1.0, 1.0, 0.0), 0, guests)
+        invited = tuple(map(tag, (ids[number], *guests)))
+        announced = Announcement(version, 1.0, 1.0, 0.0, number in dial_only, 0, invited)
+        group = await world[ids[number]].gather(announced, guests, patience)
         return group and (group.group_id, {ids.index(peer) for peer in group.peer_ids})
 
     async def everybody():
@@ -78,6 +79,12 @@ def test_the_living_meet_when_the_smallest_are_dead(dead):
 def test_two_that_only_dial_need_a_third():
     assert met([0, 0], dial_only={0, 1}) == [None, None]
     assert_one_group(met([0, 0, 0.1], dial_only={0, 1}), range(3))
+
+
+def test_patient_ones_wait_beyond_the_window_for_a_late_one():
+    late = [0, 0.1, WINDOW + 0.4]
+    assert_one_group(met(late, patience=0.8), range(3))
+    assert_one_group(met(late), range(2))
 
 
 def test_versions_and_those_not_invited_stay_apart():

@@ -43,8 +43,7 @@ class Broken:
             weight: float,
             peers: Collection[PeerId],
             deadline: float,
-            marks: bytes,
-            weights: str,
+            *more: Any,
         ) -> Average | None:
             how, seconds = broken._draw(port._me, version)
             if how == "lost before":
@@ -54,7 +53,7 @@ class Broken:
                 await asyncio.sleep(2.0)
                 return None
             held = [tensor.clone() for tensor in tensors]
-            outcome = await real(port, version, tensors, weight, peers, deadline, marks, weights)
+            outcome = await real(port, version, tensors, weight, peers, deadline, *more)
             if how == "lost after" and outcome is not None:
                 for tensor, before in zip(tensors, held, strict=True):
                     tensor.copy_(before)
@@ -122,7 +121,7 @@ def assert_one_release_of_each(
     assert watched.several() == {}
     steps = told.of(Trained)
     alone = {event.version for event in steps if event.members == 1}
-    assert len(alone) > 3 * minutes and len({event.version for event in steps} - alone) > 3 * minutes
+    assert len(alone) > 3 * minutes and len({event.version for event in steps} - alone) > minutes
     # On a good day there are 25 versions a minute; each break costs seconds, and four learners make 11 to 20.
     assert max(event.version for event in steps) > 10 * minutes
     account = audit(told.all)
@@ -165,11 +164,10 @@ def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
-        marks: bytes,
-        weights: str,
+        *more: Any,
     ) -> Average | None:
         if version % 3:
-            return await real(port, version, tensors, weight, peers, deadline, marks, weights)
+            return await real(port, version, tensors, weight, peers, deadline, *more)
         if port._me == "learner-0":
             await asyncio.sleep(2.0)
             return None

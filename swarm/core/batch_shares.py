@@ -1,0 +1,55 @@
+"""Shares of the run's batch by learners' speed, so that all members have their gradients at one time, and how
+long those that have theirs wait for the rest.
+
+    speed of each member (groups a second, by its heartbeats) --> its share of the batch
+    shares that are computed, shares that are still being computed --> seconds that waiting is worth
+
+A round waits for its last gradient. With equal shares a member that is half as fast makes all others wait for
+as long as they compute, or comes too late for every round; with shares by speed each has a gradient of as
+many groups as it can by then. The gradients are weighted by their groups, so the mean is that of the batch.
+
+What a member says of its speed is believed within limits: as CLAIM times the low median at most. Its weight
+in the round has bounds of its own (swarm.core.standing). Speeds within BAND of each other give equal shares:
+what a machine measures of itself varies.
+
+Not handled: memory, since a gradient takes a batch in microbatches of the size that fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median_low
+
+CLAIM = 4
+"""Times the low median of all speeds that one counts as at most: as for lines (swarm.core.shares)."""
+
+BAND = 1.25
+"""Times the slowest speed up to which shares are equal. On two cores that a whole swarm uses, seconds a group
+of one learner vary by a tenth from batch to batch, their smoothed values by a twentieth."""
+
+
+def batch_shares(speeds: Sequence[float]) -> list[float]:
+    """The share of each member, in their order, adding up to 1. Speeds are in groups a second; one of 0 is
+    not known yet and counts as the low median of the known ones."""
+    known = [speed for speed in speeds if speed > 0]
+    usual = median_low(known) if known else 1.0
+    counted = [min(speed or usual, CLAIM * usual) for speed in speeds]
+    if max(counted) <= BAND * min(counted):
+        return [1 / len(counted)] * len(counted)
+    return [speed / sum(counted) for speed in counted]
+
+
+def in_groups(shares: Sequence[float], groups: int) -> list[int]:
+    """Shares of a batch of `groups` in whole groups, at least one each. Equal ones are rounded up; others to
+    the nearest number, since a slow member that has one more makes all wait for it."""
+    if min(shares) == max(shares):
+        return [math.ceil(groups / len(shares))] * len(shares)
+    return [max(1, round(share * groups)) for share in shares]
+
+
+def worth_waiting(took: float, ready: float, learning: float) -> float:
+    """Seconds that members with a share of `ready` wait at most for others with a share of `learning`, when
+    the version took `took` seconds so far. Beyond, a round of the ready ones alone trains on more groups a
+    second: ready / took > (ready + learning) / (took + seconds)."""
+    return took * learning / ready
