@@ -109,10 +109,13 @@ class RunShape(NamedTuple):
     """`full`, `lora` or `qlora`: what a release is."""
     recompute: bool
     """Activations are always recomputed."""
+    audits: bool
+    """A learner may hold the policy once more, to replay what strangers sampled."""
 
     @staticmethod
     def of(config: Config) -> RunShape:
-        run = config.run
+        run, audit = config.run, config.peer.audit
+        audited = (not run.private or audit.invited) and not run.sampling.quantized
         return RunShape(
             group=run.sampling.group_size,
             tasks=config.peer.engine.tasks,
@@ -122,6 +125,7 @@ class RunShape(NamedTuple):
             rank=run.lora.rank,
             training=run.model.training,
             recompute=config.peer.learner.checkpointing == "on",
+            audits=audit.share > 0 and audited,
         )
 
 
@@ -192,9 +196,10 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
     chunk's gradient (w N). lora, qlora: the base, as it is or in NF4, is only read; everything else is for
     the N values of the adapter. One group at a time is counted: a learner makes its chunks as small as it
     must. `least` recomputes activations: it keeps each layer's input, and one layer's activations at a time.
-    `easy` keeps all activations, and has room for a state transfer, which holds the state as bytes and as
-    chunks. RAM holds the vectors of a round, and what is packed at a time. Each of `shards` GPUs has a part
-    of what does not depend on the batch, and groups of its own.
+    `easy` keeps all activations, and has room for the policy of audits, which is given back when memory runs
+    out, and for a state transfer, which holds the state as bytes and as chunks. RAM holds the vectors of a
+    round, and what is packed at a time. Each of `shards` GPUs has a part of what does not depend on the
+    batch, and groups of its own.
     """
     training, _, optimizer = kind.partition("+")
     run = run._replace(training=training)
@@ -212,11 +217,13 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
     more = less if run.recompute else layer * model.layers
     packing = RELEASES + (shards > 1)  # what several GPUs have goes through one place in RAM
     keeping = VECTORS * 4 * n + packing * released(model, run) + (PROGRAM if gpu else 0)
-    fixed = CONTEXT if gpu else PROGRAM
+    fixed, audit = CONTEXT if gpu else PROGRAM, base if run.audits else 0.0
     return Needs(
         MemoryNeed(fixed, ALLOCATOR_OVERHEAD * (static / shards + less + scored), keeping),
         MemoryNeed(
-            fixed, ALLOCATOR_OVERHEAD * (static / shards + more + scored), keeping + 2 * STATE_BYTES * n
+            fixed,
+            ALLOCATOR_OVERHEAD * (static / shards + more + scored + audit),
+            keeping + 2 * STATE_BYTES * n,
         ),
     )
 

@@ -167,6 +167,17 @@ def test_a_learner_that_is_too_large_for_one_card_takes_all_of_them(qwen3: dict[
     assert four.fits != "no" and four.gpus == 4
 
 
+def test_an_easy_fit_has_room_for_the_policy_of_audits(qwen3: dict[str, Path]) -> None:
+    def needs(*override: str) -> estimates.Needs:
+        return fit.row(Case.of(qwen3["1.7B"], settings(*override), card(80)), "learner", "lora").needs
+
+    with_audits, without = needs(), needs("peer.audit.share=0")
+    assert with_audits.least == without.least
+    weights = with_audits.easy.computing - without.easy.computing
+    assert 2.0 < weights / 1.7e9 < 2.6, "bytes of a weight in bfloat16, and what allocators hold beyond"
+    assert needs("run.sampling.quantized=true").easy == without.easy, "such runs audit nobody"
+
+
 def test_more_memory_never_fits_less(qwen3: dict[str, Path]) -> None:
     order = {"no": 0, "tight": 1, "yes": 2}
     cases = [
