@@ -91,7 +91,9 @@ class TrainedLedger:
             for step in self.mine
             if one.version == step.version and made_by(step.members, step.parent, one) and not step.weights
         }
-        named = {(step.version, step.weights): step for step in self.mine if step.weights}
+        named = {
+            (step.version, step.weights): step for step in self.mine if step.weights and self._made(step)
+        }
         steps = (step for step in (made | self._others | named).values() if step.version >= since)
         return sorted(steps, key=lambda step: step.version)
 
@@ -123,7 +125,7 @@ class TrainedLedger:
 
     def _is_in(self, step: TrainedStep, line: Collection[Point], gaps: Collection[Point]) -> bool | None:
         """None: nobody here knows."""
-        if (step.version, step.weights) in line:
+        if (step.version, step.weights) in line and self._made(step):
             return True
         if step.version < max((version for version, _ in gaps), default=0):
             return None
@@ -131,6 +133,13 @@ class TrainedLedger:
         same = [point for point in line if point[0] == step.version and (from_it or point in gaps)]
         made = [self._has_made(step, point) for point in same]
         return True if True in made else None if None in made else False
+
+    def _made(self, step: TrainedStep) -> bool:
+        """Not where its weights are those of a release of others: steps from one version along gradients of
+        zero are alike, whatever groups they are of."""
+        announced = self._known(step.version, step.weights)
+        mine = any(made_by(step.members, step.parent, release) for release in announced)
+        return mine or not (step.members and announced)
 
     def _has_made(self, step: TrainedStep, point: Point) -> bool | None:
         """None: it may have."""

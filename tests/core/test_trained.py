@@ -67,6 +67,16 @@ def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_l
     assert lost(mine, 1, "1") == [1] and not mine.unsure(Policy(1, digest("1"), Digest("")))
 
 
+def test_a_step_that_made_the_weights_of_anothers_release_is_not_that_one() -> None:
+    """All rewards were equal in both batches."""
+    theirs = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
+    mine = ledger(step(1, "0", "1"), releases=(theirs,))
+    assert lost(mine, 1, "1", "0") == [1] and mine.told(0, ()) == []
+    ours = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
+    mine = ledger(step(1, "0", "1", members=(ME, OTHER)), releases=(ours,))
+    assert lost(mine, 1, "1", "0") == []
+
+
 def test_a_contribution_makes_way_for_one_that_has_its_groups() -> None:
     mine = ledger(*(step(1, "0", members=(), groups=bytes([k]) * 8) for k in (1, 2, 1)))
     assert [each.groups[0] for each in mine.mine] == [2, 1]

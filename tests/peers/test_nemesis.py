@@ -116,12 +116,26 @@ KEPT = (
             Fault(at=14.9, fault="bounce", peer="learner-0", down=7.8),
         ),
     ),
+    Plan(
+        seed=318,
+        peers={"seed": 1, "learner": 2, "sampler": 2},
+        mode="overlap",
+        merge=True,
+        faults=(
+            Fault(
+                at=6.7,
+                fault="partition",
+                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(at=18.6, fault="bounce", peer="learner-1", down=7.0),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
 One contributes, dies, and trains again what a list has of it; or those who took that list died since, too. A
-lone learner's clock jumps: its own release is older than the window. One restarts while the only one
-who knows what its policy is made of cannot be asked."""
+lone learner's clock jumps: its own release is older than the window. One restarts while the only one who
+knows what its policy is made of cannot be asked; or its last step made the weights of another's release."""
 
 
 @pytest.mark.parametrize("script", KEPT)
