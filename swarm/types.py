@@ -372,7 +372,7 @@ class Beat(Struct, tag="beat"):
     revoked: Count = 0
     """Number of the newest list of revocations that the peer has."""
     speed: Finite = 0.0
-    """Groups per second that a learner's gradient takes in; 0: it has computed none."""
+    """Groups per second that a learner's gradients of full batches take in; 0: it has computed none."""
 
 
 class Record(Struct):

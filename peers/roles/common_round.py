@@ -75,12 +75,11 @@ class CommonRound:
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
         self._other_learners.turns.begin(self._other_learners.at_my_version())
         partners = self._other_learners.partners()
-        took = learns + self._report.seconds.get("gather", 0.0)
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
             return await self._without_round()
         self._rechecks.before_round(partners, self._own_release.weights, gradient.weight)
         try:
-            patience = max(0.0, self._other_learners.worth_waiting(took) - settings.match)
+            patience = max(0.0, self._other_learners.worth_waiting(learns) - settings.match)
             with self._other_learners.meeting(patience) as members:
                 outcome = await host.ports.averager.average(
                     self._version(),

@@ -43,7 +43,9 @@ class Gradients:
         except OutOfMemory as error:
             self._out_of_memory(batch, error)
             return None
-        host.status.learnt(len(groups), host.now() - start)
+        if len(groups) >= self._inbox.share():
+            # one that closed early costs more a group, and would make the next one smaller yet
+            host.status.learnt(len(groups), host.now() - start)
         if before != (now := self._memory_use()):
             host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {before}")
         return gradient

@@ -203,6 +203,10 @@ class LearnerInbox:
         status.takers = max(1, self.batcher.takers(self._senders, learners, now))
         return credit
 
+    def share(self) -> int:
+        """Groups of a full batch."""
+        return self.batcher.share(self._learners())
+
     def closes(self, now: float) -> float | None:
         """Seconds until a batch closes; None while no batch can close."""
         return self.batcher.due(self._learners(), now)

@@ -101,7 +101,7 @@ class OtherLearners:
 
     def worth_waiting(self, took: float) -> float:
         """Seconds that those of my version who still compute their gradients are worth waiting for; mine took
-        `took` seconds, with its batch."""
+        `took` seconds."""
         beats = self._beats()
         mine, *shares = self._shares(beats)
         here = [one for one in zip(shares, beats, strict=True) if one[1].version == self._version()]

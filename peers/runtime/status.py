@@ -79,7 +79,7 @@ class PeerStatus:
         self.tokens.add(tokens, now)
 
     def learnt(self, groups: int, seconds: float) -> None:
-        """A gradient of so many groups took so long."""
+        """A gradient of a full batch of so many groups took so long."""
         if seconds > 0:
             new = groups / seconds
             self.speed += (SMOOTHING if self.speed else 1.0) * (new - self.speed)

@@ -21,6 +21,8 @@ import math
 from collections.abc import Sequence
 from statistics import median_low
 
+from swarm.core.falling_in import SLOWER
+
 CLAIM = 4
 """Times the low median of all speeds that one counts as at most: as for lines (swarm.core.shares)."""
 
@@ -49,7 +51,7 @@ def in_groups(shares: Sequence[float], groups: int) -> list[int]:
 
 
 def worth_waiting(took: float, ready: float, learning: float) -> float:
-    """Seconds that members with a share of `ready` wait at most for others with a share of `learning`, when
-    the version took `took` seconds so far. Beyond, a round of the ready ones alone trains on more groups a
-    second: ready / took > (ready + learning) / (took + seconds)."""
-    return took * learning / ready
+    """Seconds that members with a share of `ready` wait at most for others with a share of `learning`, where
+    a gradient takes `took` seconds. Beyond, a round of the ready ones alone trains on more groups a second:
+    ready / took > (ready + learning) / (took + seconds). Whoever takes SLOWER times as long does not come."""
+    return took * min(learning / ready, SLOWER)

@@ -33,4 +33,4 @@ def test_the_slowest_has_one_group_and_is_not_rounded_up_beyond() -> None:
 def test_waiting_is_worth_what_it_adds_to_the_groups_a_second() -> None:
     seconds = worth_waiting(took=9.0, ready=0.75, learning=0.25)
     assert (0.75 + 0.25) / (9.0 + seconds) == pytest.approx(0.75 / 9.0)
-    assert worth_waiting(9.0, 1.0, 0.0) == 0.0
+    assert worth_waiting(9.0, 1.0, 0.0) == 0.0 and worth_waiting(9.0, 0.1, 0.9) == 18.0
