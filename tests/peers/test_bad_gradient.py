@@ -68,6 +68,7 @@ def test_one_of_four_learners_with_minus_a_thousand_times_its_gradient_ends_no_t
     assert reward(told) > 0.7
 
 
-def test_honest_learners_are_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_honest_learners_are_scaled_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = [event for event in played(25, monkeypatch, 1.0) if isinstance(event, Averaged)]
-    assert len(rounds) > 50 and not [event for event in rounds if event.scaled]
+    # gradients of a group or two each: one of fifty rounds has somebody far from the others (docs/trust.md)
+    assert len(rounds) > 50 and len([event for event in rounds if event.scaled]) <= 0.05 * len(rounds)
