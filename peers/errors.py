@@ -121,6 +121,12 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
+def raised(code: int, sentence: str) -> UserError:
+    """The error of which `explain` said so much in another process."""
+    kinds = (WrongUsage, CannotHere, Unreached, Refusal)
+    return next(kind for kind in kinds if kind.code == code)(sentence)
+
+
 def _innermost(error: BaseException) -> BaseException:
     """The error inside nested exception groups of one error each."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+from functools import partial
 
 from peers.commands import arguments, run_check, shipped
 from peers.commands.parser import did_you_mean
@@ -23,7 +24,10 @@ def up(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
     folder = arguments.folder_of(args, loaded)
     run_check.check(loaded, folder)
+    from peers.build.apart import apart
     from peers.commands import up as program
+
+    apart(partial(run_check.check_objective, loaded))  # torch is for its peers
 
     return program.up(loaded, folder)
 
@@ -44,7 +48,7 @@ def start(args: argparse.Namespace) -> int:
     run_check.check(loaded, folder)
     from peers.build import assembly
 
-    return assembly.start(loaded, folder, not args.no_page)
+    return assembly.start(loaded, folder, not args.no_page, partial(run_check.check_objective, loaded))
 
 
 def join(args: argparse.Namespace) -> int:
@@ -295,6 +299,7 @@ def config_show(args: argparse.Namespace) -> int:
 def config_check(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
     run_check.check(loaded)
+    run_check.check_objective(loaded)
     changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
     said = {"ok": True, "config": str(args.config), "changed": changed}
     print(

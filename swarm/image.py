@@ -20,6 +20,7 @@ import errno
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -169,6 +170,29 @@ class _File:
         if not self.wanted:
             with contextlib.suppress(OSError):  # what stays is removed at the next start
                 self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class ReadOnly:
+    """A version's file that another process made, which may change or remove it."""
+
+    path: Path
+    size: int
+    is_checked: bool = False
+
+    def read(self, start: int, stop: int) -> Buffer:
+        data = bytearray(stop - start)
+        self.fill(start, memoryview(data))
+        return memoryview(data)
+
+    def fill(self, start: int, room: memoryview) -> None:
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                count = os.preadv(file.fileno(), [room], start)
+        except OSError as error:
+            raise Damaged(f"{self.path} is not readable ({error.strerror})") from error
+        if count != len(room):
+            raise Damaged(f"{self.path} is damaged: it ends at byte {start + count}")
 
 
 class Draft:

@@ -20,15 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dashboard.views import InviteView
 from peers.build import base_model, invitations, new_run, run_folder, showing, spec_transfer
 from peers.build.adopted_releases import take_releases
+from peers.build.apart import apart
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
-from peers.build.model_code import ModelCode, one_thread
+from peers.build.model_code import ModelCode
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import (
     folder_of,
@@ -40,8 +39,8 @@ from peers.build.real_host import (
     sources,
 )
 from peers.build.run_folder import RunFolder
+from peers.build.task_source import open_source
 from peers.errors import CannotHere, Refusal, say
-from peers.fit import hardware
 from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
@@ -55,7 +54,7 @@ from peers.runtime.status_line import live_line
 from peers.runtime.tracking import tracked
 from swarm import events
 from swarm import invite as invites
-from swarm.config import Config
+from swarm.config import Config, Run
 from swarm.config_loading import LoadedConfig
 from swarm.core.membership import Trust
 from swarm.identity import human_name
@@ -63,8 +62,6 @@ from swarm.invite import Invite
 from swarm.page_settings import Page
 from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.run_types import Membership
-from swarm.sample.base import Engine
-from swarm.tasks.base import TaskSource
 from swarm.types import PeerId
 from swarm.weights import Weights
 
@@ -75,20 +72,31 @@ MEND_EVERY = 10.0
 """Seconds between two tries of a seed to have its damaged files from the peers that are connected."""
 
 
-def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
-    """`swarm start`: start a run, or resume it, as its seed, and print invites. Returns an exit code."""
+def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callable[[], None]) -> int:
+    """`swarm start`: start a run, or resume it, as its seed, and print invites; `check` is called before a
+    new one is made. Returns an exit code."""
     config = loaded.config
     manners.begin(config.peer.limits)
     path = run_folder.make_folder(folder or run_folder.default_path(config.run.name))
-    run = run_folder.existing_run(path, config.run) or _created(path, config)
+    run = run_folder.existing_run(path, config.run) or _created(path, config.run, check)
     return run_until_signalled(
         lambda on_signal: _seed(run, config, paged, on_signal, lambda one: run.member(one.keyring, Role.SEED))
     )
 
 
-def _created(path: Path, config: Config) -> RunFolder:
-    one_thread()
-    return new_run.create(path, *base_model.pinned(config.run))
+def _created(path: Path, settings: Run, check: Callable[[], None]) -> RunFolder:
+    """A new run, made in another process: a seed needs no torch."""
+    if base_model.from_hub(settings):
+        base_model.folder(settings)  # here, where a download shows how far it is
+
+    def make() -> None:
+        check()
+        new_run.create(path, *base_model.pinned(settings))
+
+    apart(make)
+    made = run_folder.read(path)
+    assert made is not None
+    return made
 
 
 def adopt(config: Config, path: Path, paged: bool) -> int:
@@ -123,11 +131,9 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     chosen = role or invite.role or Role.SAMPLER
     limits = loaded.config.peer.limits
     manners.begin(limits)
-    fitting = None
-    if chosen in JOINING and (role is None or limits.memory or limits.gpu_memory < 1):
-        fitting = partial(_fitting, invite, role, loaded.config)
+    fitted = chosen in JOINING and (role is None or limits.memory > 0 or limits.gpu_memory < 1)
     return run_until_signalled(
-        lambda on_signal: _join(invite, word, chosen, loaded.config, path, once, on_signal, fitting)
+        lambda on_signal: _join(invite, word, role, loaded.config, path, once, on_signal, fitted)
     )
 
 
@@ -256,23 +262,28 @@ def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> I
 async def _join(
     invite: Invite,
     word: str,
-    role: Role,
+    asked: Role | None,
     config: Config,
     path: Path,
     once: bool,
     on_signal: SignalHandler,
-    fitting: Callable[[RunFolder], tuple[Role, Config]] | None,
+    fitted: bool,
 ) -> None:
-    """Join as `role`, or as the role and precision that `fitting` chooses."""
+    """Join as the role that is asked for, or that the word names; `fitted`: as the role and precision that
+    fit this machine."""
+    role = asked or invite.role or Role.SAMPLER
     mine = (
         PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
     )
-    with open_local_peer(mine) as local, narrated(local.folder, local.bus, local.keyring.me):
+    with (
+        open_local_peer(mine) as local,
+        narrated(local.folder, local.bus, local.keyring.me),
+        ModelCode(role, config) as code,
+    ):
         line = config.peer.listen, config.peer.limits
         entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
         if invite.addresses:
             say(f"dialling the invite's addresses, {len(invite.addresses)} at once (10 s at most)")
-        code = ModelCode()
         forked = code.begin if role in JOINING else lambda: None
         async with open_node(local, invite.run, *line, invite.addresses, entering, forked=forked) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
@@ -281,9 +292,10 @@ async def _join(
             run = await entering.until_had(
                 lambda: spec_transfer.fetch(mail, sources(node, invite), invite.run, path, model)
             )
-            if fitting is not None:
-                await code.ready()
-                role, config = fitting(run)
+            if fitted:
+                allowed = [asked] if asked is not None else invite.roles(run.settings.private)
+                config = Config(run=run.settings, peer=config.peer)
+                role, config = await code.fitted(node.work, run.model, config, asked or invite.role, allowed)
             mind_settings(run, role)
             membership = membership_of(given, role, run, local)
             await entering.until_had(
@@ -301,31 +313,12 @@ async def _join(
                 f"`swarm status --folder {path}` shows the run, `swarm why --folder {path}` says why a peer"
                 " is idle"
             )
-            if role in JOINING:
-                await code.ready()
-            await _act(local, run, role, config, node, membership, on_signal)
+            await _act(local, run, role, config, node, membership, on_signal, code)
 
 
 def _refused(trust: Trust, node: Node, peer: PeerId, service: str) -> str | None:
     """Why a peer is not answered before this one's role begins."""
     return trust.refusal(peer, service, node.clock.now())
-
-
-def _fitting(invite: Invite, asked: Role | None, config: Config, run: RunFolder) -> tuple[Role, Config]:
-    """The role that fits this machine, the one asked for or one that the invite admits to, and the settings
-    for it. Raises CannotHere."""
-    from peers.fit import fits
-
-    settings, machine = run.settings, hardware.lent(hardware.machine(), config.peer.limits)
-    case = fits.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
-    choice = fits.choose(
-        case, asked or invite.role, invite.roles(settings.private) if asked is None else [asked]
-    )
-    if choice.said:
-        say(choice.said)
-    return choice.role, msgspec.structs.replace(
-        config, peer=msgspec.structs.replace(config.peer, engine=choice.engine)
-    )
 
 
 async def _act(
@@ -336,6 +329,7 @@ async def _act(
     node: Node,
     membership: Membership | None,
     on_signal: SignalHandler,
+    code: ModelCode,
 ) -> None:
     """Build the role's engine or learner, and run it."""
     if ROLES[role].policy is Policy.UNUSED:  # a mirror needs neither
@@ -343,58 +337,31 @@ async def _act(
         on_signal.leave, host.status.phase = host.leave, Phase.SERVING
         async with live_line(host), kept_up(host, local, node, run):
             return await host.run(host.stop.wait)
-    from peers.build import factory
-
-    settings = run.settings
-    program = program_of(role, settings)
+    program = program_of(role, run.settings)
     if ROLES[role].policy is Policy.TRAINED:
-        butterfly = settings.averaging.mode == "butterfly"
+        await code.imported()
+        from peers.build import factory
+
+        butterfly = run.settings.averaging.mode == "butterfly"
         async with open_averager(local, run, node) if butterfly else nullcontext(NoAverager()) as averager:
             host = real_host(local, run, role, config, node, averager, membership)
             on_signal.leave = host.leave
             say("loading the model")
-            learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
+            learner, tokens = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             replay = partial(factory.replay, run.model, host.config)
-            async with _source(run, host, node) as source:
+            async with open_source(run, host, node, tokens.render) as source:
                 async with live_line(host), kept_up(host, local, node, run):
                     folder = local.folder / "checkpoint"
-                    await host.run(program(host, learner, source, tokenization, folder, replay).run)
+                    await host.run(program(host, learner, source, tokens, folder, replay).run)
         return None
     host = real_host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
-    async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        async with live_line(host), kept_up(host, local, node, run):
-            given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
-            await host.run(program(host, engine, source, *given).run)
-
-
-@asynccontextmanager
-async def _engine(run: RunFolder, host: Host, node: Node) -> AsyncIterator[Engine]:
-    """The engine; which one it is, and why, is printed once."""
-    from peers.build import factory
-
-    lines: list[str] = []
     say("loading the engine")
     began = host.now()
-    engine = await node.work.run(Kind.LOAD, factory.engine, run.model, host.config, lines.append)
-    say(f"{'; '.join(lines)} (loaded in {host.now() - began:.1f} s)")
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-@asynccontextmanager
-async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskSource]:
-    """The run's task source; what a person should know about it is printed once."""
-    from peers.build import factory
-
-    lines: list[str] = []
-    source = await node.work.run(Kind.LOAD, factory.source, run, host.config, lines.append)
-    for line in lines:
-        say(line)
-        host.emit(events.Noted, level="warning", text=line)
-    try:
-        yield source
-    finally:
-        source.close()
+    engine, render, why = await code.engine(node.work, run.model, host.config)
+    say(f"{why} (loaded in {host.now() - began:.1f} s)")
+    with contextlib.closing(engine):
+        async with open_source(run, host, node, render, slow=engine.name == "hf") as source:
+            async with live_line(host), kept_up(host, local, node, run):
+                given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
+                await host.run(program(host, engine, source, *given).run)

@@ -1,18 +1,21 @@
 """Chooses the engine of a sampler or an evaluator: `auto` takes vLLM where it is installed and a GPU has
 room for it.
 
-The choice and its reason depend on the arguments only.
+    foreseen   before the run is known: whether it will be `hf`
+    chosen     of this machine and this run --> choose, whose choice depends on its arguments only
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from peers.errors import CannotHere, WrongUsage
+from peers.fit import hardware
 from peers.fit.hardware import Gpu
 from swarm import extras
-from swarm.config import EngineSettings
+from swarm.config import Config, EngineSettings
 
 ROOM = 1.3
 """Least GPU memory for vLLM, in times the weights in bfloat16: the weights and a useful KV cache."""
@@ -42,6 +45,41 @@ class EngineFacts(NamedTuple):
 
 def installed() -> bool:
     return find_spec("vllm") is not None
+
+
+def foreseen(settings: EngineSettings) -> bool:
+    """Whether the engine is `hf`, whatever the run and this machine's GPUs are."""
+    return settings.name == "hf" or (settings.name == "auto" and not installed())
+
+
+def chosen(model: Path, config: Config) -> EngineChoice:
+    """Raises as `choose`, and ModelError."""
+    asked, vllm = config.peer.engine, installed()
+    gpus = hardware.lent(hardware.machine(), config.peer.limits).gpus
+    parameters = 0
+    if vllm and gpus and asked.name == "auto":
+        from peers.fit.model_shape import examine  # imports torch
+
+        parameters = examine(model).parameters
+    seen = EngineFacts(vllm, gpus, parameters, quantization(config), config.run.sampling.replayable)
+    return choose(asked, seen)
+
+
+def quantization(config: Config) -> str:
+    """The number format of the policy's linear layers in sampling: `none`, `int8` or `nf4`. Raises WrongUsage
+    when the run does not allow it.
+
+    The base of a qlora run is NF4 for every peer: it is part of the policy.
+    """
+    asked, own = config.peer.engine.quantize, "nf4" if config.run.model.training == "qlora" else "none"
+    if asked in ("none", own):
+        return own
+    if not config.run.sampling.quantized:
+        raise WrongUsage(
+            f"this run does not allow sampling with {asked} weights (its run.sampling.quantized is false): "
+            "set peer.engine.quantize to none"
+        )
+    return asked
 
 
 def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:

@@ -1,10 +1,12 @@
-"""Builds engines, learners, task sources and the tokenization from a run's settings and model folder.
+"""Builds engines, learners and the tokenization from a run's settings and model folder.
 
-This is the one module that joins swarm.learn, swarm.sample and swarm.tasks, which do not import each other.
+This is the one module that joins swarm.learn and swarm.sample, which do not import each other. It imports
+torch and transformers; task_source.py and process_engine.py do not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,9 @@ import msgspec
 import torch
 
 from peers.build import base_model, engine_choice, vllm_folder
-from peers.build.run_folder import RunFolder
+from peers.build.engine_choice import EngineChoice
 from peers.errors import CannotHere, WrongUsage
 from peers.fit import fits, hardware
-from peers.fit.model_shape import examine
 from swarm.config import Config, Run
 from swarm.config_loading import SHARDED_SITES
 from swarm.learn import adapters, tokenization
@@ -34,9 +35,6 @@ from swarm.sample.base import Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
 from swarm.sample.vllm import Recipe, VllmEngine
-from swarm.tasks import catalog as tasks
-from swarm.tasks.base import Say, TaskSource
-from swarm.tasks.rendered import Rendered
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -125,43 +123,20 @@ def learner_gpus(model: Path, config: Config) -> int:
     return min(there, max(1, wanted))
 
 
-def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
-    """The run's task source, with prompts rendered for its model. Raises TaskError, or WrongUsage when the
-    chat template does not fit.
-
-    Reward code that came with the run is run as `peer.rewards.code` says; on the machine that started the run
-    it is trusted.
-    """
-    task, folder = config.run.task, run.path / "task"
-    code = "trust" if (run.path / "owner.key").exists() else config.peer.rewards.code
-    plain = tasks.source(
-        task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say
-    )
-    try:
-        render = load_tokenization(run.model, config.run).render
-        return Rendered(plain, render, say)
-    except ValueError as error:
-        plain.close()
-        raise WrongUsage(str(error)) from error
-
-
-def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
-    """The engine that `[peer.engine]` names, or that `auto` chooses; `say` gets the choice and the reason. It
-    has no policy until it loads a release.
+def engine(model: Path, config: Config) -> Engine:
+    """The engine that `[peer.engine]` names, or that `auto` chooses, in this process. It has no policy until
+    it loads a release.
 
     Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
-    run, asked = config.run, config.peer.engine
-    gpus = hardware.lent(hardware.machine(), config.peer.limits).gpus
-    parameters = examine(model).parameters if gpus and asked.name == "auto" else 0
-    facts = engine_choice.EngineFacts(
-        engine_choice.installed(), gpus, parameters, quantization(config), run.sampling.replayable
-    )
-    choice = engine_choice.choose(asked, facts)
-    say(str(choice))
+    return chosen_engine(engine_choice.chosen(model, config), model, config)
+
+
+def chosen_engine(choice: EngineChoice, model: Path, config: Config) -> Engine:
+    """The engine of that choice, likewise."""
     if choice.name == "hf":
         return hf(model, config)
-    recipe = _recipe(model, config)
+    recipe, run = _recipe(model, config), config.run
     if choice.name == "vllm":
         return VllmEngine(recipe)
     small = run.model.training == "full" and vllm_folder.size(model) <= vllm_folder.REFERENCE
@@ -178,7 +153,7 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
 def _recipe(model: Path, config: Config) -> Recipe:
     """The Recipe of the engines `vllm` and `vllm-server`."""
     run, tokens = config.run, load_tokenization(model, config.run)
-    quantize, asked = quantization(config) != "none", config.peer.engine
+    quantize, asked = engine_choice.quantization(config) != "none", config.peer.engine
     settings = msgspec.structs.replace(asked, memory=min(asked.memory, config.peer.limits.gpu_memory))
     if run.model.training == "full":
         return Recipe(
@@ -201,36 +176,19 @@ def _recipe(model: Path, config: Config) -> Recipe:
     )
 
 
-def hf(model: Path, config: Config) -> HfEngine:
-    """An engine over transformers. It has no policy until it loads a release.
+def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) -> HfEngine:
+    """An engine over transformers, which calls `alive` at every step. It has no policy until it loads a
+    release.
 
     Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
     run, asked = config.run, config.peer.engine
-    quantize = quantization(config)
+    quantize = engine_choice.quantization(config)
     device = _device(asked.device, config.peer.limits.gpu_memory)
     policy = _policy(model, run, device, asked.dtype, quantize)
     load = loader(quantize != "none" and run.model.training == "full")
-    return HfEngine(
-        policy, load_tokenization(model, run), load, run.sampling.max_tokens, run.sampling.temperature
-    )
-
-
-def quantization(config: Config) -> str:
-    """The number format of the policy's linear layers in sampling: `none`, `int8` or `nf4`. Raises WrongUsage
-    when the run does not allow it.
-
-    The base of a qlora run is NF4 for every peer: it is part of the policy.
-    """
-    asked, own = config.peer.engine.quantize, "nf4" if config.run.model.training == "qlora" else "none"
-    if asked in ("none", own):
-        return own
-    if not config.run.sampling.quantized:
-        raise WrongUsage(
-            f"this run does not allow sampling with {asked} weights (its run.sampling.quantized is false): "
-            "set peer.engine.quantize to none"
-        )
-    return asked
+    tokens, sampling = load_tokenization(model, run), run.sampling
+    return HfEngine(policy, tokens, load, sampling.max_tokens, sampling.temperature, alive)
 
 
 def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> PreTrainedModel | PeftModel:

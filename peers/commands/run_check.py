@@ -3,9 +3,9 @@
     run.objective   trains                           run.task.name     a source, and its file is there
     run.model.name  the folder is there, a model     run.task.rewards  known, and their files are there
 
-Raises ConfigError with the setting's origin. It takes a fraction of a second, without torch and without the
-network: what the Hub has, what the data look like and whether tasks fit the model is checked where the run is
-made (peers.build.run_folder).
+Raises ConfigError with the setting's origin. But for the objective it takes a fraction of a second, without
+torch and without the network: what the Hub has, what the data look like and whether tasks fit the model is
+checked where the run is made (peers.build.run_folder).
 """
 
 from __future__ import annotations
@@ -32,13 +32,21 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def check(loaded: LoadedConfig, folder: Path | None = None) -> None:
-    """Raise ConfigError for settings of which no run can be made. A run that is in `folder` has its files:
-    they are not looked for."""
+    """Raise ConfigError for settings of which no run can be made, but for the objective's. A run that is in
+    `folder` has its files: they are not looked for."""
     run = loaded.config.run
     if folder is None or not (folder / "spec").exists():
         _check_files(loaded, run)
     need_tracker(loaded.config.peer.track)
-    _check_objective(loaded)  # last: it imports torch
+
+
+def check_objective(loaded: LoadedConfig) -> None:
+    """Raise ConfigError for an objective that nobody can train by. Imports torch."""
+    from swarm.learn import objectives as methods
+
+    chosen = loaded.config.run.objective
+    with _from(loaded, "run.objective.name"):
+        methods.trainable(chosen.name, chosen.options)
 
 
 def need_tracker(settings: Track) -> None:
@@ -75,14 +83,6 @@ def _from(loaded: LoadedConfig, key: str) -> Iterator[None]:
         if (known := explain(error)) is not None and known[0] != USAGE:
             raise  # this machine cannot, whatever the setting
         raise ConfigError(f"{loaded.origins[key]}: {error}") from error
-
-
-def _check_objective(loaded: LoadedConfig) -> None:
-    from swarm.learn import objectives as methods
-
-    chosen = loaded.config.run.objective
-    with _from(loaded, "run.objective.name"):
-        methods.trainable(chosen.name, chosen.options)
 
 
 def _check_model(model: Model) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from peers.build import task_source
 from peers.build.run_folder import RunFolder
 from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
@@ -95,13 +96,13 @@ def _replayed(run: RunFolder, group: Group, weights: Weights) -> tuple[Weighed, 
     from peers.build import factory
 
     config, settings = Config(run=run.settings), run.settings
-    vocabulary = factory.load_tokenization(run.model, settings).vocabulary
-    if (why := malformation(group, settings.sampling, vocabulary)) is not None:
+    tokens = factory.load_tokenization(run.model, settings)
+    if (why := malformation(group, settings.sampling, tokens.vocabulary)) is not None:
         raise Refusal(f"the group is none of this run: {why}")
     replay = factory.replay(run.model, config)
     if group.noise != replay.noise:
         raise CannotHere(f"nobody can replay groups whose noise is {group.noise!r}: they verify nothing")
-    source = factory.source(run, config, say)
+    source = task_source.source(run, config, tokens.render, say)
     try:
         prompt = source.task(group.task).prompt
     finally:

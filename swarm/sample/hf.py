@@ -42,6 +42,7 @@ T = TypeVar("T")
 class HfEngine:
     """`load_weights` loads a release into the model: all weights, an adapter, or weights to quantize; of
     these, what changed since its last call. It raises ValueError, with nothing changed, when they do not fit.
+    `alive` is called before every step of a call that samples.
     """
 
     name = "hf"
@@ -53,6 +54,7 @@ class HfEngine:
         load_weights: Callable[[nn.Module, Blocks], None],
         max_tokens: int,
         temperature: float = 1.0,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._policy = model.eval()
         self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -60,6 +62,7 @@ class HfEngine:
         self._load_weights = load_weights
         self._max_tokens = max_tokens
         self._temperature = temperature
+        self._alive = alive
         self._ends = torch.tensor(tokenizer.ends, device=model.device)
         self._largest_call: int | None = None
         """Most completions in one call; set when memory has run out."""
@@ -172,6 +175,7 @@ class HfEngine:
             None if seeds is None else GroupNoise(seeds, copies, self._max_tokens, logits.shape[-1], device)
         )
         for t in range(self._max_tokens):
+            self._alive()
             logp = torch.log_softmax(logits.float() / self._temperature, -1)
             scores = logp if noise is None else logp + noise.at(t, rows)
             chosen = scores.argmax(-1, keepdim=True)

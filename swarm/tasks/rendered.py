@@ -21,10 +21,12 @@ Render = Callable[[Task], str]
 class Rendered:
     """A task source with rendered prompts. `render` raises ValueError for a task that it cannot write."""
 
-    def __init__(self, source: TaskSource, render: Render, say: Say = lambda line: None) -> None:
+    def __init__(
+        self, source: TaskSource, render: Render, say: Say = lambda line: None, slow: bool = False
+    ) -> None:
         """Raises ValueError when not even the first task can be rendered; `say` gets a line about the first
-        later task that cannot."""
-        self.environment, self.slow = source.environment, source.slow
+        later task that cannot. `slow`: `render` asks another process."""
+        self.environment, self.slow = source.environment, source.slow or slow
         self._source, self._render, self._say = source, render, say
         self._said = False
         self._plain: dict[int, Task] = {}

@@ -3,6 +3,7 @@ learned from them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -13,7 +14,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from peers import cli
-from peers.build import assembly, factory
+from peers.build import factory
+from peers.build.model_code import ModelCode
 from peers.build.run_folder import RunFolder
 from peers.commands import fit as measure
 from peers.commands import fit_probe, fit_table
@@ -27,8 +29,8 @@ from peers.fit.hardware import Gpu, Machine
 from peers.fit.model_shape import examine
 from swarm.config import Config
 from swarm.config_loading import load, run_dict
-from swarm.invite import Invite
 from swarm.learn import tiny
+from swarm.net.hive import ThreadWork
 from swarm.protocol import Role
 from swarm.run_types import Spec
 from swarm.types import Digest
@@ -269,10 +271,12 @@ def test_a_join_takes_the_role_and_the_precision_that_fit(
     config = settings(*words)
     (tmp_path / "model").symlink_to(qwen3["8B"])
     spec = Spec(protocol=1, run=run_dict(config.run), owner="", files={}, genesis=Digest(""), release_size=1)
-    invite = Invite(run=Digest("ab" * 32), addresses=(), role=Role.SAMPLER)
-    run = RunFolder(tmp_path, spec, invite.run)
+    run = RunFolder(tmp_path, spec, Digest("ab" * 32))
     monkeypatch.setattr(hardware, "machine", lambda: card(10))
-    role, mine = assembly._fitting(invite, None, config, run)
+    work, code = ThreadWork(), ModelCode(Role.SAMPLER, config)
+    fitted = code.fitted(work, run.model, config, Role.SAMPLER, [Role.SAMPLER])
+    role, mine = asyncio.run(fitted)
+    work.close()
     assert (role, mine.peer.engine.quantize) == (Role.SAMPLER, "nf4")
     assert "sampler (nf4) fits this machine" in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ import pytest
 from nouns import seeds
 from transformers import Qwen3Config
 
-from peers.build import factory
+from peers.build import factory, task_source
 from peers.build.run_folder import RunFolder
 from peers.cli import parser
 from peers.fit import fits
@@ -27,6 +27,7 @@ from swarm.config_loading import load, run_dict
 from swarm.learn import tiny
 from swarm.learn.learning_rates import with_learning_rate
 from swarm.run_types import Spec
+from swarm.tasks.base import TaskSource
 from swarm.types import Array, Digest, Group, PeerId, Task, Times
 
 ROOT = Path(__file__).parents[2]
@@ -110,11 +111,16 @@ def sealed(task: Task, version: int, seed: int, sampled: object, rewards: tuple[
     )
 
 
+def rendered(folder: RunFolder, config: Config) -> TaskSource:
+    render = factory.load_tokenization(folder.model, config.run).render
+    return task_source.source(folder, config, render, lambda line: None)
+
+
 def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
     config, folder = small
     learner, _ = factory.learner(folder.model, config)
     engine = factory.engine(folder.model, config)
-    source = factory.source(folder, config, lambda line: None)
+    source = rendered(folder, config)
     released = [learner.weights()]
     for step in range(2):
         engine.load(released[-1])
@@ -145,7 +151,7 @@ def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
 @pytest.mark.slow
 def test_a_right_answer_of_each_data_set_is_worth_1(small: tuple[Config, RunFolder]) -> None:
     config, folder = small
-    source = factory.source(folder, config, lambda line: None)
+    source = rendered(folder, config)
     task = source.task(0)
     right = (
         task.answer if config.run.task.name == "digit-sums" else f"It is \\boxed{{{_number(task.answer)}}}."

@@ -10,7 +10,7 @@ import pytest
 from nouns import NOW, release
 
 from peers import cli
-from peers.build import factory, new_run
+from peers.build import factory, new_run, task_source
 from peers.build.run_folder import RunFolder
 from peers.errors import DONE, REFUSED
 from peers.roles import evidence
@@ -22,7 +22,7 @@ from swarm.config import Config, Model, Optimizer, Run, Sampling, TaskSettings
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draw
 from swarm.identity import Keyring
-from swarm.learn import tiny
+from swarm.learn import tiny, tokenization
 from swarm.types import Array, Digest, Group, Release, Times
 from swarm.weights import Weights
 
@@ -58,7 +58,8 @@ class Parties:
 
     def group(self) -> Group:
         config = Config(run=self._run.settings)
-        engine, source = factory.hf(self._run.model, config), factory.source(self._run, config, print)
+        engine, tokens = factory.hf(self._run.model, config), tokenization.load(self._run.model)
+        source = task_source.source(self._run, config, tokens.render, print)
         engine.load(self._weights)
         task = source.task(3)
         drawn = engine.sample([task.prompt], 4, [SEED])[0]

@@ -1,0 +1,233 @@
+"""The engine `hf` in a process of its own: `python -m peers.build.engine_worker FOLDER`, calls on its
+standard input, answers on its standard output.
+
+    (imports torch and transformers at once)
+    Fit    -> Fitted          which role and precision fit this machine
+    Setup  -> Done            the model, without a policy
+    Load   -> Done            Render, Greedy -> Texts        Sample -> Sampled        any of them -> Failed
+
+Frames (swarm.process) hold msgpack. One call at a time, each gets one answer; before it come signs of life
+(Alive) from a call that samples. The process ends when its standard input does: nothing of it outlives the
+peer. Only its parent talks to it; what comes in is believed. An error that is no answer (a bug) ends it with
+a traceback. Not handled here: deadlines, restarts (process_engine.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from peers.errors import explain
+from swarm.blocks import Blocks, Damaged, read_leaf_list
+from swarm.config import Config, EngineSettings
+from swarm.image import ReadOnly
+from swarm.process import Pipe
+from swarm.protocol import Role
+from swarm.sample.base import Completions, EngineError
+from swarm.types import Digest, Noise, Task
+from swarm.weights import Weights
+
+if TYPE_CHECKING:
+    from swarm.learn.tokenization import Tokenization
+    from swarm.sample.hf import HfEngine
+
+ALIVE = 2.0
+"""Seconds between two signs of life: far below every timeout, far above a step of a small model."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """What passes between the peer and this process."""
+
+
+class Fit(Message, frozen=True):
+    model: str
+    config: Config
+    asked: Role | None
+    """The role that the person or the word names."""
+    allowed: list[Role]
+
+
+class Fitted(Message, frozen=True):
+    role: Role
+    engine: EngineSettings
+    said: str
+
+
+class Setup(Message, frozen=True):
+    model: str
+    """The run's model folder."""
+    config: Config
+
+
+class Load(Message, frozen=True):
+    path: str
+    """The release's bytes."""
+    version: int
+    root: Digest
+    leaves: bytes
+    size: int
+    step: int
+
+    @classmethod
+    def of(cls, path: Path, weights: Weights) -> Load:
+        blocks = weights.blocks
+        leaves = bytes.fromhex("".join(blocks.leaves))
+        return cls(str(path), weights.version, blocks.root, leaves, blocks.size, blocks.step)
+
+    @property
+    def weights(self) -> Weights:
+        source = ReadOnly(Path(self.path), self.size)
+        leaves = read_leaf_list(self.leaves, self.size, self.step)
+        return Weights(self.version, Blocks(source, leaves, self.root, self.step))
+
+
+class Sample(Message, frozen=True):
+    prompts: Sequence[str]
+    group: int
+    seeds: Sequence[int]
+
+
+class Greedy(Message, frozen=True):
+    prompts: Sequence[str]
+
+
+class Render(Message, frozen=True):
+    tasks: Sequence[Task]
+
+
+class Done(Message, frozen=True):
+    pass
+
+
+class Alive(Message, frozen=True):
+    pass
+
+
+class Texts(Message, frozen=True):
+    texts: list[str]
+
+
+class SampledGroup(msgspec.Struct, frozen=True):
+    """Completions as they travel."""
+
+    lengths: tuple[int, ...]
+    tokens: bytes
+    """int32, one completion after the other."""
+    logprobs: bytes
+    """float32, likewise."""
+    texts: tuple[str, ...]
+    noise: Noise
+
+    @classmethod
+    def of(cls, one: Completions) -> SampledGroup:
+        return cls(one.lengths, one.tokens.tobytes(), one.logprobs.tobytes(), one.texts, one.noise)
+
+
+class Sampled(Message, frozen=True):
+    groups: list[SampledGroup]
+
+
+class Failed(Message, frozen=True):
+    kind: str
+    """A key of KINDS; empty: a person can fix it, and `code` is the exit code."""
+    reason: str
+    code: int = 0
+
+
+KINDS: dict[str, type[Exception]] = {"engine": EngineError, "damaged": Damaged, "value": ValueError}
+"""Errors that a call may end with, as the protocol of engines has them."""
+
+Call = Fit | Setup | Load | Sample | Greedy | Render
+Answer = Fitted | Done | Alive | Texts | Sampled | Failed
+
+
+class EngineWorker:
+    """Answers calls. `alive` is called after every token that is sampled."""
+
+    def __init__(self, alive: Callable[[], None]) -> None:
+        self._alive = alive
+        self._engine: HfEngine | None = None
+        self._tokens: Tokenization | None = None
+
+    def answer(self, call: Call) -> Answer:
+        """Raises what is a bug."""
+        try:
+            return self._answer(call)
+        except Exception as error:
+            if (failed := _failed(call, error)) is None:
+                raise
+            return failed
+
+    def _answer(self, call: Call) -> Answer:
+        if isinstance(call, Fit):
+            return self._fit(call)
+        if isinstance(call, Setup):
+            return self._set_up(call)
+        assert self._engine is not None and self._tokens is not None, "a Setup comes first"
+        match call:
+            case Load():
+                self._engine.load(call.weights)
+                return Done()
+            case Sample():
+                groups = self._engine.sample(call.prompts, call.group, call.seeds)
+                return Sampled([SampledGroup.of(group) for group in groups])
+            case Greedy():
+                return Texts(self._engine.greedy(call.prompts))
+            case Render():
+                return Texts([self._tokens.render(task) for task in call.tasks])
+
+    def _fit(self, call: Fit) -> Fitted:
+        from peers.build.fitting import fitting
+
+        return Fitted(*fitting(Path(call.model), call.config, call.asked, call.allowed))
+
+    def _set_up(self, call: Setup) -> Done:
+        from peers.build import factory
+
+        self._tokens = factory.load_tokenization(Path(call.model), call.config.run)
+        self._engine = factory.hf(Path(call.model), call.config, self._alive)
+        return Done()
+
+
+def _failed(call: Call, error: Exception) -> Failed | None:
+    """What the peer is told of an error; None for a bug."""
+    if isinstance(call, Fit | Setup):
+        told = explain(error)
+        return None if told is None else Failed("", told[1], told[0])
+    return next((Failed(name, str(error)) for name, kind in KINDS.items() if isinstance(error, kind)), None)
+
+
+class SignsOfLife:
+    """Sends Alive, at most every ALIVE seconds."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe, self._frame = pipe, msgspec.msgpack.encode(Alive())
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._last > ALIVE:
+            self._pipe.send(self._frame)
+            self._last = time.monotonic()
+
+
+def main(scratch: str) -> int:
+    """`scratch`, the folder with the weights, is removed when the peer ends without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the peer, which leaves in order
+    pipe = Pipe()
+    call = pipe.listen(lambda: shutil.rmtree(scratch, ignore_errors=True))
+    from peers.build import factory  # noqa: F401 (while the peer enters the network)
+
+    decoder, worker = msgspec.msgpack.Decoder(Call), EngineWorker(SignsOfLife(pipe))
+    while True:
+        pipe.send(msgspec.msgpack.encode(worker.answer(decoder.decode(call()))))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,216 @@
+"""The engine `hf` as the peer has it: its torch is in another process (engine_worker.py), which is restarted
+when it dies or hangs.
+
+    ProcessEngine(settings)  --starts-->  the process imports what computes, while the peer joins
+      set_up(model, config)               the model is loaded
+      load, sample, greedy, render        one call, one answer
+
+The event loop and the engine take no time from each other, and the peer's own process needs no torch. A
+release travels as the name of its file, which both map. A call whose process dies, or shows no sign of life
+for `peer.engine.timeout`, is an EngineError; the next call starts the process again with the release that was
+loaded last. Invariant: completions come from the version of the last `load` that returned.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from peers.build import engine_worker
+from peers.build.engine_worker import (
+    Alive,
+    Done,
+    Failed,
+    Fit,
+    Fitted,
+    Greedy,
+    Load,
+    Render,
+    Sample,
+    Sampled,
+    SampledGroup,
+    Setup,
+    Texts,
+)
+from peers.errors import CannotHere, UserError, raised
+from swarm.config import Config, EngineSettings
+from swarm.process import Child, Hung, Lost, environment
+from swarm.protocol import Role
+from swarm.sample.base import Completions, EngineError, SampleCounts, writing
+from swarm.tasks.base import RewardError
+from swarm.types import Task
+from swarm.weights import Weights
+
+COMMAND = (sys.executable, "-m", "peers.build.engine_worker")
+START = 1200.0
+"""Seconds for the process to start and to load the model: a large one from a slow disk."""
+
+T = TypeVar("T")
+
+_answers = msgspec.msgpack.Decoder(engine_worker.Answer)
+
+
+class ProcessEngine:
+    """Calls come from one thread at a time; `close` from any."""
+
+    name = "hf"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._scratch = Path(tempfile.mkdtemp(prefix="swarm-hf-"))
+        self._setup: Setup | None = None
+        self._held: tuple[Path, Weights] | None = None
+        """Where the release that was loaded last is, and the release: a file is there for as long as somebody
+        holds it."""
+        self._counts = SampleCounts()
+        self._closed = False
+        self._starts = 0
+        self._child: Child | None = None
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._child is not None
+        return self._child.pid
+
+    def fit(self, model: Path, config: Config, asked: Role | None, allowed: Sequence[Role]) -> Fitted:
+        """The role and the precision that fit this machine. Raises UserError."""
+        return self._first(Fit(str(model), config, asked, [*allowed]), Fitted)
+
+    def set_up(self, model: Path, config: Config) -> None:
+        """Load the run's model. Raises UserError when this machine, or this run, cannot use it."""
+        setup = Setup(str(model), config)
+        self._first(setup, Done)
+        self._setup = setup
+
+    def load(self, weights: Weights) -> None:
+        """See Engine. When it fails, the release before stays loaded."""
+        path = self._scratch / f"v{weights.version}-{weights.digest[:12]}"
+        with writing(self._scratch):
+            weights.blocks.put(path)
+        old = self._held
+        try:
+            self._ask(Load.of(path, weights), Done)
+        except BaseException:
+            if old is None or old[0] != path:
+                path.unlink(missing_ok=True)
+            raise
+        self._held = path, weights
+        if old is not None and old[0] != path:
+            old[0].unlink(missing_ok=True)
+
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
+        began = time.perf_counter()
+        answer = self._ask(Sample([*prompts], group_size, [*seeds]), Sampled)
+        groups = [_completions(group) for group in answer.groups]
+        self._counts.add(groups, began)
+        return groups
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        return self._ask(Greedy([*prompts]), Texts).texts
+
+    def render(self, task: Task) -> str:
+        """The text that the model reads. Raises ValueError for a conversation that its template cannot write,
+        and RewardError where there is no process to write it."""
+        try:
+            return self._ask(Render([task]), Texts).texts[0]
+        except EngineError as error:
+            raise RewardError(str(error)) from error
+
+    def statistics(self) -> dict[str, float]:
+        """`starts`: how often the process was started."""
+        version = -1 if self._held is None else self._held[1].version
+        return {"version": version, "starts": self._starts, **self._counts.statistics()}
+
+    def close(self) -> None:
+        self._closed = True
+        if self._child is not None:
+            self._child.kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _first(self, call: Fit | Setup, kind: type[T]) -> T:
+        """The answer to a call before there is a policy. Raises UserError."""
+        try:
+            return self._answered(call, kind, START)
+        except EngineError as error:
+            raise CannotHere(f"{error}; peer.engine.name chooses another engine") from error
+
+    def _ask(self, call: engine_worker.Call, kind: type[T]) -> T:
+        """The answer to one call, from a new process where there is none. Raises EngineError, and what the
+        call itself raises."""
+        if self._child is None:
+            self._restart()
+        return self._answered(call, kind, self._settings.timeout)
+
+    def _restart(self) -> None:
+        """Raises EngineError."""
+        assert self._setup is not None, "set_up comes first"
+        self._start()
+        try:
+            self._answered(self._setup, Done, START)
+            if self._held is not None:
+                self._answered(Load.of(*self._held), Done, self._settings.timeout)
+        except (UserError, ValueError) as error:  # memory is short, or a file is gone
+            self._end()
+            raise EngineError(f"engine hf cannot start again: {error}") from error
+        except BaseException:
+            self._end()
+            raise
+
+    def _answered(self, call: engine_worker.Call, kind: type[T], seconds: float) -> T:
+        """Raises EngineError, after which there is no process, and what the call itself raises."""
+        assert self._child is not None
+        try:
+            self._child.send(msgspec.msgpack.encode(call))
+            while isinstance(answer := _answers.decode(self._child.receive(seconds)), Alive):
+                pass
+        except Lost as lost:
+            self._end()
+            raise EngineError(f"engine hf {_why(lost)}") from None
+        if isinstance(answer, Failed):
+            raise _raised(answer)
+        assert isinstance(answer, kind)
+        return answer
+
+    def _start(self) -> None:
+        if self._closed:
+            raise EngineError("the engine is closed")
+        own = {"OMP_NUM_THREADS": str(self._settings.threads)}
+        self._child = Child([*COMMAND, str(self._scratch)], environment(own), echo=True)
+        self._starts += 1
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+
+def _why(lost: Lost) -> str:
+    if isinstance(lost, Hung):
+        return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
+    return str(lost)
+
+
+def _raised(failed: Failed) -> Exception:
+    if kind := engine_worker.KINDS.get(failed.kind):
+        return kind(failed.reason)
+    return raised(failed.code, failed.reason)
+
+
+def _completions(group: SampledGroup) -> Completions:
+    return Completions(
+        group.lengths,
+        np.frombuffer(group.tokens, np.int32),
+        np.frombuffer(group.logprobs, np.float32),
+        group.texts,
+        group.noise,
+    )

@@ -1,0 +1,59 @@
+"""Builds the task source of a peer: the run's tasks, with prompts as its model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from peers.build.run_folder import RunFolder
+from peers.errors import CannotHere, WrongUsage, say
+from peers.runtime.host import Host
+from swarm import events
+from swarm.config import Config
+from swarm.protocol import Kind
+from swarm.tasks import catalog as tasks
+from swarm.tasks.base import RewardError, Say, TaskSource
+from swarm.tasks.rendered import Rendered
+from swarm.types import Task
+
+if TYPE_CHECKING:
+    from swarm.net.hive import Node
+
+Render = Callable[[Task], str]
+"""Writes a task as the text that the model reads. Raises ValueError for one that it cannot write."""
+
+
+def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False) -> TaskSource:
+    """`slow`: `render` asks another process. Raises TaskError, or WrongUsage when the chat template does not
+    fit.
+
+    Reward code that came with the run is run as `peer.rewards.code` says; on the machine that started the run
+    it is trusted.
+    """
+    task, folder = config.run.task, run.path / "task"
+    code = "trust" if (run.path / "owner.key").exists() else config.peer.rewards.code
+    plain = tasks.source(
+        task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say
+    )
+    try:
+        return Rendered(plain, render, say, slow)
+    except (ValueError, RewardError) as error:
+        plain.close()
+        raise (WrongUsage if isinstance(error, ValueError) else CannotHere)(str(error)) from error
+
+
+@asynccontextmanager
+async def open_source(
+    run: RunFolder, host: Host, node: Node, render: Render, slow: bool = False
+) -> AsyncIterator[TaskSource]:
+    """The same while the body runs; what a person should know about it is printed once."""
+    lines: list[str] = []
+    made = await node.work.run(Kind.LOAD, source, run, host.config, render, lines.append, slow)
+    for line in lines:
+        say(line)
+        host.emit(events.Noted, level="warning", text=line)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,159 @@
+"""The engine in a process of its own: it answers what the engine answers here, and its process may die at any
+time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import undecided_policy
+from nouns import seeds
+
+from peers.build import factory
+from peers.build.process_engine import ProcessEngine
+from peers.errors import UserError
+from swarm.blocks import Blocks, Damaged
+from swarm.config import Config, EngineSettings, Peer
+from swarm.image import Draft, Image, ReadOnly
+from swarm.learn import model
+from swarm.learn.weights import to_bytes
+from swarm.protocol import Role
+from swarm.sample.base import Completions, EngineError
+from swarm.types import Message, Task
+from swarm.weights import Weights
+
+PROMPTS = ["52318=", "1=", "777+12345="]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return undecided_policy.make(tmp_path_factory.mktemp("policy") / "embedded")
+
+
+def release(folder: Path, version: int) -> Weights:
+    policy = model.load_policy(folder)
+    return Weights.of(
+        to_bytes({name: version / 2 * value for name, value in policy.state_dict().items()}), version
+    )
+
+
+@pytest.fixture(scope="module")
+def weights(folder: Path) -> Weights:
+    return release(folder, 3)
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path, weights: Weights) -> Iterator[ProcessEngine]:
+    """One for all tests: it takes seconds to start."""
+    engine = ProcessEngine(EngineSettings(timeout=30))
+    engine.set_up(folder, Config())
+    engine.load(weights)
+    yield engine
+    engine.close()
+
+
+def in_a_file(weights: Weights, path: Path) -> Weights:
+    draft = Draft(Image(weights.blocks.size, path))
+    draft.write(weights.data)
+    draft.image.want(True)
+    return Weights(weights.version, draft.done())
+
+
+def told(groups: list[Completions]) -> list[tuple[object, ...]]:
+    return [
+        (group.lengths, group.tokens.tolist(), group.logprobs.tolist(), group.texts, group.noise)
+        for group in groups
+    ]
+
+
+def test_it_answers_what_the_engine_answers_in_this_process(
+    engine: ProcessEngine, folder: Path, weights: Weights
+) -> None:
+    here = factory.hf(folder, Config())
+    here.load(weights)
+    before = engine.statistics()["tokens"]
+    asked = PROMPTS, 8, seeds(5, PROMPTS)
+    made = engine.sample(*asked)
+    assert told(made) == told(here.sample(*asked))
+    assert made[0].tokens.dtype == np.int32 and made[0].logprobs.dtype == np.float32
+    assert engine.greedy(PROMPTS) == here.greedy(PROMPTS)
+    assert engine.statistics()["tokens"] - before == here.statistics()["tokens"]
+    assert engine.statistics()["version"] == 3
+
+
+def test_tasks_are_rendered_there(engine: ProcessEngine) -> None:
+    task = Task(environment="digit-sums", index=1, prompt="12=", answer="3")
+    assert engine.render(task) == "12="
+    with pytest.raises(ValueError, match="is a conversation"):  # the embedded model has no chat template
+        engine.render(Task(environment="a", index=1, prompt="", answer="", messages=(Message("user", "1"),)))
+
+
+def test_a_release_that_cannot_be_loaded_leaves_the_one_before(
+    engine: ProcessEngine, folder: Path, weights: Weights, tmp_path: Path
+) -> None:
+    before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
+    with pytest.raises(ValueError, match="cannot be read"):
+        engine.load(Weights.of(b"no release", 4))
+    damaged = in_a_file(release(folder, 4), tmp_path / "image")
+    with open(tmp_path / "image", "r+b") as file:
+        file.seek(damaged.blocks.size - 2)
+        file.write(b"\0\0")
+    with pytest.raises(Damaged, match="block 0"):
+        engine.load(damaged)
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
+    engine.load(in_a_file(release(folder, 4), tmp_path / "whole"))
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) != before
+    engine.load(weights)
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
+
+
+def test_a_killed_process_costs_a_call_and_comes_back_with_its_policy(engine: ProcessEngine) -> None:
+    before, starts = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))), engine.statistics()["starts"]
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match="signal SIGKILL"):
+        engine.sample(PROMPTS, 2, seeds(1, PROMPTS))
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
+    assert engine.statistics()["starts"] == starts + 1
+
+
+@pytest.mark.slow
+def test_a_process_that_stands_still_is_ended(folder: Path, weights: Weights) -> None:
+    engine = ProcessEngine(EngineSettings(timeout=2))
+    try:
+        engine.set_up(folder, Config())
+        engine.load(weights)
+        os.kill(engine.pid, signal.SIGSTOP)
+        with pytest.raises(EngineError, match=r"peer\.engine\.timeout"):
+            engine.greedy(PROMPTS)
+        assert len(engine.greedy(PROMPTS)) == len(PROMPTS)
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
+def test_what_a_person_can_mend_is_said_before_there_is_a_policy(folder: Path, tmp_path: Path) -> None:
+    engine = ProcessEngine(EngineSettings())
+    try:
+        with pytest.raises(UserError, match=r"no config\.json"):
+            engine.set_up(tmp_path, Config())
+        with pytest.raises(UserError, match="does not allow sampling with nf4"):
+            engine.set_up(folder, Config(peer=Peer(engine=EngineSettings(quantize="nf4"))))
+        assert engine.fit(folder, Config(), Role.SAMPLER, [Role.SAMPLER]).role is Role.SAMPLER
+    finally:
+        engine.close()
+
+
+def test_a_file_that_is_gone_or_shorter_is_damaged(weights: Weights, tmp_path: Path) -> None:
+    blocks = weights.blocks
+    path = tmp_path / "v3"
+    here = Blocks(ReadOnly(path, blocks.size), blocks.leaves, blocks.root, blocks.step)
+    with pytest.raises(Damaged, match="not readable"):
+        here.whole  # noqa: B018 (it reads)
+    path.write_bytes(weights.data[:-1])
+    with pytest.raises(Damaged, match="it ends at byte"):
+        here.whole  # noqa: B018
+    assert not here.is_intact()
