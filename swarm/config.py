@@ -338,7 +338,8 @@ class EngineSettings(Section):
     url: str = ""
     """vllm-server: its address, such as http://127.0.0.1:8000."""
     timeout: Seconds = 600.0
-    """Seconds for one call of the engine; beyond them it counts as hung and is restarted."""
+    """Seconds for one call of the engine, of `hf` for one step of it; beyond them it counts as hung and is
+    restarted."""
 
 
 class Training(Section):

@@ -28,6 +28,7 @@ import msgspec
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import baseline_engine as plain
 from benchmarks.processes import hosted
+from peers.build.process_engine import ProcessEngine
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config_loading
 from swarm.config import Config
@@ -110,7 +111,7 @@ class Gate:
         self.engine.load(weights)
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
-        call = Passed(time.perf_counter(), time.process_time())
+        call = Passed(time.perf_counter(), cpu(self.engine))
         with self._changed:
             self._calls.append(call)
             self._changed.notify_all()
@@ -154,6 +155,13 @@ class Gate:
         }
 
 
+def cpu(engine: Engine) -> float:
+    """CPU seconds of this process and of the one that the engine has."""
+    if not isinstance(engine, ProcessEngine):
+        return time.process_time()
+    return time.process_time() + time.clock_gettime(~engine.pid << 3 | 2)  # clock_getcpuclockid of Linux
+
+
 def count(groups: Sequence[Completions]) -> int:
     return sum(len(group.tokens) for group in groups)
 
@@ -185,7 +193,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
         asyncio.TaskGroup() as tasks,
     ):
         host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
-        engine, source = await node.work.run(Kind.LOAD, parts, setup, config)
+        engine, source = await node.work.run(Kind.LOAD, parts, setup, config, True)
         weights = (Path(setup["model"]) / "model.safetensors").read_bytes()
         await host.releases.publish(Weights.of(weights, 0), learners=1)
         sink = tasks.create_task(_sink_beats(host, PeerId(setup["sink"].rsplit("/p2p/", 1)[1])))
@@ -234,17 +242,25 @@ async def _sink_beats(host: Any, sink: PeerId) -> None:
         await asyncio.sleep(BEAT)
 
 
-def parts(setup: Answer, config: Config) -> tuple[Engine, Any]:
-    """The engine with version 0, and the tasks as it reads them."""
+def parts(setup: Answer, config: Config, apart: bool = False) -> tuple[Engine, Any]:
+    """The engine with version 0, and the tasks as it reads them; `apart`: in a process of its own, as peers
+    have it."""
     from benchmarks.processes.training import genesis
-    from peers.build import factory
+    from peers.build import engine_choice, factory
     from swarm.tasks import catalog as tasks
     from swarm.tasks.rendered import Rendered
 
     run, model = config.run, Path(setup["model"])
-    engine, first = factory.engine(model, config), genesis(model, config)
-    engine.load(Weights.of(first, 0))
-    return engine, Rendered(tasks.source(run.task, run.seed), factory.load_tokenization(model, run).render)
+    engine: Engine
+    if apart and engine_choice.chosen(model, config).name == "hf":
+        engine = process = ProcessEngine(config.peer.engine)
+        process.set_up(model, config)
+        source = Rendered(tasks.source(run.task, run.seed), process.render, slow=True)
+    else:
+        engine, render = factory.engine(model, config), factory.load_tokenization(model, run).render
+        source = Rendered(tasks.source(run.task, run.seed), render)
+    engine.load(Weights.of(genesis(model, config), 0))
+    return engine, source
 
 
 async def _program(setup: Answer, _: SignalHandler) -> None:

@@ -3,7 +3,7 @@ standard input, answers on its standard output.
 
     (imports torch and transformers at once)
     Fit    -> Fitted          which role and precision fit this machine
-    Setup  -> Done            the model, without a policy
+    Setup  -> Ready           the model, without a policy
     Load   -> Done            Render, Greedy -> Texts        Sample -> Sampled        any of them -> Failed
 
 Frames (swarm.process) hold msgpack. One call at a time, each gets one answer; before it come signs of life
@@ -99,7 +99,12 @@ class Greedy(Message, frozen=True):
 
 
 class Render(Message, frozen=True):
-    tasks: Sequence[Task]
+    task: Task
+
+
+class Ready(Message, frozen=True):
+    templated: bool
+    """Prompts go through the chat template; else the model reads them as they are."""
 
 
 class Done(Message, frozen=True):
@@ -145,7 +150,7 @@ KINDS: dict[str, type[Exception]] = {"engine": EngineError, "damaged": Damaged, 
 """Errors that a call may end with, as the protocol of engines has them."""
 
 Call = Fit | Setup | Load | Sample | Greedy | Render
-Answer = Fitted | Done | Alive | Texts | Sampled | Failed
+Answer = Fitted | Ready | Done | Alive | Texts | Sampled | Failed
 
 
 class EngineWorker:
@@ -181,19 +186,19 @@ class EngineWorker:
             case Greedy():
                 return Texts(self._engine.greedy(call.prompts))
             case Render():
-                return Texts([self._tokens.render(task) for task in call.tasks])
+                return Texts([self._tokens.render(call.task)])
 
     def _fit(self, call: Fit) -> Fitted:
         from peers.build.fitting import fitting
 
         return Fitted(*fitting(Path(call.model), call.config, call.asked, call.allowed))
 
-    def _set_up(self, call: Setup) -> Done:
+    def _set_up(self, call: Setup) -> Ready:
         from peers.build import factory
 
         self._tokens = factory.load_tokenization(Path(call.model), call.config.run)
         self._engine = factory.hf(Path(call.model), call.config, self._alive)
-        return Done()
+        return Ready(self._tokens.templated)
 
 
 def _failed(call: Call, error: Exception) -> Failed | None:

@@ -32,6 +32,8 @@ from swarm.types import Task
 if TYPE_CHECKING:
     from swarm.net.ports import Work
 
+LOADING = "loading what computes: torch and transformers (some seconds; longer the first time)"
+
 Render = Callable[[Task], str]
 
 
@@ -64,6 +66,7 @@ class ModelCode:
         it. Raises CannotHere."""
         about: tuple[Any, ...] = (model, config, asked, allowed)
         if self._process is not None:
+            say(LOADING)
             fit: Callable[..., Any] = self._process.fit
         else:
             await self.imported()
@@ -99,7 +102,7 @@ class ModelCode:
         raised."""
         thread = self._thread or self._import()
         if not thread.done():
-            say("loading what computes: torch and transformers (some seconds; longer the first time)")
+            say(LOADING)
         await asyncio.wrap_future(thread)
 
     def _import(self) -> Future[None]:

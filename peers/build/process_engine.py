@@ -33,6 +33,7 @@ from peers.build.engine_worker import (
     Fitted,
     Greedy,
     Load,
+    Ready,
     Render,
     Sample,
     Sampled,
@@ -67,6 +68,7 @@ class ProcessEngine:
         self._settings = settings
         self._scratch = Path(tempfile.mkdtemp(prefix="swarm-hf-"))
         self._setup: Setup | None = None
+        self._templated = True
         self._held: tuple[Path, Weights] | None = None
         """Where the release that was loaded last is, and the release: a file is there for as long as somebody
         holds it."""
@@ -89,7 +91,7 @@ class ProcessEngine:
     def set_up(self, model: Path, config: Config) -> None:
         """Load the run's model. Raises UserError when this machine, or this run, cannot use it."""
         setup = Setup(str(model), config)
-        self._first(setup, Done)
+        self._templated = self._first(setup, Ready).templated
         self._setup = setup
 
     def load(self, weights: Weights) -> None:
@@ -121,8 +123,10 @@ class ProcessEngine:
     def render(self, task: Task) -> str:
         """The text that the model reads. Raises ValueError for a conversation that its template cannot write,
         and RewardError where there is no process to write it."""
+        if not self._templated and not task.messages:
+            return task.prompt  # without the milliseconds of a question
         try:
-            return self._ask(Render([task]), Texts).texts[0]
+            return self._ask(Render(task), Texts).texts[0]
         except EngineError as error:
             raise RewardError(str(error)) from error
 
@@ -156,7 +160,7 @@ class ProcessEngine:
         assert self._setup is not None, "set_up comes first"
         self._start()
         try:
-            self._answered(self._setup, Done, START)
+            self._answered(self._setup, Ready, START)
             if self._held is not None:
                 self._answered(Load.of(*self._held), Done, self._settings.timeout)
         except (UserError, ValueError) as error:  # memory is short, or a file is gone

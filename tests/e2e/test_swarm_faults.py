@@ -77,6 +77,10 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
         yield it
 
 
+def has_torch(process: psutil.Process) -> bool:
+    return any("libtorch" in region.path for region in process.memory_maps())
+
+
 def test_both_learners_train_in_rounds_together(swarm: Swarm) -> None:
     swarm.goes_on(60, "no versions came")
     swarm.all_in_a_round(30, "the learners were not in a round together")
@@ -111,6 +115,27 @@ def test_groups_of_a_sampler_from_a_fresh_folder_are_admitted(swarm: Swarm, tmp_
         lambda: sum(admitted(learner, newcomer.peer) for learner in swarm.learners) > 3,
         30,
         "its groups were not admitted",
+    )
+
+
+def test_a_sampler_has_torch_in_its_engines_process_and_a_seed_nowhere(swarm: Swarm) -> None:
+    assert all(has_torch(process) for process in swarm.learners[0].tree()[:1])
+    assert not any(has_torch(process) for process in swarm.seed.tree())
+    sampler = swarm.samplers[0]
+    assert [process for process in sampler.tree() if has_torch(process)] == [sampler.child("engine_worker")]
+
+
+def test_a_sampler_goes_on_after_its_engine_was_killed(swarm: Swarm) -> None:
+    sampler, since = swarm.samplers[0], time.time()
+    sampler.child("engine_worker").kill()
+    recovered = swarm.house.wait_until(
+        lambda: sampler.saw(events.Recovered, since, part="engine"), BACK, "the engine was not started again"
+    )
+    assert "signal SIGKILL" in sampler.saw(events.Faulted, since, part="engine")[0].detail
+    swarm.house.wait_until(
+        lambda: any(admitted(one, sampler.peer, recovered[0].at) for one in swarm.learners),
+        BACK,
+        "no group of the new engine was admitted",
     )
 
 
