@@ -3,8 +3,8 @@
     State + problems -> the worst problem, or what is waited for, or that all is well
 
 A window that never heard anybody says so, and does not say that all was well before; a run in which nothing
-was trained yet waits for whoever trains. Not handled here: what is wrong (dashboard.diagnosis), and a page
-that has lost its own peer (the page notices that).
+was trained yet waits for whoever trains. What is wrong with strangers alone is not said here. Not handled:
+what is wrong (dashboard.diagnosis), and a page that has lost its own peer (the page notices that).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SILENT = 10.0
 
 def condition(state: State, now: float, problems: Sequence[Problem], quiet: float = 0.0) -> Condition:
     """`problems`, worst first; `quiet`: seconds since the last event, 0 in a replay."""
-    if problems:
+    if problems := [problem for problem in problems if not state.strange(problem)]:
         worst = problems[0]
         kind = "waiting" if worst.key == AWAITED else worst.level
         join = any(problem.key == AWAITED for problem in problems)
         return Condition(kind=kind, text=worst.text, more=len(problems) - 1, join=join)
-    known = [peer for peer in state.peers.values() if peer.role is not Role.OBSERVER]
+    known = [peer for peer in state.proven() if peer.role is not Role.OBSERVER]
     if not known:
         since = f" This window has listened for {duration(quiet)}." if quiet >= SILENT else ""
         return Condition(kind="waiting", text=f"No peer was heard yet.{since}")

@@ -59,6 +59,7 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
     peer = state.touch(event.subject, at)
     if not peer.hear(event.beat, at):
         return
+    peer.invited = event.invited
     if known is None:
         _join(state, peer.id, at, peer.name, peer.role)
     elif peer.gone:

@@ -103,7 +103,7 @@ def _head(head: views.Head) -> Iterator[Metric]:
         "swarm_groups_per_second", "Groups trained per second, as the learners claim.", head.groups_per_second
     )
     yield _gauge(
-        "swarm_tokens_per_second", "Tokens sampled per second, as the samplers claim.", head.tokens_per_second
+        "swarm_tokens_per_second", "Tokens trained per second, as the learners claim.", head.tokens_per_second
     )
     yield _gauge(
         "swarm_learner_busy_ratio", "Share of their time that learners compute, as they claim.", head.busy

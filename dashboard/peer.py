@@ -53,6 +53,8 @@ class PeerRow(msgspec.Struct, dict=True):
     """It sends heartbeats, so silence can be measured."""
     gone: str = ""
     """`lost` or `left` by an event; else empty."""
+    invited: bool = False
+    """A heartbeat showed that the run's owner vouches for it."""
     introduced: bool = False
     """A Started event was folded."""
     order: tuple[int, int] = (-1, -1)
@@ -95,6 +97,12 @@ class PeerRow(msgspec.Struct, dict=True):
     @property
     def admitted(self) -> int:
         return self.verdicts.get(Verdict.ADMIT.value, 0)
+
+    @property
+    def proven(self) -> bool:
+        """Whether it counts in what the page says of the swarm: a member, or learners took a group of it.
+        Anybody can make any number of other samplers and observers of a public run."""
+        return self.invited or ROLES[self.role].member or self.admitted > 0
 
     @property
     def skew(self) -> float | None:

@@ -1,8 +1,8 @@
-"""Figures over all peers together, once in each slot of time.
+"""Figures over all peers that count, once in each slot of time.
 
     peers               alive, of any role
     groups_per_second   trained, by the learners' claims
-    tokens_per_second   sampled, by the samplers' claims
+    tokens_per_second   in these groups, by the same claims
     busy                mean share of the learners' time spent computing
     lag_max             versions that the last peer that does not rest is behind the newest release
 
@@ -50,7 +50,7 @@ def measure(peers: Iterable[PeerRow], now: float, patience: float, newest: int) 
     figures = {
         "peers": float(len(alive)),
         "groups_per_second": sum(peer.rate for peer in learners),
-        "tokens_per_second": sum(peer.tokens for peer in alive if peer.role is Role.SAMPLER),
+        "tokens_per_second": sum(peer.tokens for peer in learners),
     }
     if learners:
         figures["busy"] = sum(peer.busy for peer in learners) / len(learners)

@@ -8,9 +8,9 @@ deadline for a request's head, and none for a client that does not read, so a co
     closed after HEAD seconds without a whole head, however its bytes trickle,
            or when it reads less than PORTION in STALL seconds
 
-When there are too many connections without a request, the oldest ones are closed, so that half-open ones
-block no other client. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a
-proxy).
+When there are too many connections without a request, the oldest ones of the network that has most of them
+are closed, so that half-open ones block no other client. Not handled here: what is answered (dashboard.app),
+to whom (dashboard.safety), TLS (a proxy).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -161,6 +163,21 @@ class _Alarm:
             self._timer = None
 
 
+def network(address: str) -> str:
+    """What one client has at least: an IPv4 address, or the first half of an IPv6 one."""
+    if ":" not in address:
+        return address
+    return ipaddress.IPv6Address(address.partition("%")[0]).exploded[:19]
+
+
+def _too_many(waiting: list[_Connection]) -> _Connection | None:
+    """Of more than WAITING connections the oldest one of the network that has most of them."""
+    if len(waiting) <= WAITING:
+        return None
+    crowd = Counter(one.network for one in waiting)
+    return min(waiting, key=lambda one: (-crowd[one.network], one.head.ends or 0.0))
+
+
 class _Connection(H11Protocol):
     """HTTP/1.1 to one client, with the deadlines in the module's docstring."""
 
@@ -176,17 +193,14 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.network = network(self.client[0]) if self.client else ""
         # asyncio leaves it out for a listener of ours: a head and its body would wait 40 ms for each other.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.head.start(HEAD)
-        waiting = [
-            (ends, peer)
-            for peer in self.connections
-            if isinstance(peer, _Connection) and (ends := peer.head.ends)
-        ]
-        if len(waiting) > WAITING:
-            _, oldest = min(waiting, key=lambda pair: pair[0])
-            oldest.transport.abort()
+        waiting = [one for one in self.connections if isinstance(one, _Connection) and one.head.ends]
+        if (gone := _too_many(waiting)) is not None:
+            gone.head.stop()  # closed in the loop's next turn: until then it would be chosen again
+            gone.transport.abort()
 
     def handle_events(self) -> None:
         super().handle_events()

@@ -99,7 +99,7 @@ class State:
         return (
             max(self.releases)
             if self.releases
-            else max((peer.version for peer in self.peers.values() if peer.version >= 0), default=0)
+            else max((peer.version for peer in self.proven() if peer.version >= 0), default=0)
         )
 
     @property
@@ -110,6 +110,20 @@ class State:
     def name(self, peer: PeerId) -> str:
         known = self.peers.get(peer)
         return known.name if known else human_name(peer) if proper(peer) else clean(peer)
+
+    def counts(self, peer: PeerId) -> bool:
+        """Whether a peer counts in what this window says of the swarm: what any other one claims is in its
+        own row alone."""
+        row = self.peers.get(peer)
+        return peer == self.recent.me or (row is not None and row.proven)
+
+    def proven(self) -> list[PeerRow]:
+        """The peers that count."""
+        return [peer for peer in self.peers.values() if peer.proven or peer.id == self.recent.me]
+
+    def strange(self, problem: views.Problem) -> bool:
+        """Whether a problem is one of strangers alone."""
+        return bool(problem.peers) and not any(self.counts(PeerId(peer)) for peer in problem.peers)
 
     def alive(self, role: Role, now: float) -> list[PeerRow]:
         patience = self.run.pace.patience
@@ -169,15 +183,17 @@ class State:
         here: Counter[Role] = Counter()
         known: Counter[Role] = Counter()
         groups = tokens = busy = 0.0
+        strangers = 0
         for peer in self.peers.values():
             status = peer.status(now, patience)
+            if not self.counts(peer.id):
+                strangers += status == "alive"
+                continue
             known[peer.role] += status != "left"
             if status == "alive":
                 here[peer.role] += 1
                 if peer.role is Role.LEARNER:
-                    groups, busy = groups + peer.rate, busy + peer.busy
-                elif peer.role is Role.SAMPLER:
-                    tokens += peer.tokens
+                    groups, tokens, busy = groups + peer.rate, tokens + peer.tokens, busy + peer.busy
         learners = here[Role.LEARNER]
         return views.Head(
             version=self.version,
@@ -189,6 +205,7 @@ class State:
             first_accuracy=self.accuracies.get("first"),
             last_accuracy=self.accuracies.get("last"),
             roles={str(role): (here[role], known[role]) for role in Role if known[role]},
+            strangers=strangers,
             groups_per_second=groups,
             tokens_per_second=tokens,
             busy=busy / learners if learners else None,
@@ -220,9 +237,7 @@ class State:
         """The newest release and those that reached a peer after revision `since`, oldest first."""
         patience = self.run.pace.patience
         moving = [
-            peer
-            for peer in self.peers.values()
-            if peer.role in MOVING and peer.status(now, patience) == "alive"
+            peer for peer in self.proven() if peer.role in MOVING and peer.status(now, patience) == "alive"
         ]
         using = Counter(peer.version for peer in moving)
         shown = sorted(self.releases)[-(most or self.history.releases) :]
@@ -281,7 +296,9 @@ class State:
         peer = self.peers.pop(peer_id, None) or PeerRow(peer_id)
         self.peers[peer_id] = peer
         if len(self.peers) > self.history.peers:
-            self._drop(next(iter(self.peers)))
+            self._drop(
+                next((one for one, row in self.peers.items() if not row.proven), next(iter(self.peers)))
+            )
         if not peer.beating:
             peer.heard = max(peer.heard, at)
         peer.changed(self.revision)
@@ -289,7 +306,7 @@ class State:
 
     def at(self, peer: PeerRow, version: int, at: float, age: float | None = None) -> None:
         """Record that `peer` uses `version`; `age`: seconds after the release, when the peer timed it."""
-        if peer.role in MOVING and peer.gone != "left" and version >= 0:
+        if peer.role in MOVING and self.counts(peer.id) and peer.gone != "left" and version >= 0:
             self.heat.take(peer.id, max(self.version - version, 0), self.last)
             self.spreads.reach(peer.id, version, at, self.revision, age)
 
@@ -328,7 +345,7 @@ def fold(state: State, event: happened.Event) -> None:
     now = state.timeline.take(event)
     if (ended := state.pulse.enter(now)) is not None:
         for name, value in pulse.measure(
-            state.peers.values(), ended, state.run.pace.patience, state.version
+            state.proven(), ended, state.run.pace.patience, state.version
         ).items():
             state.plot(name, ended, ended, value)
     state.recent.take(event)

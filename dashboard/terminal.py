@@ -112,6 +112,8 @@ def _headline(state: State, now: float) -> Text:
     parts.append(f"{head.groups_per_second:.1f} groups/s")
     for role, (alive, known) in head.roles.items():
         parts.append(f"{alive} of {known} {role}s" if alive < known else _some(known, role))
+    if head.strangers:
+        parts.append(_some(head.strangers, "stranger"))
     return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
 
 

@@ -54,9 +54,13 @@ class Head(View):
     """(version, held-out accuracy) of the first evaluation."""
     last_accuracy: tuple[int, float] | None
     roles: dict[str, tuple[int, int]]
-    """Role -> (alive, known); peers that left are not counted as known."""
+    """Role -> (alive, known), of members and of samplers of which a group was admitted; peers that left are
+    not counted as known."""
+    strangers: int
+    """Others that say that they are alive; nothing else here is of what they say."""
     groups_per_second: float
     tokens_per_second: float
+    """Trained, as the learners claim."""
     busy: float | None
     """Mean over learners, 0 to 1."""
 

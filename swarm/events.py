@@ -63,11 +63,13 @@ class Left(Event):
     reason: Text
 
 
-class Heard(Event):
+class Heard(Event, omit_defaults=True):
     """A heartbeat, as its receiver saw it. `peer` is the receiver; `subject` sent it."""
 
     subject: PeerId
     beat: Beat
+    invited: bool = True
+    """The run's owner vouches for the sender; False for a stranger in a public run."""
 
 
 class Lost(Event):

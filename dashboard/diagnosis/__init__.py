@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dashboard.diagnosis import apart, learners, learning, parts, presence, samplers
 from dashboard.diagnosis.situation import Situation
 from dashboard.views import Problem
@@ -60,14 +62,16 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
 def diagnose(state: State, now: float) -> tuple[Problem, ...]:
-    """Everything that is wrong at `now`, worst first."""
+    """Everything that is wrong at `now`, worst first; what is wrong with strangers alone comes
+    last, and is no alarm."""
     situation = Situation(state, now)
     if situation.silent_window:
         return tuple(presence.cut_off(situation))  # whatever else would be said is older than it looks
     if situation.over:
         return ()
     found = [problem for rule in RULES for problem in rule(situation)]
-    return tuple(sorted(found, key=lambda problem: _ORDER[problem.level])[:LONGEST])
+    found = [replace(one, level="info") if state.strange(one) else one for one in found]
+    return tuple(sorted(found, key=lambda one: (state.strange(one), _ORDER[one.level]))[:LONGEST])
 
 
 __all__ = ["RULES", "Situation", "diagnose"]

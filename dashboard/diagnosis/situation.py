@@ -82,8 +82,11 @@ class Situation:
             return
         silence = self.now - max(peer.heard, self.listening) if peer.beating else 0.0
         if silence <= self.suspicion:
-            self.alive[peer.role].append(peer)
             self.here.add(peer.id)
+        if not (self.state.counts(peer.id) or peer.verdicts):
+            return  # a stranger that learners know nothing of: nobody depends on it
+        if silence <= self.suspicion:
+            self.alive[peer.role].append(peer)
         elif (
             peer.role is not Role.OBSERVER
             and peer.id != self.recent.me

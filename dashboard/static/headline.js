@@ -54,12 +54,14 @@ function Accuracy() {
 
 function Alive() {
   const roles = useSelect(({ head }) => head?.roles ?? {});
+  const strangers = useSelect(({ head }) => head?.strangers ?? 0);
   const known = ROLES.filter((role) => roles[role]);
   const sum = (place) => known.reduce((total, role) => total + roles[role][place], 0);
   const words = known.map((role) => {
     const [alive, all] = roles[role];
     return alive === all ? some(all, role) : `${alive} of ${some(all, role)}`;
   });
+  if (strangers) words.push(some(strangers, "stranger"));
   return html`<${Figure} id="alive" label="Peers alive" noteId="roles"
     value=${html`${count(sum(0))}<small class="muted"> of ${count(sum(1))}</small>`} note=${words.join(", ")} />`;
 }
@@ -71,7 +73,7 @@ function Groups() {
 
 function Tokens() {
   const rate = useSelect(({ head }) => head?.tokens_per_second);
-  return html`<${Figure} id="tokens" label="Tokens/s" value=${count(rate)} note="sampled by all samplers" claimed />`;
+  return html`<${Figure} id="tokens" label="Tokens/s" value=${count(rate)} note="trained by all learners" claimed />`;
 }
 
 function Busy() {

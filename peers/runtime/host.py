@@ -32,6 +32,7 @@ from peers.runtime.frames import Frames, UnknownKey
 from peers.runtime.identity_check import IdentityCheck
 from peers.runtime.postings import post_forever
 from peers.runtime.releases import ReleaseExchange
+from peers.runtime.reporters import reporter
 from peers.runtime.rest import Rest
 from peers.runtime.revocations import RevocationExchange
 from peers.runtime.status import PeerStatus
@@ -269,7 +270,8 @@ class Host:
         opened, beat = self.read(data, BEAT_LIMIT, Beat)
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
-        if beat.mirror >= 0 and not self.invited(opened, beat.role):
+        invited = self.invited(opened, beat.role)
+        if beat.mirror >= 0 and not invited:
             beat = msgspec.structs.replace(beat, mirror=-1)  # who is asked first can delay everybody
         self.identity.hear(opened.sender, beat, data)
         self.revocations.heard(opened.sender, beat.revoked)
@@ -280,7 +282,7 @@ class Host:
             self.releases.found(beat.version, beat.weights)
         self._met(opened.sender, beat)
         if self.who.observes:
-            self.emit(events.Heard, subject=opened.sender, beat=beat)
+            self.emit(events.Heard, subject=opened.sender, beat=beat, invited=invited)
         if beat.phase is Phase.LEAVING:
             self.roster.forget(opened.sender)
         if beat.role is Role.SEED and beat.phase is Phase.COMPLETE:
@@ -294,8 +296,7 @@ class Host:
         for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
-            role = {events.Evaluated: Role.EVALUATOR, events.Audited: Role.LEARNER}.get(type(event))
-            if role is not None and (why := self.distrust(opened, role)):
+            if (role := reporter(event)) is not None and (why := self.distrust(opened, role)):
                 raise wire.WireError(f"{type(event).__name__.lower()}: {why}")
             if event.peer != self.ports.me:
                 self.bus.emit(event)

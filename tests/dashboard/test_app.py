@@ -46,9 +46,9 @@ def web(source: Feed | Replay, invite: InviteView | None = None) -> TestClient:
 
 
 def test_the_twins_show_one_state() -> None:
-    client = web(fed(20))
+    client = web(fed(25))
     state = client.get("/api/state").json()
-    assert state["full"] and state["head"]["version"] == 20
+    assert state["full"] and state["head"]["version"] == 25
     assert state["head"]["roles"] == {
         "learner": [2, 2],
         "sampler": [2, 3],
@@ -58,7 +58,7 @@ def test_the_twins_show_one_state() -> None:
     peers = client.get("/api/peers").json()
     assert [row["id"] for row in peers] == [row["id"] for row in state["peers"]]
     assert client.get("/api/series", params={"name": "reward"}).json()["points"] == state["series"]["reward"]
-    assert [release["version"] for release in client.get("/api/releases").json()] == list(range(1, 21))
+    assert [release["version"] for release in client.get("/api/releases").json()] == list(range(1, 26))
     assert client.get("/api/samples").json() == state["samples"]
     assert client.get("/api/condition").json() == state["condition"]
     assert {problem["key"] for problem in client.get("/api/problems").json()} == {

@@ -211,6 +211,63 @@ def test_half_open_connections_do_not_keep_anybody_out(monkeypatch: pytest.Monke
     run(scene)
 
 
+def burst(port: int, addresses: list[str]) -> list[socket.socket]:
+    """Connections that all wait for the listener at once, each from its own address of this machine."""
+    made = []
+    for address in addresses:
+        made.append(client := socket.socket())
+        client.setblocking(False)
+        client.bind((address, 0))
+        client.connect_ex(("127.0.0.1", port))
+    return made
+
+
+def heads(server: Server) -> list[str]:
+    """Addresses of the connections without a whole request."""
+    return [
+        one.client[0]  # type: ignore[union-attr, index]
+        for one in server._server.server_state.connections
+        if isinstance(one, serving._Connection) and one.head.ends
+    ]
+
+
+def test_of_half_open_connections_that_come_at_once_as_many_are_closed_as_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "HEAD", HOUR)
+
+    async def scene() -> None:
+        async with page() as server:
+            held = []
+            for _ in range(8):
+                held += burst(server.port, ["127.0.0.1"] * 60)
+                await asyncio.sleep(0.02)
+                assert len(heads(server)) <= serving.WAITING
+                assert (await ask(server)).status_code == 200
+            for one in held:
+                one.close()
+
+    run(scene)
+
+
+def test_half_open_connections_of_one_address_close_those_of_that_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "HEAD", HOUR)
+
+    async def scene() -> None:
+        async with page() as server:
+            others = burst(server.port, ["127.0.0.2", "127.0.0.3"])
+            await until(lambda: len(heads(server)) == 2)
+            held = burst(server.port, ["127.0.0.1"] * 2 * serving.WAITING)
+            await until(lambda: len(heads(server)) == serving.WAITING)
+            assert {"127.0.0.2", "127.0.0.3"} <= set(heads(server))
+            for one in (*others, *held):
+                one.close()
+
+    run(scene)
+
+
 def test_a_pipelined_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEAD", HOUR)  # it is closed because it asks for that
 

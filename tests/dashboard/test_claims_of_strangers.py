@@ -1,0 +1,128 @@
+"""What strangers say is in their own rows alone: no figure and no line about the swarm follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import msgspec
+import pytest
+from dashboard_story import LEARNERS, SAMPLERS, heard, story, who
+from still_host import membership, still_host
+
+from dashboard.condition import condition
+from dashboard.state import State, fold
+from peers.runtime.reporters import REPORTERS
+from swarm import events as happened
+from swarm.config import DelayLaw
+from swarm.limits import EVENT_LIMIT
+from swarm.net.in_memory import MemoryNetwork
+from swarm.page_settings import History
+from swarm.protocol import Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import PeerId
+
+START = 1_750_000_000.0
+STRANGERS = tuple(PeerId(who(number)) for number in range(100, 150))
+
+
+def told(history: History | None = None) -> State:
+    state = State(history=history)
+    for event in story(30, START):
+        fold(state, event)
+    return state
+
+
+def invade(state: State, at: float) -> None:
+    """Strangers claim what a heartbeat can say, and that a part of each is broken."""
+    for stranger in STRANGERS:
+        event = heard(stranger, 2**40, at, role=Role.SAMPLER)
+        loud = msgspec.structs.replace(event.beat, tokens=2.5e18, rate=1e9, busy=1.0)
+        fold(state, msgspec.structs.replace(event, beat=loud, invited=False))
+        fold(state, happened.Faulted(at=at, peer=stranger, part="p2pd", detail="all is lost"))
+
+
+def test_a_crowd_of_strangers_changes_nothing_but_how_many_they_are() -> None:
+    quiet, loud = told(), told()
+    at = quiet.last + 0.1
+    before = quiet.head(at)
+    invade(loud, at)
+    assert loud.head(at) == msgspec.structs.replace(before, strangers=len(STRANGERS))
+    assert before.tokens_per_second == sum(quiet.peers[learner].tokens for learner in LEARNERS)
+    assert condition(loud, at, loud.problems(at)) == condition(quiet, at, quiet.problems(at))
+    assert not [one for one in loud.problems(at) if one.level != "info" and one not in quiet.problems(at)]
+    assert len(loud.heat_view().rows) == len(quiet.heat_view().rows)
+    assert loud.release_views(at)[-1] == quiet.release_views(at)[-1]
+
+
+def test_before_the_first_release_no_strangers_version_is_the_newest() -> None:
+    state = State()
+    invade(state, START)
+    assert state.version == 0 and not state.begun
+
+
+def test_rows_of_strangers_give_way_before_those_of_members() -> None:
+    state = told(History(peers=20))
+    invade(state, state.last + 0.1)
+    assert {*LEARNERS, SAMPLERS[0]} <= state.peers.keys() and len(state.peers) == 20
+
+
+def test_a_stranger_counts_once_learners_took_a_group_of_it() -> None:
+    state = told()
+    invade(state, state.last + 0.1)
+    ones = {str(STRANGERS[0]): {"admit": 1}}
+    fold(
+        state,
+        happened.Counted(
+            at=state.last, peer=LEARNERS[0], verdicts={"admit": 1}, versions={}, seconds={}, samplers=ones
+        ),
+    )
+    assert state.head(state.last).strangers == len(STRANGERS) - 1
+    assert state.counts(STRANGERS[0]) and not state.counts(STRANGERS[1])
+
+
+SECONDS = {"gather": 0.0, "learn": 0.0, "average": 0.0, "step": 0.0}
+TRAINED = {"version": 1, "groups": 10**9, "members": 1, "metrics": {"reward": 1.0}, **SECONDS}
+CLAIMS: dict[str, tuple[type[happened.Event], dict[str, object]]] = {
+    "a step": (happened.Trained, TRAINED),
+    "a round": (happened.Averaged, {"version": 1, "members": (), "seconds": 1.0}),
+    "verdicts": (happened.Counted, {"verdicts": {"admit": 9}, "versions": {}, "seconds": {}, "samplers": {}}),
+    "being a learner": (happened.Started, {"name": "x", "role": Role.LEARNER, "version": 1, "hardware": ""}),
+    "an evaluation": (happened.Evaluated, {"version": 1, "accuracy": 1.0, "tasks": 1}),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_what_members_report_is_heard_of_members_alone(claim: str) -> None:
+    kind, fields = CLAIMS[claim]
+
+    async def scene() -> None:
+        seen, bus = list[happened.Event](), happened.Bus()
+        bus.add(seen.append)
+        role = Role.EVALUATOR if kind is happened.Evaluated else Role.LEARNER
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            window = still_host(network, "window", Role.OBSERVER, bus=bus)
+            for name, member in (("stranger", None), ("member", membership("member", role))):
+                sender = still_host(network, name, role, membership=member)
+                event = kind(at=START, peer=PeerId(name), **fields)
+                frame = sender.seal([event], EVENT_LIMIT)
+                window.take(window._hear_events, "event", PeerId(name), frame)
+            await asyncio.sleep(0)
+        assert [event.peer for event in seen if type(event) is kind] == ["member"]
+        (refused,) = (event for event in seen if isinstance(event, happened.Rejected))
+        assert refused.sender == "stranger" and "no membership" in refused.reason
+
+    run(scene())
+
+
+def test_only_what_anybody_may_report_is_left_to_strangers() -> None:
+    open_to_all = {
+        happened.Started,
+        happened.Left,
+        happened.Adopted,
+        happened.Transferred,
+        happened.Faulted,
+        happened.Recovered,
+    }
+    assert set(happened.GOSSIPED) == open_to_all | set(REPORTERS)
