@@ -155,6 +155,7 @@ def real_host(
     host = Host(who, config, ports, frames, local.bus, run.trust, shelf, met)
     local.tell_of_journal(host.disk)
     node.mail.prefer(host.known_sender)
+    node.board.prefer(host.posting)
     host.releases.patches.version_zero.write = base_model.version_zero(config.run)
     return host
 

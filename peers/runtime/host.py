@@ -159,6 +159,10 @@ class Host:
             beat is not None and needs_membership(beat.role, self.config.run.private)
         )
 
+    def posting(self) -> list[PeerId]:
+        """Members that post to the board, this peer among them."""
+        return [self.ports.me, *(peer for peer, beat in self.roster if ROLES[beat.role].posts)]
+
     def seal(self, noun: object, limit: Limit = MAIL_LIMIT) -> bytes:
         return self.frames.seal(noun, limit)
 
@@ -274,9 +278,10 @@ class Host:
         if beat.mirror >= 0 and not invited:
             beat = msgspec.structs.replace(beat, mirror=-1)  # who is asked first can delay everybody
         self.identity.hear(opened.sender, beat, data)
-        self.revocations.heard(opened.sender, beat.revoked)
+        if proven := invited or opened.sender in self._delivered:
+            self.revocations.heard(opened.sender, beat.revoked)
         before = self.roster.beat(opened.sender)
-        if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
+        if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now(), proven):
             return
         if before is None or (before.version, before.weights) != (beat.version, beat.weights):
             self.releases.found(beat.version, beat.weights)

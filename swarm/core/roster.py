@@ -55,6 +55,10 @@ REMEMBERED = 1024
 seconds, and any number of strangers that come and go makes nobody forget a member. Peers whose clocks are
 remembered: releases outlive their publishers."""
 
+STRANGERS = 2048
+"""Peers that are known though nobody vouches for them and they have delivered nothing: keys cost nothing. A
+further one takes the place of the one that was silent for longest."""
+
 CLOCK = 60.0
 """Seconds by which clocks may differ before ages are counted around it: gossip delays a heartbeat by seconds,
 and a window has half an hour."""
@@ -86,6 +90,8 @@ class Roster:
         self._known: dict[PeerId, KnownPeer] = {}
         self._learners: dict[PeerId, KnownPeer] = {}
         """Those of them that are learners: a few of a thousand peers, looked at for every release."""
+        self._strangers: OrderedDict[PeerId, None] = OrderedDict()
+        """Those of them that are not proven, the one that was silent for longest first."""
         self._left: dict[bool, OrderedDict[PeerId, tuple[int, int]]] = {
             True: OrderedDict(),
             False: OrderedDict(),
@@ -108,9 +114,9 @@ class Roster:
         known = self._known.get(peer)
         return known.beat if known else None
 
-    def hear(self, peer: PeerId, beat: Beat, now: float) -> bool:
+    def hear(self, peer: PeerId, beat: Beat, now: float, proven: bool = True) -> bool:
         """Record a heartbeat. False when it is older than the known one, or than a peer can be that nobody
-        here knows."""
+        here knows. `proven`: a member, or it has delivered; strangers never take such a one's place."""
         known = self._known.get(peer)
         if (beat.incarnation, beat.seq) <= self._newest(peer) or (
             known is None and self._is_ghost(peer, beat, now)
@@ -126,6 +132,11 @@ class Roster:
         else:
             self._learners.pop(peer, None)
         self._time(peer, beat, now)
+        self._strangers.pop(peer, None)
+        if not proven:
+            self._strangers[peer] = None
+            if len(self._strangers) > STRANGERS:
+                self.forget(next(iter(self._strangers)))
         return True
 
     def _newest(self, peer: PeerId) -> tuple[int, int]:
@@ -152,7 +163,11 @@ class Roster:
         clocks.append(beat.at - now)
         self._clocks[peer] = beat.incarnation, clocks
         if len(self._clocks) > REMEMBERED:
-            self._clocks.popitem(last=False)
+            strange = (one for one in self._clocks if self._is_strange(one))
+            del self._clocks[next(strange, next(iter(self._clocks)))]
+
+    def _is_strange(self, peer: PeerId) -> bool:
+        return peer in self._strangers or not (peer in self._known or peer in self._left[True])
 
     def ahead(self, peer: PeerId) -> float:
         """Seconds by which a peer's clock is ahead of mine; 0 within CLOCK, and of whom nothing is known. A
@@ -169,6 +184,7 @@ class Roster:
     def forget(self, peer: PeerId) -> None:
         """Remove a peer that left or was lost; its older heartbeats stay ignored."""
         self._learners.pop(peer, None)
+        self._strangers.pop(peer, None)
         if (known := self._known.pop(peer, None)) is not None:
             left = self._left[ROLES[known.beat.role].member]
             left[peer] = (known.beat.incarnation, known.beat.seq)
@@ -204,10 +220,10 @@ class Roster:
         return versions[(len(versions) - 1) // 2] if len(versions) >= CROWD else math.inf
 
     def holders(self, version: int) -> list[PeerId]:
-        """Peers that may hold a release's bytes: all at that version or beyond; mirrors first, then learners
-        and seeds."""
+        """Peers that may hold a release's bytes: all at that version or beyond; strangers last, mirrors
+        first, then learners and seeds."""
         found = [
-            (known.beat.mirror < version, ROLES[known.beat.role].asked, peer)
+            (peer in self._strangers, known.beat.mirror < version, ROLES[known.beat.role].asked, peer)
             for peer, known in self._known.items()
             if max(known.beat.version, known.beat.mirror) >= version
         ]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import base58
@@ -35,6 +36,9 @@ ANSWER_SECONDS = 10.0
 CALLS = 16
 """DHT calls under way: the pipe to a hung child holds 64 KiB and a full one would block the loop; a call has
 2 KiB at most."""
+
+AT_ONCE = 32
+"""Members that the DHT is told of in one call: more than 1 KiB is not to wait in the pipe."""
 
 
 class Dht(Protocol):
@@ -135,6 +139,11 @@ async def _get(node: DHTNode, key: str) -> dict[bytes, bytes]:
     return {subkey: item.value for subkey, item in found.value.items() if isinstance(item.value, bytes)}
 
 
+async def _know(node: DHTNode, members: Sequence[bytes], anew: bool) -> bool:
+    guard.know(members, anew)
+    return True
+
+
 class Owner(Protocol):
     """What a board needs of its node."""
 
@@ -162,6 +171,23 @@ class DhtBoard:
         self._node = node
         self._calls = asyncio.Semaphore(CALLS)
         self._keys = frozenset(guard.allowed_keys(node.run))
+        self._members: Callable[[], Iterable[PeerId]] = tuple
+        self._told: tuple[Dht | None, frozenset[PeerId]] = None, frozenset()
+
+    def prefer(self, members: Callable[[], Iterable[PeerId]]) -> None:
+        """Keep the records of these peers before others' from now on, as many as a key has."""
+        self._members = members
+
+    async def tell_members(self) -> None:
+        """Tell the DHT of the moment who they are."""
+        dht, members = await self._node.live_dht(), frozenset(islice(self._members(), guard.SUBKEYS))
+        if self._told == (dht, members):
+            return
+        found = [base58.b58decode(peer) for peer in sorted(members)]
+        for start in range(0, max(len(found), 1), AT_ONCE):
+            if not await self._ask(_know, found[start : start + AT_ONCE], start == 0, otherwise=False):
+                return
+        self._told = dht, members
 
     async def put(self, key: str, value: bytes, ttl: float) -> bool:
         if len(value) > RECORD_LIMIT or not 0 < ttl <= RECORD_SECONDS or key not in self._keys:

@@ -75,6 +75,10 @@ STREAMS = 512
 SUBKEYS = 512
 """Records under one key: strangers can make identities freely, so that a key must not grow with them."""
 
+NEWCOMERS = 64
+"""Those of them that are not of peers which this node knows as members, once it knows any: members alone post
+to the board, and few of them are not known yet. A further one takes the place of the oldest."""
+
 REQUEST_KEYS = 128
 """Records in one request of one of our nodes: a handful, and those of a hand-over."""
 
@@ -267,13 +271,33 @@ async def _store_bounded(
     return await _store(self, request, context)
 
 
+_members: set[bytes] = set()
+"""Peers whose records go first, as this process's node was told."""
+
+
+def know(members: Iterable[bytes], anew: bool) -> None:
+    """Keep records of these peers before others', of those alone who were told before where it is `anew`."""
+    if anew:
+        _members.clear()
+    _members.update(members)
+
+
 def _store_record_bounded(self: DictionaryDHTValue, key: Any, value: Any, expiration_time: float) -> bool:
-    """Refuse new records of a key that has SUBKEYS of them until some expire."""
-    if key not in self.data and len(self.data) >= SUBKEYS:
+    """A new record of a key that is full takes the place of a newcomer's, or is refused until some expire."""
+    if key not in self.data and _is_full(self, key):
         self._remove_outdated()
-        if len(self.data) >= SUBKEYS:
-            return False
+        if _is_full(self, key):
+            oldest = next((one for one in self.data if one not in _members), None) if _members else None
+            if oldest is None:
+                return False
+            del self[oldest]
     return bool(_store_record(self, key, value, expiration_time))
+
+
+def _is_full(kept: DictionaryDHTValue, key: Any) -> bool:
+    if not _members or key in _members or len(kept.data) >= SUBKEYS:
+        return len(kept.data) >= SUBKEYS
+    return sum(one not in _members for one in kept.data) >= NEWCOMERS
 
 
 async def _find_bounded(

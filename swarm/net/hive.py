@@ -53,6 +53,9 @@ UNLIMITED = Limits()
 TIDY_SECONDS = 2.0
 """Seconds between two looks for streams that have been idle too long."""
 
+MEMBERS_SECONDS = 10.0
+"""Seconds between two looks whose records the board keeps first: a quarter of the time in which they come."""
+
 STOP_SECONDS = 3.0
 """Seconds for streams to end in `close`."""
 
@@ -165,6 +168,7 @@ class Node:
             tasks.create_task(self._supervisor.watch(), name="children of the node")
             tasks.create_task(self.network.watch(), name="network of the node")
             tasks.create_task(self._tidy(), name="idle streams of the node")
+            tasks.create_task(self._tell_members(), name="members of the node's board")
 
     async def close(self) -> None:
         """End the parts in reverse order, each with a deadline; no process and no socket is left."""
@@ -241,6 +245,11 @@ class Node:
 
     def _bug(self, service: str, what: str) -> None:
         self._report(Part.MAIL, f"the handler of {service!r} failed: {what}", None)
+
+    async def _tell_members(self) -> None:
+        while True:
+            await self.board.tell_members()
+            await asyncio.sleep(MEMBERS_SECONDS)
 
     async def _tidy(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nouns import NOW, beat
 
 from swarm.core.deliveries import LONGEST, SHORTEST
-from swarm.core.roster import CLOCK, GHOST, REMEMBERED, Roster, share
+from swarm.core.roster import CLOCK, GHOST, REMEMBERED, STRANGERS, Roster, share
 from swarm.protocol import Phase, Role
 from swarm.types import Beat, PeerId
 
@@ -287,6 +287,30 @@ def test_a_peer_whose_clock_is_late_is_heard_again_by_those_who_know_its_clock()
         assert heard.hear(A, beat(seq=seq, at=NOW - 3600 + seq), NOW + seq), "its clock jumped"
     heard.forget(A)
     assert heard.hear(A, beat(seq=12, at=NOW - 3600 + 99), NOW + 99)
+
+
+def test_strangers_give_way_to_strangers_and_never_to_the_proven() -> None:
+    heard = roster(a=1)
+    heard.hear(B, beat(role=Role.SAMPLER, version=5), NOW, proven=True)
+    crowd = [PeerId(f"stranger-{k}") for k in range(STRANGERS + 2)]
+    for peer in crowd[:-1]:
+        heard.hear(peer, beat(role=Role.SAMPLER, version=9), NOW, proven=False)
+    heard.hear(crowd[1], beat(role=Role.SAMPLER, seq=2, version=9), NOW, proven=False)
+    heard.hear(crowd[-1], beat(role=Role.SAMPLER, version=9), NOW, proven=False)
+    assert len(list(heard)) == STRANGERS + 2 and A in heard and B in heard
+    assert [peer in heard for peer in crowd[:4]] == [False, True, False, True], "longest silent goes first"
+    assert heard.holders(5)[0] == B, "strangers are asked last"
+    heard.hear(crowd[3], beat(role=Role.SAMPLER, seq=2, version=9), NOW, proven=True)
+    assert heard.holders(9)[0] == crowd[3], "it has delivered meanwhile"
+
+
+def test_strangers_make_nobody_forget_how_wrong_a_members_clock_is() -> None:
+    heard = Roster(10.0, random.Random(3))
+    beats(heard, A, 100.0)
+    heard.forget(A)
+    for k in range(REMEMBERED + 1):
+        heard.hear(PeerId(f"stranger-{k}"), beat(role=Role.SAMPLER), NOW, proven=False)
+    assert heard.ahead(A) == 100.0
 
 
 def test_strangers_that_come_and_go_make_nobody_forget_a_learner_that_left() -> None:

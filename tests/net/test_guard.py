@@ -8,7 +8,7 @@ import gc
 import hashlib
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -505,6 +505,38 @@ def test_a_key_holds_a_bounded_number_of_records() -> None:
     kept = [full.store(i, b"", expires) for i in range(guard.SUBKEYS + 5)]
     assert sum(kept) == guard.SUBKEYS == len(full)
     assert full.store(0, b"newer", expires + 1)
+
+
+@pytest.fixture
+def members() -> Iterator[list[int]]:
+    """Peers that this process's node knows as members."""
+    known = list(range(20))
+    guard.know(known, anew=True)  # type: ignore[arg-type]
+    yield known
+    guard.know((), anew=True)
+
+
+def test_a_flood_of_made_up_records_keeps_no_members_record_out_and_lets_newcomers_in(
+    members: list[int],
+) -> None:
+    kept, expires = DictionaryDHTValue(), time.time() + 60
+    for flood in range(1000, 2000):
+        assert kept.store(flood, b"", expires), "the newest newcomer is in"
+    assert len(kept) == guard.NEWCOMERS and 1999 in kept and 1000 not in kept
+    assert all(kept.store(member, b"", expires) for member in members)
+    for flood in range(2000, 2100):
+        kept.store(flood, b"", expires)
+    assert all(member in kept for member in members)
+    assert len(kept) == guard.NEWCOMERS + len(members)
+
+
+def test_where_members_fill_a_key_the_last_newcomers_give_way(members: list[int]) -> None:
+    guard.know(range(guard.SUBKEYS + 1), anew=True)  # type: ignore[arg-type]
+    kept, expires = DictionaryDHTValue(), time.time() + 60
+    assert kept.store(10**6, b"", expires)
+    assert all(kept.store(member, b"", expires) for member in range(guard.SUBKEYS))
+    assert 10**6 not in kept and not kept.store(10**6, b"", expires)
+    assert not kept.store(guard.SUBKEYS, b"", expires) and len(kept) == guard.SUBKEYS
 
 
 def test_a_full_key_takes_new_records_once_old_ones_have_expired() -> None:
