@@ -156,6 +156,7 @@ def real_host(
     local.tell_of_journal(host.disk)
     node.mail.prefer(host.known_sender)
     node.board.prefer(host.posting)
+    node.shun(host.hearing.silenced)
     host.releases.patches.version_zero.write = base_model.version_zero(config.run)
     return host
 

@@ -39,7 +39,8 @@ from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from swarm import events, wire
 from swarm.config import Config
-from swarm.core.membership import Trust, needs_membership
+from swarm.core.gossip_limits import GossipLimits
+from swarm.core.membership import Trust
 from swarm.core.roster import Roster
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut
 from swarm.net.ports import NetError, Ports
@@ -113,6 +114,8 @@ class Host:
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.bus.add(self._bundles.collect)
         self.ports.mail.guard(self._shut_out)
+        self.hearing = GossipLimits(self.known_sender, self.now)
+        self.ports.gossip.guard(self.hearing.takes)
 
     # --- for roles ------------------------------------------------------------------------------------------
 
@@ -153,11 +156,9 @@ class Host:
             self._delivered.popitem(last=False)
 
     def known_sender(self, peer: PeerId) -> bool:
-        """Whether mail of this peer goes first: a group of it was admitted, or only members have its role."""
-        beat = self.roster.beat(peer)
-        return peer in self._delivered or (
-            beat is not None and needs_membership(beat.role, self.config.run.private)
-        )
+        """Whether what this peer sends goes before what strangers do: a group of it was admitted, or the
+        run's owner vouches for it."""
+        return peer in self._delivered or self.roster.proven(peer)
 
     def posting(self) -> list[PeerId]:
         """Members that post to the board, this peer among them."""
@@ -248,6 +249,8 @@ class Host:
         Who says again what another one signed is not heard: gossip names the author of each message."""
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
+                if self.hearing.is_silenced(sender):
+                    continue  # it was said before
                 self._author = sender
                 self.take(take, name, sender, data)
                 self._author = None
@@ -265,9 +268,16 @@ class Host:
 
     def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[wire.Opened, T]:
         """Open a frame of this run, and decode it. Raises WireError for everything else."""
-        opened, noun = self.frames.read(data, limit, kind)
-        if self._author not in (None, opened.sender):
-            raise wire.WireError(f"it is signed by {opened.sender}, who did not say it")
+        try:
+            opened, noun = self.frames.read(data, limit, kind)
+            if self._author not in (None, opened.sender):
+                raise wire.WireError(f"it is signed by {opened.sender}, who did not say it")
+        except wire.WireError as error:
+            if isinstance(error, UnknownKey) or self._author is None:
+                raise
+            seconds = self.hearing.blame(self._author)
+            until = f"; nothing of it is read for {seconds:g} s" if seconds else ""
+            raise wire.WireError(f"{error}{until}") from error
         return opened, noun
 
     def hear_beat(self, data: bytes) -> None:

@@ -165,6 +165,7 @@ class CountedGossip:
 
     def __init__(self, gossip: Gossip, traffic: Traffic) -> None:
         self._gossip, self._traffic = gossip, traffic
+        self.guard = gossip.guard
 
     async def publish(self, topic: str, data: bytes) -> None:
         await self._gossip.publish(topic, data)

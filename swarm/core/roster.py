@@ -109,6 +109,10 @@ class Roster:
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._known
 
+    def proven(self, peer: PeerId) -> bool:
+        """Whether a peer that is alive is more than a stranger."""
+        return peer in self._known and peer not in self._strangers
+
     def beat(self, peer: PeerId) -> Beat | None:
         """The newest heartbeat of a peer that is alive; None for any other."""
         known = self._known.get(peer)

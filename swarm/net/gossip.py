@@ -2,7 +2,8 @@
 
 In come topics, out come (signer, message) of others; p2pd has checked the signature. When p2pd is replaced, a
 subscription subscribes again, and its reader only misses messages. Best effort: a message that is published
-while p2pd is replaced is lost. Not handled: envelopes and trust (swarm.wire, swarm.core.membership).
+while p2pd is replaced is lost. What a gate does not take never waits in the queue. Not handled: envelopes and
+trust (swarm.wire, swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from swarm.limits import EVENT_LIMIT
-from swarm.net.ports import NetError
+from swarm.net.ports import GossipGate, NetError
 from swarm.types import PeerId
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,7 @@ class GossipDaemon(Protocol):
 
     async def publish(self, topic: str, message: bytes) -> None: ...
 
-    def subscribe(
-        self, topic: str, limit: int
-    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]: ...
+    def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]: ...
 
 
 class PubSub:
@@ -51,6 +50,10 @@ class PubSub:
         self._line = line
         self.published: set[str] = set()
         """Topics published to so far."""
+        self._gate: GossipGate = lambda author, size: size <= EVENT_LIMIT.sealed
+
+    def guard(self, gate: GossipGate) -> None:
+        self._gate = gate
 
     async def publish(self, topic: str, data: bytes) -> None:
         if len(data) > EVENT_LIMIT.sealed:
@@ -81,11 +84,11 @@ class PubSub:
         while True:
             try:
                 line = await self._line()
-                async with line.subscribe(topic, EVENT_LIMIT.sealed) as messages:
+                async with line.subscribe(topic) as messages:
                     standing.set()
-                    async for message in messages:
-                        if message[0] != self._me:
-                            inbox.push(message)
+                    async for author, data in messages:
+                        if author != self._me and self._gate(author, len(data)):
+                            inbox.push((author, data))
             except NetError as error:
                 log.debug("the subscription of %s broke: %s", topic, error)
             await asyncio.sleep(AGAIN_SECONDS)

@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any
 
@@ -35,6 +35,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
+from swarm.core.budget import Budget
 from swarm.identity import public_key, verify
 from swarm.limits import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.net.ports import Keyring
@@ -196,32 +197,6 @@ def _loads_bounded(cls: Any, content: bytes) -> Any:
 
 
 # --- budgets and slots --------------------------------------------------------------------------------------
-
-
-class Budget:
-    """Token buckets per peer in a bounded table, and one over all of them."""
-
-    def __init__(self, peer: tuple[float, float], everyone: tuple[float, float], known: int) -> None:
-        """`peer` and `everyone` are (units a second, burst)."""
-        self._peer, self._everyone, self._known = peer, everyone, known
-        self._levels: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
-        self._all = (everyone[1], 0.0)
-
-    def take(self, who: Hashable, units: float, now: float) -> bool:
-        """Take `units` for `who` at time `now`, in seconds. False, with nothing taken, beyond a limit."""
-        level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
-        total = self._refilled(self._all, self._everyone, now)
-        granted = units <= level and units <= total
-        self._levels[who] = (level - units if granted else level, now)
-        self._levels.move_to_end(who)
-        self._all = (total - units if granted else total, now)
-        while len(self._levels) > self._known:
-            self._levels.popitem(last=False)
-        return granted
-
-    @staticmethod
-    def _refilled(state: tuple[float, float], bucket: tuple[float, float], now: float) -> float:
-        return min(bucket[1], state[0] + max(0.0, now - state[1]) * bucket[0])
 
 
 class Slots:

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -124,6 +124,7 @@ class Node:
         self.reachability = Reachability(
             self.me, listen, self.network, self.line, lambda: self._children.addresses, self._circuits
         )
+        self._offenders: Callable[[], Collection[PeerId]] = tuple
         self._supervisor = Supervisor(self._children, self.network, report)
 
     @classmethod
@@ -169,6 +170,7 @@ class Node:
             tasks.create_task(self.network.watch(), name="network of the node")
             tasks.create_task(self._tidy(), name="idle streams of the node")
             tasks.create_task(self._tell_members(), name="members of the node's board")
+            tasks.create_task(self._hang_up_on_offenders(), name="offenders at the node")
 
     async def close(self) -> None:
         """End the parts in reverse order, each with a deadline; no process and no socket is left."""
@@ -245,6 +247,17 @@ class Node:
 
     def _bug(self, service: str, what: str) -> None:
         self._report(Part.MAIL, f"the handler of {service!r} failed: {what}", None)
+
+    def shun(self, offenders: Callable[[], Collection[PeerId]]) -> None:
+        """Hang up on these from now on, whenever they are connected."""
+        self._offenders = offenders
+
+    async def _hang_up_on_offenders(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            for peer in self.network.peers & frozenset(self._offenders()):
+                with contextlib.suppress(NetError):
+                    await (await self.line()).disconnect(peer)
 
     async def _tell_members(self) -> None:
         while True:

@@ -18,17 +18,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from swarm.config import Averaging, BatchSize
 from swarm.core.standing import Usual
-from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory_board import MemoryBoard
+from swarm.net.in_memory_gossip import MemoryGossip, Subscription
 from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer, Weigh, as_it_is
 from swarm.net.in_memory_rounds import Meetings, Said, Waits
 from swarm.net.ports import Average, Ports
@@ -43,12 +41,6 @@ T = TypeVar("T")
 
 EPOCH = 1_750_000_000.0
 """Unix seconds of loop time 0: fixed, so that a journal is the same bytes whenever it is made."""
-
-QUEUE = 256
-"""Gossip messages that wait for a slow reader: a few heartbeats of a whole swarm."""
-
-BUCKETS = 4
-"""Latencies drawn for one gossip message: each costs a timer, and four already spread the arrivals."""
 
 
 class Passage(Protocol):
@@ -271,81 +263,6 @@ class MemoryNetwork:
             links.open(sender, receiver) and not links.when_released(sender, receiver, deliver)
         ):
             deliver()
-
-
-class Subscription:
-    """A bounded queue and its one reader."""
-
-    __slots__ = ("_waiting", "peer", "queue")
-
-    def __init__(self, peer: PeerId) -> None:
-        self.peer = peer
-        self.queue: deque[tuple[PeerId, bytes]] = deque(maxlen=QUEUE)
-        self._waiting: asyncio.Future[None] | None = None
-
-    def push(self, message: tuple[PeerId, bytes]) -> None:
-        self.queue.append(message)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-    def __aiter__(self) -> AsyncIterator[tuple[PeerId, bytes]]:
-        return self
-
-    async def __anext__(self) -> tuple[PeerId, bytes]:
-        while not self.queue:
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
-        return self.queue.popleft()
-
-
-class MemoryGossip:
-    """Of one life of a peer: what it publishes after its crash reaches nobody."""
-
-    def __init__(self, network: MemoryNetwork, host: MemoryPeer) -> None:
-        self._network, self._host = network, host
-        self._me = host.peer
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        if len(data) > EVENT_LIMIT.sealed:
-            raise ValueError(f"a gossip message of {len(data)} bytes does not fit into {EVENT_LIMIT.sealed}")
-        readers = list(self._network.topics.get(topic, ()))
-        if not readers or self._network.hosts.get(self._me) is not self._host:
-            return
-        loop = asyncio.get_running_loop()
-        shift = self._network.rng.randrange(BUCKETS)
-        for k in range(BUCKETS):
-            some = readers[(k + shift) % BUCKETS :: BUCKETS]
-            if some:
-                seconds = self._network.links.seconds(self._me, some[0].peer, len(data))
-                loop.call_later(seconds, self._deliver, some, (self._me, data))
-
-    def _deliver(self, readers: list[Subscription], message: tuple[PeerId, bytes]) -> None:
-        me, links = self._me, self._network.links
-        whole = links.whole
-        for reader in readers:
-            peer = reader.peer
-            if peer == me:
-                continue
-            if whole or (
-                links.open(me, peer) and not links.when_released(me, peer, partial(reader.push, message))
-            ):
-                reader.push(message)
-
-    def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
-        return self._listen(topic)
-
-    @asynccontextmanager
-    async def _listen(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
-        reader = Subscription(self._me)
-        readers = self._network.topics.setdefault(topic, {})
-        readers[reader] = None
-        try:
-            yield reader
-        finally:
-            readers.pop(reader, None)
 
 
 class MemoryAverager:

@@ -242,26 +242,22 @@ class Daemon(P2P):
         return frozenset(map(_base58, response.pubsub.peerIDs))
 
     @asynccontextmanager
-    async def subscribe(self, topic: str, limit: int) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
-        """Messages of a topic with their signers, those above `limit` bytes left out; Unreachable when p2pd
-        dies."""
+    async def subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
+        """Messages of a topic with their signers; Unreachable when p2pd dies."""
         request = pb.PSRequest(type=pb.PSRequest.SUBSCRIBE, topic=topic)
         reader, writer, _ = await self._call(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
         try:
-            yield self._messages(reader, limit)
+            yield self._messages(reader)
         finally:
             hang_up(writer)
 
-    async def _messages(
-        self, reader: asyncio.StreamReader, limit: int
-    ) -> AsyncIterator[tuple[PeerId, bytes]]:
+    async def _messages(self, reader: asyncio.StreamReader) -> AsyncIterator[tuple[PeerId, bytes]]:
         while True:
             try:
                 message = pb.PSMessage.FromString(await read_message(reader, 2 * MESSAGE_LIMIT))
             except (OSError, EOFError) as error:
                 raise Unreachable("p2pd of this peer is gone") from error
-            if len(message.data) <= limit:
-                yield _base58(getattr(message, "from")), message.data
+            yield _base58(getattr(message, "from")), message.data
 
     async def _ask(self, request: pb.Request, timeout: float) -> pb.Response:
         _, writer, response = await self._call(request, timeout)

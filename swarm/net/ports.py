@@ -44,6 +44,9 @@ other exception is a bug of ours."""
 Gate = Callable[[PeerId, str], str | None]
 """(sender, service) -> why the sender may not use the service, or None."""
 
+GossipGate = Callable[[PeerId, int], bool]
+"""(author, bytes of its message) -> whether the message is taken."""
+
 
 class NetError(Exception):
     """Root of the errors of ports: a request to the network failed."""
@@ -115,6 +118,10 @@ class Gossip(Protocol):
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
         """(sender, message) of other peers from now on. Bounded: when the reader is slow the oldest messages
         are dropped."""
+        ...
+
+    def guard(self, gate: GossipGate) -> None:
+        """Drop from now on each message that `gate` does not take."""
         ...
 
 

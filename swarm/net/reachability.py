@@ -22,10 +22,10 @@ from msgspec import Meta
 
 from swarm import wire
 from swarm.config import Listen
+from swarm.core.budget import Budget
 from swarm.net.addresses import Address
 from swarm.net.circuits import Circuits
 from swarm.net.dialling import greeted
-from swarm.net.guard import Budget
 from swarm.net.network import Network
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import Busy, Mail, NetError, Refused, read_question

@@ -87,6 +87,7 @@ class TrappedWork:
 class TrappedGossip:
     def __init__(self, gossip: Gossip, trap: Trap) -> None:
         self._gossip, self._trap, self.announced = gossip, trap, False
+        self.guard = gossip.guard
 
     async def publish(self, topic: str, data: bytes) -> None:
         is_release = topic.endswith(Topic.RELEASE)

@@ -20,7 +20,8 @@ from swarm.config import Averaging, Pace, Releasing
 from swarm.core.audit import audit
 from swarm.events import Moved, Trained
 from swarm.learn.learner import Learner
-from swarm.net.in_memory import MemoryAverager, MemoryGossip
+from swarm.net.in_memory import MemoryAverager
+from swarm.net.in_memory_gossip import MemoryGossip
 from swarm.net.ports import Average, RoundLost
 from swarm.types import Beat, Digest, PeerId, Release
 from swarm.weights import Weights

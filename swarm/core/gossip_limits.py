@@ -1,0 +1,90 @@
+"""What a peer may say in gossip: a rate for each key, one for all strangers together, silence for offenders.
+
+    message --size, rates--> taken --what it says--> `blame`, where no peer of this run says that
+                  |                                    |
+               dropped        offences of one author --'--> silenced, twice as long each time
+
+An offence is a message that no program of this run sends: too large, not a frame of the run, signed by
+another peer, or beyond the rate of a key. Peers that are proven (members, who has delivered) have their own
+rate alone. p2pd passes messages on before anybody here sees them, so that each peer silences an offender for
+itself; who is connected with one hangs up (swarm.net.hive). Not handled here: what is a good frame
+(peers.runtime.host).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from swarm.core.budget import Budget
+from swarm.limits import EVENT_LIMIT
+from swarm.types import PeerId
+
+RATE, BURST = 64.0, 512.0
+"""Units a second (a message, and a KiB) of one author: a learner's heartbeats, and what it tells of several
+versions a second, are below 20."""
+
+STRANGERS_RATE, STRANGERS_BURST = 2000.0, 8000.0
+"""The same over all authors that are not proven: a thousand of them at a heartbeat each two seconds. To read
+as many takes a quarter of a core."""
+
+OFFENCES_RATE, OFFENCES_BURST = 1.0, 32.0
+"""Offences of one author that have no consequence: a bug of one message, or a key that was old."""
+
+SILENCE, LONGEST = 30.0, 600.0
+"""Seconds of the first silence, and of the longest."""
+
+UNBOUNDED = (1e12, 1e12)
+"""Rate and burst of what has no limit."""
+
+AUTHORS = 4096
+"""Authors that are remembered."""
+
+
+class GossipLimits:
+    """What one peer takes of others. Times are in seconds of `now`."""
+
+    def __init__(self, proven: Callable[[PeerId], bool], now: Callable[[], float]) -> None:
+        self._proven, self._now = proven, now
+        self._rates = Budget((RATE, BURST), UNBOUNDED, AUTHORS)
+        self._strangers = Budget((STRANGERS_RATE, STRANGERS_BURST), UNBOUNDED, 1)
+        """For all of them, under one name."""
+        self._offences = Budget((OFFENCES_RATE, OFFENCES_BURST), UNBOUNDED, AUTHORS)
+        self._silences: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
+        """Author -> (seconds of its last silence, when that ends)."""
+
+    def takes(self, author: PeerId, size: int) -> bool:
+        """Whether a message of so many bytes is read."""
+        if self.is_silenced(author):
+            return False
+        if size > EVENT_LIMIT.sealed:
+            self.blame(author)
+            return False
+        now, units = self._now(), 1 + size / 1024
+        if not self._rates.take(author, units, now):
+            self.blame(author)
+            return False
+        return self._proven(author) or self._strangers.take(None, units, now)
+
+    def blame(self, author: PeerId) -> float:
+        """An author said what no program of this run says -> seconds for which it is silenced for it, or
+        0."""
+        now = self._now()
+        if self.is_silenced(author) or self._offences.take(author, 1.0, now):
+            return 0.0
+        last, _ = self._silences.pop(author, (SILENCE / 2, 0.0))
+        seconds = min(2 * last, LONGEST)
+        self._silences[author] = seconds, now + seconds
+        if len(self._silences) > AUTHORS:
+            self._silences.popitem(last=False)
+        return seconds
+
+    def silenced(self) -> frozenset[PeerId]:
+        """Who is silenced now."""
+        now = self._now()
+        return frozenset(peer for peer, (_, until) in self._silences.items() if until > now)
+
+    def is_silenced(self, author: PeerId) -> bool:
+        """Whether nothing of an author is read now."""
+        found = self._silences.get(author)
+        return found is not None and found[1] > self._now()

@@ -1,0 +1,77 @@
+"""What is taken of whom in gossip: rates, and silence for offenders."""
+
+from __future__ import annotations
+
+from swarm.core.gossip_limits import (
+    BURST,
+    LONGEST,
+    OFFENCES_BURST,
+    RATE,
+    SILENCE,
+    STRANGERS_BURST,
+    STRANGERS_RATE,
+    GossipLimits,
+)
+from swarm.limits import EVENT_LIMIT
+from swarm.types import PeerId
+
+MEMBER, STRANGER = PeerId("member"), PeerId("stranger")
+SMALL, UNITS = 512, 1.5
+"""Bytes of a message, and what it counts."""
+
+
+class Ears:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.limits = GossipLimits(lambda peer: peer == MEMBER, lambda: self.now)
+
+    def taken(self, author: PeerId, messages: int, size: int = SMALL) -> int:
+        return sum(self.limits.takes(author, size) for _ in range(messages))
+
+
+def test_one_author_is_taken_at_its_rate_member_or_not() -> None:
+    for author in (MEMBER, STRANGER):
+        ears = Ears()
+        most = int(BURST / UNITS)
+        assert ears.taken(author, most + 20) == most
+        ears.now += 3.0
+        assert ears.taken(author, 500) == int(3.0 * RATE / UNITS)
+
+
+def test_who_goes_on_beyond_its_rate_is_silenced_and_each_time_for_longer() -> None:
+    ears, spans = Ears(), list[float]()
+    for _ in range(7):
+        ears.taken(STRANGER, 1000)
+        assert ears.limits.silenced() == {STRANGER}
+        began = ears.now
+        while not ears.taken(STRANGER, 1):
+            ears.now += 1.0
+        spans.append(ears.now - began)
+    assert spans == [min(SILENCE * 2**k, LONGEST) for k in range(7)]
+    assert ears.limits.silenced() == frozenset()
+
+
+def test_strangers_together_have_a_rate_and_take_nothing_of_a_members() -> None:
+    ears, room = Ears(), STRANGERS_BURST / UNITS
+    crowd = [PeerId(f"stranger-{k}") for k in range(6000)]
+    taken = sum(ears.taken(stranger, 1) for stranger in crowd)
+    assert taken == int(room)
+    assert ears.taken(MEMBER, 10) == 10
+    assert not ears.limits.silenced(), "no key said too much"
+    ears.now += 1.0
+    assert sum(ears.taken(stranger, 1) for stranger in crowd[:2000]) == int(STRANGERS_RATE / UNITS)
+
+
+def test_what_is_too_large_is_an_offence_and_never_read() -> None:
+    ears = Ears()
+    assert ears.taken(STRANGER, int(OFFENCES_BURST) + 1, EVENT_LIMIT.sealed + 1) == 0
+    assert ears.limits.silenced() == {STRANGER} and ears.taken(MEMBER, 1) == 1
+
+
+def test_a_few_bad_frames_a_minute_have_no_consequence() -> None:
+    ears = Ears()
+    for _ in range(200):
+        assert not ears.limits.blame(STRANGER)
+        ears.now += 2.0
+    assert [ears.limits.blame(STRANGER) for _ in range(int(OFFENCES_BURST) + 1)][-1] == SILENCE
+    assert not ears.limits.blame(STRANGER), "it is silenced already"

@@ -1,0 +1,107 @@
+"""Gossip of offenders: it does not wait in a queue, nobody reads it, and a peer beside one hangs up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+from still_host import membership, still_host
+
+from swarm import events
+from swarm.config import DelayLaw
+from swarm.core.gossip_limits import OFFENCES_BURST
+from swarm.limits import EVENT_LIMIT
+from swarm.net.gossip import QUEUE, PubSub
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role, Topic
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import PeerId
+
+FLOOD = PeerId("flood")
+
+
+def test_a_flood_does_not_displace_what_others_said() -> None:
+    class Daemon:
+        async def publish(self, topic: str, message: bytes) -> None:
+            """Nobody publishes."""
+
+        @asynccontextmanager
+        async def subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
+            async def messages() -> AsyncIterator[tuple[PeerId, bytes]]:
+                yield PeerId("honest"), b"here"
+                for _ in range(2 * QUEUE):
+                    yield FLOOD, b"x"
+                await asyncio.Event().wait()
+
+            yield messages()
+
+    async def scene() -> None:
+        daemon = Daemon()
+
+        async def line() -> Daemon:
+            return daemon
+
+        gossip = PubSub(PeerId("me"), line)
+        gossip.guard(lambda author, size: author != FLOOD)
+        async with gossip.subscribe("topic") as heard:
+            assert await anext(heard) == ("honest", b"here")
+
+    asyncio.run(scene())
+
+
+def test_who_says_what_no_program_says_is_silenced_and_others_are_heard() -> None:
+    async def scene() -> None:
+        told, bus = list[events.Event](), events.Bus()
+        bus.add(told.append)
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            learner = still_host(
+                network, "learner", Role.LEARNER, membership=membership("learner", Role.LEARNER)
+            )
+            mine = still_host(network, "mine", Role.SAMPLER, bus=bus)
+            flood = network.ports("flood", lambda kind: 0.0)
+            listening = asyncio.create_task(mine.listen(Topic.BEAT, mine.hear_beat))
+            await asyncio.sleep(1.0)
+            for _ in range(3 * int(OFFENCES_BURST)):
+                await flood.gossip.publish(mine.topic(Topic.BEAT), b"nonsense")
+            await learner.ports.gossip.publish(learner.topic(Topic.BEAT), learner.sealed_beat())
+            await asyncio.sleep(2.0)
+            rejected = [event for event in told if isinstance(event, events.Rejected)]
+            assert mine.roster.learners() == ["learner"] and mine.hearing.silenced() == {"flood"}
+            assert {event.sender for event in rejected} == {"flood"} and len(rejected) < 2 * OFFENCES_BURST
+            assert sum("nothing of it is read for 30 s" in event.reason for event in rejected) == 1
+            listening.cancel()
+
+    run(scene())
+
+
+@pytest.mark.slow
+def test_a_real_node_hangs_up_on_who_publishes_what_is_too_large() -> None:
+    hive_world = pytest.importorskip("hive_world", exc_type=ImportError)
+    from swarm.core.gossip_limits import GossipLimits
+
+    async def body(world: Any) -> None:
+        one, two, loud = await world.ports(3)
+        limits = GossipLimits(lambda peer: False, one.clock.now)
+        one.gossip.guard(limits.takes)
+        one.node.shun(limits.silenced)
+        line = await loud.node.line()
+        async with one.gossip.subscribe("news") as heard:
+            async with asyncio.timeout(60):
+                while loud.me not in limits.silenced():
+                    await line.publish("news", bytes(EVENT_LIMIT.sealed + 1))
+                while loud.me in await (await one.node.line()).connected():
+                    await asyncio.sleep(0.1)
+                while True:
+                    await two.gossip.publish("news", b"hello")
+                    try:
+                        assert await asyncio.wait_for(anext(heard), 1.0) == (two.me, b"hello")
+                        break
+                    except TimeoutError:
+                        continue
+
+    hive_world.in_world(body)
