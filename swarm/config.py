@@ -363,7 +363,8 @@ class Rewards(Section):
 
     code: Literal["sandbox", "trust", "refuse"] = "sandbox"
     """What to do with reward code that came with a run: run it in bubblewrap without network or home, run it
-    like a program of this user, or refuse the run."""
+    like a program of this user, or refuse the run. `trust` also consents to what no sandbox holds: an
+    objective `package.module:NAME` and a task `verifiers:NAME` that the run names."""
 
 
 class Swarm(Section):

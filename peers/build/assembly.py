@@ -24,6 +24,7 @@ from dashboard.views import InviteView
 from peers.build import base_model, invitations, new_run, run_folder, showing, spec_transfer
 from peers.build.adopted_releases import take_releases
 from peers.build.apart import apart
+from peers.build.consent import mind_code
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
@@ -297,6 +298,7 @@ async def _join(
                 config = Config(run=run.settings, peer=config.peer)
                 role, config = await code.fitted(node.work, run.model, config, asked or invite.role, allowed)
             mind_settings(run, role)
+            mind_code(run, role, config.peer.rewards.code)
             membership = membership_of(given, role, run, local)
             await entering.until_had(
                 lambda: showing.had_keys(run, membership, node.mail, sources(node, invite))

@@ -32,7 +32,7 @@ def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool 
     it is trusted.
     """
     task, folder = config.run.task, run.path / "task"
-    code = "trust" if (run.path / "owner.key").exists() else config.peer.rewards.code
+    code = "trust" if run.is_owners else config.peer.rewards.code
     plain = tasks.source(
         task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say
     )

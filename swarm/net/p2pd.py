@@ -24,7 +24,7 @@ from typing import Any
 
 import base58
 
-from swarm.net import guard
+from swarm.net import guard, p2pd_digest
 from swarm.net.ports import NetError, Silent, Unreachable
 
 # isort: split
@@ -93,8 +93,10 @@ class Daemon(P2P):
 
     @classmethod
     async def launch(cls, key: Path, me: PeerId, listen: Listen, port: int) -> Daemon:
-        """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output."""
+        """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output, or where p2pd is another
+        program than the published one."""
         guard.install()
+        p2pd_digest.check(p2pd_digest.program())
         remove_stale_sockets(me)
         # Without its own relay it still takes and makes connections over others' (swarm.net.circuits).
         flags = {"pubsub": 1, "relayService": 0, "relayDiscovery": 0}
