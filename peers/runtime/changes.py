@@ -7,6 +7,7 @@ the loop, which is set for the earliest and looks again when it is early. Not ha
 from __future__ import annotations
 
 import asyncio
+import math
 
 
 class Changes:
@@ -21,7 +22,7 @@ class Changes:
         for wait in waiting:
             _end(wait)
 
-    async def wait(self, timeout: float) -> None:
+    async def wait(self, timeout: float = math.inf) -> None:
         """Wait for `wake`, at most `timeout` seconds."""
         loop = asyncio.get_running_loop()
         wait, until = loop.create_future(), loop.time() + timeout
@@ -33,6 +34,8 @@ class Changes:
             self._waiting.pop(wait, None)
 
     def _set(self, until: float, loop: asyncio.AbstractEventLoop) -> None:
+        if until == math.inf:
+            return
         if self._timer is not None:
             if self._timer.when() <= until:
                 return

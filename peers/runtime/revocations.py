@@ -110,7 +110,7 @@ class RevocationExchange:
             mine = self.number
             self._claims = OrderedDict(one for one in self._claims.items() if one[1] > mine)
             if not self._claims:
-                await self._changes.wait(AGAIN)
+                await self._changes.wait()
                 continue
             asked = self._host.rng.sample([*self._claims], min(ASKED, len(self._claims)))
             for peer in asked:

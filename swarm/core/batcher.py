@@ -134,15 +134,17 @@ class Batcher:
 
     def takers(self, senders: Collection[PeerId], learners: float, now: float) -> int:
         """Number of samplers that share the credit; newcomers count as one where their quota binds."""
-        known = sum(not self.quotas.newcomer(sampler, now) for sampler in senders)
+        new = sum(self.quotas.newcomer(sampler, now) for sampler in self.quotas.strangers(senders))
         # The quota costs a look at everybody who delivered lately, at each receipt.
-        if known == len(senders) or self.quotas.at(self.share(learners), now).newcomers is None:
+        if not new or self.quotas.at(self.share(learners), now).newcomers is None:
             return len(senders)
-        return known + 1
+        return len(senders) - new + 1
 
     def due(self, learners: float, now: float) -> float | None:
         """Seconds until the batch closes: 0 when it is full or its time has come, None while there is no
         group for it."""
+        if not self._waiting:
+            return None  # asked at every change of a host, most of the time for nothing
         limits = self._limits(self.share(learners), now)
         if limits.size == 0:
             return None
@@ -208,9 +210,9 @@ class Batcher:
     def _limits(self, groups: int, now: float) -> BatchLimits:
         """Limits of a batch of at most `groups`. Groups of others let a bound sampler have more, so this
         iterates until nothing changes."""
-        quota = self.quotas.at(groups, now)
-        bound = {sampler: limit for sampler in self._counts if (limit := quota.bound(sampler)) is not None}
-        fresh = {sampler for sampler in self._counts if self.quotas.newcomer(sampler, now)}
+        quota, strangers = self.quotas.at(groups, now), self.quotas.strangers(self._counts)
+        bound = {sampler: limit for sampler in strangers if (limit := quota.bound(sampler)) is not None}
+        fresh = {sampler for sampler in strangers if self.quotas.newcomer(sampler, now)}
         together = quota.newcomers if fresh else None
         most, newcomers, there = dict.fromkeys(self._counts, groups) | dict.fromkeys(bound, 0), 0, -1
         while True:
@@ -219,7 +221,7 @@ class Batcher:
             of_known = sum(within.values()) - of_fresh
             newcomers = groups if together is None else together.beside(min(of_known, groups))
             before, there = there, min(groups, of_known + min(of_fresh, newcomers))
-            if there == before:
+            if there == before or not bound:
                 break
             most |= {
                 sampler: limit.beside(there - min(within[sampler], there)) for sampler, limit in bound.items()

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -171,6 +172,10 @@ class Quotas:
             return False
         record = self._records.get(sampler)
         return record is None or record.admitted < KNOWN or now - record.first < KNOWN_AFTER
+
+    def strangers(self, samplers: Iterable[PeerId]) -> list[PeerId]:
+        """Those whom the run's owner does not vouch for: quotas are about them alone."""
+        return [sampler for sampler in samplers if sampler not in self._invited]
 
     def vouched(self, sampler: PeerId) -> bool:
         """Whether the run's owner vouches for the sampler: it has an invite."""

@@ -91,7 +91,9 @@ class Revocations:
         seconds, for what counts although its author is gone."""
         if (since := self._peers.get(peer)) is not None and (said is None or said >= since):
             return IT
-        for key in (membership.delegation.key, membership.origin) if membership is not None else ():
+        if membership is None or not self._invites:
+            return None  # every frame is asked about, and most runs revoke no invite
+        for key in (membership.delegation.key, membership.origin):
             one = self._invites.get(key)
             if one is not None and peer not in one.kept and (said is None or said >= one.at):
                 return "the invite by which it became a member was revoked"

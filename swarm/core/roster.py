@@ -44,8 +44,8 @@ class KnownPeer:
         return not self.pause or (now >= self.until and not self.in_flight)
 
     def open(self, now: float) -> int:
-        """Groups that may still be sent to it."""
-        if self.beat.role is not Role.LEARNER or not self.ready(now):
+        """Groups that may still be sent to it, a learner."""
+        if not self.ready(now):
             return 0
         return min(1, self.credit) if self.pause else self.credit - self.in_flight
 
@@ -235,12 +235,12 @@ class Roster:
 
     def credit(self, now: float) -> int:
         """Groups that all learners together can still be sent."""
-        return sum(max(0, known.open(now)) for known in self._known.values())
+        return sum(max(0, known.open(now)) for known in self._learners.values())
 
     def choose(self, now: float) -> PeerId | None:
         """Draw a learner in proportion to its credit, and count one group as on its way to it. None when no
         learner has credit."""
-        found = [(peer, known.open(now)) for peer, known in sorted(self._known.items())]
+        found = [(peer, self._learners[peer].open(now)) for peer in self.learners()]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if not open_:
             return None

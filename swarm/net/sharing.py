@@ -171,11 +171,12 @@ class Shared:
         """Up to `many` others that asked lately and can be dialled."""
         since = asyncio.get_running_loop().time() - LATELY
         found = [
-            Fellow(peer=peer, addresses=one.addresses)
+            (peer, one.addresses)
             for peer, one in self._askers.items()
-            if peer != asker and one.addresses and one.when > since
+            if one.when > since and one.addresses and peer != asker
         ]
-        return tuple(rng.sample(found, min(many, len(found), FELLOWS)))
+        some = rng.sample(found, min(many, len(found), FELLOWS))
+        return tuple(Fellow(peer=peer, addresses=addresses) for peer, addresses in some)
 
     @property
     def bitmap(self) -> bytes | None:

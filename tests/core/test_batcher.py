@@ -173,6 +173,16 @@ def test_newcomers_that_are_bound_share_the_credit_of_one() -> None:
     assert filled(0).takers([STRANGER, OTHER], 1, NOW) == 2, "nobody is bound where nobody delivers"
 
 
+def test_samplers_with_an_invite_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    batcher = filled(3)
+    batcher.quotas.invited(SAMPLER)
+    looks: list[PeerId] = []
+    monkeypatch.setattr(batcher.quotas, "newcomer", lambda sampler, now: bool(looks.append(sampler)))
+    batcher.takers([SAMPLER, STRANGER], 1, NOW)
+    batcher.due(1, NOW)
+    assert looks == [STRANGER], "a thousand samplers are many looks at every receipt"
+
+
 def test_groups_that_a_quota_left_over_do_not_close_the_next_batch_early() -> None:
     batcher = Batcher(BatchSize(groups=8, close_after=5.0, share=0.5, newcomers=1.0), WINDOW)
     batcher.quotas.invited(SAMPLER)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from peers.runtime.changes import Changes
-from swarm.sim.clock import run
+from swarm.sim.clock import Deadlock, run
 
 
 def test_news_end_all_waits_and_each_wait_ends_at_its_own_time() -> None:
@@ -54,3 +54,8 @@ def test_a_wait_that_is_cancelled_is_forgotten() -> None:
         return len(changes._waiting)
 
     assert run(main()) == 0
+
+
+def test_a_wait_for_news_alone_sets_no_timer() -> None:
+    with pytest.raises(Deadlock, match="no timer is set"):
+        run(Changes().wait())
