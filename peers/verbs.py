@@ -234,8 +234,11 @@ def fit(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    from peers.studies import STUDIES
+    from peers.studies import ADVERSARIES, STUDIES
 
+    whose = [kind for kind in ADVERSARIES if getattr(args, kind)]
+    if whose and args.names != ["adversaries"]:
+        raise WrongUsage("--learners and --samplers are for the study adversaries")
     if args.names == ["nemesis"]:
         from peers.studies import nemesis
 
@@ -260,7 +263,9 @@ def bench(args: argparse.Namespace) -> int:
     from peers import studies
 
     methods = [name.strip() for name in args.methods.split(",") if name.strip()]
-    return studies.main(args.names[0], args.quick, args.out, methods, args.minutes, args.seed)
+    return studies.main(
+        args.names[0], args.quick, args.out, methods, args.minutes, args.seed, whose or ADVERSARIES
+    )
 
 
 def objectives(args: argparse.Namespace) -> int:

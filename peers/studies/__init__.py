@@ -7,21 +7,30 @@ PNG, report
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from peers.errors import CannotHere
 from peers.runtime import signals
 from swarm import extras
 
+ADVERSARIES = ("learners", "samplers")
+"""The two halves of the study `adversaries`."""
+
 STUDIES = ("gradient", "staleness", "band", "adversaries")
 
 
 def main(
-    name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float, seed: int | None
+    name: str,
+    quick: bool,
+    out: Path | None,
+    methods: Sequence[str],
+    minutes: float,
+    seed: int | None,
+    whose: Collection[str] = ADVERSARIES,
 ) -> int:
     """Run or resume a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed` its
-    first one.
+    first one, `whose` which of ADVERSARIES are tried.
 
     Returns an exit code. Raises CannotHere without matplotlib, before hours are spent.
     """
@@ -45,9 +54,11 @@ def main(
 
         return band.main(quick, folder, minutes)
     if name == "adversaries":
-        from peers.studies import adversaries
+        from peers.studies import adversaries, cheating
 
-        return adversaries.main(quick, folder, minutes)
+        if "learners" in whose:
+            adversaries.main(quick, folder, minutes)
+        return cheating.main(quick, folder, minutes) if "samplers" in whose else 0
     from peers.studies import staleness
 
     return staleness.main(quick, folder, methods, minutes, seed or 1)

@@ -6,17 +6,14 @@ does not.
 
 One of four learners lies from its first round on; the task is `toy`, the policy a table. An attack on rounds
 is a function of the liar's gradient and weight, and of the others' gradients where it overhears them; one on
-releases is what it announces now and then. Not handled here: attacks of samplers, which are rows of the same
-table once somebody adds them; false parts and means, which a simulated averager does not send
-(tests/net/test_allreduce.py).
+releases is what it announces now and then. Not handled here: samplers that cheat (peers.studies.cheating);
+false parts and means, which a simulated averager does not send (tests/net/test_allreduce.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import csv
 import dataclasses
-import io
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
@@ -32,12 +29,11 @@ from peers.roles.learner import LearnerPeer
 from peers.runtime import release_doubts
 from peers.runtime.host import Host
 from peers.studies.adversary_table import table
-from peers.studies.experiments import Row, complete, to_stderr
+from peers.studies.experiments import Row, measured
 from swarm import config as settings
 from swarm.blocks import Blocks
 from swarm.config import DelayLaw, Run
 from swarm.core import clipping, opposition, standing
-from swarm.durable import write_durably
 from swarm.events import Averaged, Event, Rejected, Trained
 from swarm.net import in_memory_rounds
 from swarm.net.ports import Average, Averager, RoundLost
@@ -175,17 +171,8 @@ def plan(quick: bool) -> list[Attacked]:
 
 
 def main(quick: bool, out: Path, minutes: float) -> int:
-    """Run or resume the study in the folder `out`. Returns an exit code."""
-    cells = plan(quick)
-    rows = complete(cells, suffer, out / "ledger.jsonl", to_stderr, budget=60 * minutes or math.inf)
-    done = [(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*Attacked.__struct_fields__, *FIGURES], lineterminator="\n")
-    writer.writeheader()
-    for cell, row in done:
-        writer.writerow(msgspec.structs.asdict(cell) | row)
-    write_durably(out / "adversaries.csv", text.getvalue().encode())
-    print(table(done))
+    """Run or resume the study of learners in the folder `out`. Returns an exit code."""
+    print(table(measured(plan(quick), suffer, out / "adversaries.csv", minutes)))
     return 0
 
 

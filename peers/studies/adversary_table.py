@@ -1,4 +1,4 @@
-"""The table of `swarm bench adversaries`, from its rows."""
+"""The tables of `swarm bench adversaries`, from their rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from peers.studies.experiments import Row
 
 if TYPE_CHECKING:
     from peers.studies.adversaries import Attacked
+    from peers.studies.cheating import Cheated
 
 
 def table(done: Sequence[tuple[Attacked, Row]]) -> str:
-    """Markdown: a row an attack, means over seeds."""
+    """Markdown: a row an attack of a learner, means over seeds."""
     lines = [
         "| attack | reward | undefended | named after | named in | others named | recomputed | named after |",
         "|---|---|---|---|---|---|---|---|",
@@ -30,6 +31,38 @@ def table(done: Sequence[tuple[Attacked, Row]]) -> str:
             f" {_mean(again, 'reward'):.3f} | {_mean(again, 'rounds'):.1f} |"
         )
     return "\n".join(lines)
+
+
+def cheats_table(done: Sequence[tuple[Cheated, Row]]) -> str:
+    """Markdown: a row a cheat of samplers, means over seeds; what named it first is that of the first
+    seed."""
+    lines = [
+        "| the cheats | reward | believes all | poison | believes all | refused | named | by | after |"
+        " honest named |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cheat in dict.fromkeys(cell.cheat for cell, _ in done):
+        with_, without = (
+            [row for one, row in done if (one.cheat, one.defended) == (cheat, defended)]
+            for defended in (True, False)
+        )
+        lines.append(
+            f"| {cheat} | {_mean(with_, 'reward'):.3f} | {_mean(without, 'reward'):.3f} |"
+            f" {_mean(with_, 'poison'):.1%} | {_mean(without, 'poison'):.1%} |"
+            f" {_mean(with_, 'refused'):.0%} | {_mean(with_, 'named'):.0%} | {_by(with_)} |"
+            f" {_after(with_)} | {sum(float(row['innocent']) for row in with_):.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _by(rows: Sequence[Row]) -> str:
+    return ", ".join(sorted({str(row["by"]) for row in rows if row["by"]}))
+
+
+def _after(rows: Sequence[Row]) -> str:
+    if not (found := [row for row in rows if row["by"]]):
+        return ""
+    return f"{_mean(found, 'groups'):.0f} groups, {_mean(found, 'after'):.1f} s"
 
 
 def _mean(rows: Sequence[Row], figure: str) -> float:

@@ -11,7 +11,9 @@ diverges is a row that says so. Not handled here: what a cell computes, and how 
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import math
 import multiprocessing
 import os
@@ -22,9 +24,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from swarm.durable import write_durably
 from swarm.types import Struct
 
 Row = dict[str, float | str]
@@ -86,6 +90,25 @@ def complete(
         say(f"{len(todo)} of {len(cells)} cells to do, {len(cells) - len(todo)} in {ledger}")
         done |= _do(todo, work, ledger, say, jobs or len(os.sched_getaffinity(0)), budget)
     return [done.get(key(cell)) for cell in cells]
+
+
+Cell = TypeVar("Cell", bound=msgspec.Struct)
+
+
+def measured(
+    cells: Sequence[Cell], work: Callable[..., Row], csv_file: Path, minutes: float
+) -> list[tuple[Cell, Row]]:
+    """The cells that are done, with their rows, which `csv_file` has too, beside the ledger. `minutes`: as
+    much time for it; 0: no limit."""
+    rows = complete(cells, work, csv_file.parent / "ledger.jsonl", to_stderr, budget=60 * minutes or math.inf)
+    done = [(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
+    lines: list[Row] = [msgspec.structs.asdict(cell) | row for cell, row in done]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns(lines), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_durably(csv_file, text.getvalue().encode())
+    return done
 
 
 def _do(

@@ -1,0 +1,271 @@
+"""The samplers' half of `swarm bench adversaries`: what a third of the samplers costs that cheats.
+
+    Cheated (how, who defends) --a simulated swarm of the roles that ship--> row
+    rows --> cheats.csv and a table: poison that was trained on, who was named, by what and when, last reward
+
+One learner, four honest samplers, and two that cheat from their first group on (peers.studies.cheats); task
+`toy`, the policy a table, whose groups any learner replays. Poison is every group that is not what an honest
+sampler makes of its draw; the suite makes that group itself, and asks no learner. The learner audits samplers
+with an invite, too. Not handled here: tolerances of language models, which are wider than a table's
+(docs/trust.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from unittest import mock
+
+import msgspec
+import numpy as np
+
+from peers.commands import sim
+from peers.roles.new_group import make_group
+from peers.roles.sampler import Drawn, Sampler
+from peers.runtime.host import Host
+from peers.studies import liars
+from peers.studies.adversary_table import cheats_table
+from peers.studies.cheats import BUCKETS, CHEATS, FIRST, IDENTITIES, LIES, drawn_again, draws_of
+from peers.studies.experiments import Row, measured
+from swarm import config as settings
+from swarm.config import DelayLaw, Run
+from swarm.core import returns
+from swarm.core.admission import Admission
+from swarm.events import Audited, Event, Judged, Rejected, Stepped, Trained
+from swarm.learn.weights import from_bytes
+from swarm.peer_limits import Auditing
+from swarm.protocol import Role
+from swarm.sample.toy import ToyEngine
+from swarm.sim.scenario import Fault, Scenario
+from swarm.sim.world import SimPeer, World
+from swarm.tasks.base import TaskSource
+from swarm.tasks.catalog import source
+from swarm.types import Group, PeerId, Struct, Verdict
+from swarm.weights import Weights
+
+CHEATS_AT_ONCE = 2
+
+AUDIT = 0.006
+"""Virtual seconds of a replay; a gradient of 16 groups takes fifty times as long."""
+
+
+class Cheated(Struct):
+    """A training of which a third of the samplers cheats."""
+
+    cheat: str
+    defended: bool
+    """The learner is the one that ships; else it believes everything but rewards, which it computes."""
+    seconds: float
+    seed: int = 1
+
+
+def plan(quick: bool) -> list[Cheated]:
+    seconds, seeds = (45.0, (1,)) if quick else (120.0, (1, 2, 3))
+    return [
+        Cheated(cheat=cheat, defended=defended, seconds=seconds, seed=seed)
+        for seed in seeds
+        for cheat in (*CHEATS, *LIES)
+        for defended in (True, False)
+    ]
+
+
+def main(quick: bool, out: Path, minutes: float) -> int:
+    """Run or resume the study of samplers in the folder `out`. Returns an exit code."""
+    print(cheats_table(measured(plan(quick), suffer, out / "cheats.csv", minutes)))
+    return 0
+
+
+FIGURES = ("reward", "poison", "trained", "refused", "named", "by", "after", "groups", "innocent", "versions")
+"""Expected reward of the last policy; share of the groups trained on that are poison; groups trained on;
+share of the cheats' groups that was refused; share of cheats that were named, by what, seconds and groups
+after the first false one (of the first that was named); honest samplers that were named or refused for what
+they sent; versions made."""
+
+
+def suffer(one: Cheated) -> Row:
+    told: list[Event] = []
+    truth = Truth()
+    with nullcontext() if one.defended else believing():
+        World(scenario(one), lambda peer: spawn(peer, one, truth), sinks=[told.append]).run()
+    return figures(told, truth)
+
+
+class Truth:
+    """What the learner does not know."""
+
+    def __init__(self) -> None:
+        self.sent: dict[PeerId, list[tuple[float, str, bool]]] = {}
+        """Cheat -> time, id and whether it is poison, of each group that it drew; a dropped one is."""
+        self.newest: Weights | None = None
+
+    def poison(self) -> set[str]:
+        return {group for sent in self.sent.values() for _, group, false in sent if false}
+
+    def began(self, cheat: PeerId) -> float:
+        """When it cheated first."""
+        return next((at for at, _, false in self.sent.get(cheat, ()) if false), math.inf)
+
+
+def scenario(one: Cheated) -> Scenario:
+    names = IDENTITIES.get(one.cheat, CHEATS_AT_ONCE)
+    return Scenario(
+        name="cheats",
+        hours=one.seconds / 3600,
+        seed=one.seed,
+        peers={Role.SEED: 1, Role.LEARNER: 1, Role.SAMPLER: FIRST + names},
+        run=Run(
+            name="cheats",
+            task=settings.TaskSettings(name="toy", options={"buckets": BUCKETS}),
+            sampling=settings.Sampling(group_size=4, max_tokens=4),
+            optimizer=settings.Optimizer(lr=0.3),
+            batch=settings.BatchSize(groups=16, close_after=3.0),
+            window=settings.Window(versions=8),
+            pace=settings.Pace(beat=1.0, patience=3.0),
+        ),
+        prices={
+            "sample": DelayLaw(law="lognormal", seconds=0.3, shape=0.3),
+            "learn": DelayLaw(law="constant", seconds=0.3),
+            "audit": DelayLaw(law="constant", seconds=AUDIT),
+        },
+        faults=tuple(_turns(names, one.seconds)) if names > CHEATS_AT_ONCE else (),
+    )
+
+
+def _turns(names: int, seconds: float) -> Iterator[Fault]:
+    """CHEATS_AT_ONCE of the names at a time."""
+    each = CHEATS_AT_ONCE * seconds / names
+    for number in range(names):
+        peer, turn = f"sampler-{FIRST + number}", number // CHEATS_AT_ONCE
+        if turn:
+            yield Fault(at=turn * each, fault="host", peer=peer)
+        yield Fault(at=(turn + 1) * each, fault="crash", peer=peer)
+
+
+def spawn(peer: SimPeer, one: Cheated, truth: Truth) -> Coroutine[Any, Any, None]:
+    """A peer as it ships, but for samplers that cheat."""
+    audit = Auditing(invited=True, share=0.05 if one.defended else 0.0)
+    own = msgspec.structs.replace(peer.config.peer, audit=audit)
+    peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
+    parts = sim.policy_parts(peer.config)
+    if peer.role is not Role.SAMPLER:
+        return sim.run_peer(peer, parts)
+    if peer.name == "sampler-0":
+        parts = parts._replace(engine=lambda: Watched(truth))
+    if int(peer.name.rpartition("-")[2]) < FIRST:
+        return sim.run_peer(peer, parts)
+    return sim.run_peer(peer, parts, lambda host, parts: _cheat(host, parts, one.cheat, truth))
+
+
+class Watched(ToyEngine):
+    """An honest sampler's, which shows the newest policy to the table's author."""
+
+    def __init__(self, truth: Truth) -> None:
+        super().__init__(from_bytes)
+        self._truth = truth
+
+    def load(self, weights: Weights) -> None:
+        super().load(weights)
+        self._truth.newest = weights
+
+
+class CheatingSampler(Sampler):
+    """Says something else of each group before it signs it."""
+
+    def __init__(self, host: Host, parts: sim.PolicyParts, tasks: TaskSource, cheat: str, truth: Truth):
+        super().__init__(host, parts.engine(), tasks, None)
+        self._cheat = CHEATS.get(cheat, CHEATS["honest"])()
+        self._lie, self._truth = LIES.get(cheat, lambda group: group), truth
+
+    async def _seal(self, drawn: Drawn) -> Group | None:
+        said = self._cheat(self, drawn)
+        group = await super()._seal(said) if said is not None else None
+        if group is not None:
+            group = self._lie(group)
+        what = (self.host.now(), group.id if group is not None else "", not is_genuine(self, drawn, group))
+        self._truth.sent.setdefault(self.host.ports.me, []).append(what)
+        return group
+
+
+def is_genuine(sampler: Sampler, drawn: Drawn, group: Group | None) -> bool:
+    """Whether the group is what an honest sampler makes of its draw; none at all is not."""
+    if group is None:
+        return False
+    release = drawn.policy[0]
+    due = draws_of(sampler).of(release.weights, sampler.host.ports.me, group.draw)
+    true = drawn_again(sampler, drawn, due)
+    rewards = sampler.source.rewards(true.task, true.completions.texts)
+    return group == make_group(
+        sampler.host.ports.me, release, due, true.completions, rewards, group.times
+    ) and (group.times.released == release.released)
+
+
+def _cheat(host: Host, parts: sim.PolicyParts, cheat: str, truth: Truth) -> CheatingSampler:
+    return CheatingSampler(host, parts, source(host.config.run.task, host.config.run.seed), cheat, truth)
+
+
+@contextmanager
+def believing() -> Iterator[None]:
+    """In this process, every draw, gap and claim is believed."""
+    with ExitStack() as stack:
+        stack.enter_context(liars.believing())
+        stack.enter_context(mock.patch.object(Admission, "_not_drawn", lambda *_: None))
+        stack.enter_context(mock.patch.object(Admission, "_repeats", lambda *_: None))
+        stack.enter_context(mock.patch.object(returns, "RETURNED", 0.0))
+        yield
+
+
+def figures(told: Sequence[Event], truth: Truth) -> Row:
+    """FIGURES of a training."""
+    poison, cheats = truth.poison(), set(truth.sent)
+    trained = [group for event in told if isinstance(event, Stepped) for group in event.groups]
+    judged = [event for event in told if isinstance(event, Judged) and event.sampler in cheats]
+    named = {sampler: how for sampler, how in _named(told).items() if sampler in cheats}
+    first = min(named, key=lambda cheat: named[cheat][0], default=None)
+    at, by = named[first] if first is not None else (math.nan, "")
+    began = truth.began(first) if first is not None else math.nan
+    return {
+        "reward": _reward(truth),
+        "poison": fmean(group in poison for group in trained) if trained else math.nan,
+        "trained": len(trained),
+        "refused": fmean(event.verdict is not Verdict.ADMIT for event in judged) if judged else math.nan,
+        "named": len(named) / len(cheats) if cheats else math.nan,
+        "by": by,
+        "after": at - began,
+        "groups": sum(began <= sent <= at for sent, _, _ in truth.sent[first]) if first else math.nan,
+        "innocent": len(_named(told).keys() - cheats),
+        "versions": max((event.version for event in told if isinstance(event, Trained)), default=0),
+    }
+
+
+def _named(told: Sequence[Event]) -> dict[PeerId, tuple[float, str]]:
+    """Sampler -> when it was named first, or refused for what it sent, and by what."""
+    named: dict[PeerId, tuple[float, str]] = {}
+    for event in told:
+        match event:
+            case Audited(until=until) if until > 0:
+                named.setdefault(event.sampler, (event.at, "a replay"))
+            case Rejected(sender=sender, kind="groups") if sender.startswith(Role.SAMPLER):
+                by = "missing draws" if " draws" in event.reason else "its claims"
+                named.setdefault(sender, (event.at, by))
+            case Judged(verdict=Verdict.UNTRUSTED | Verdict.MALFORMED) as event:
+                named.setdefault(event.sampler, (event.at, "the first group"))
+    return named
+
+
+def _reward(truth: Truth) -> float:
+    """The expected reward of the newest policy."""
+    if truth.newest is None:
+        return math.nan
+    engine = ToyEngine(from_bytes)
+    engine.load(truth.newest)
+    tasks = source(settings.TaskSettings(name="toy", options={"buckets": BUCKETS}), Run().seed)
+    return fmean(
+        float(np.exp(engine.row(task.prompt)[0][place, ord(letter) - ord("a")]))
+        for task in tasks.held_out(BUCKETS)
+        for place, letter in enumerate(task.answer)
+    )

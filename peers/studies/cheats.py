@@ -1,0 +1,334 @@
+"""The ways in which a sampler cheats, for `swarm bench adversaries` (peers.studies.cheating).
+
+    Drawn (what the shipping sampler drew) --Cheat--> what it says instead, or nothing
+    Group (what it would sign)             --Lie-->   what it signs
+
+A cheat knows policy, tasks and draws as any sampler does, and the policy is the simulator's table. Where it
+is not said otherwise it claims the log-probabilities that its version has for the text that it sends: false
+ones would give it away. Not handled here: the swarm around it, what comes of it; text that the policy draws
+and that games the reward.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from statistics import fmean
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from peers.roles.sampler import Drawn, Sampler
+from swarm.core.curriculum import SLOTS, Draw, Draws
+from swarm.sample.base import Completions
+from swarm.sample.toy import ToyEngine
+from swarm.types import Digest, Group, PeerId
+
+Cheat = Callable[[Sampler, Drawn], Drawn | None]
+"""(the sampler, what it drew) -> what it says that it drew; None: it sends nothing."""
+
+Lie = Callable[[Group], Group]
+"""A group -> the one that is signed."""
+
+VICTIM, FIRST = PeerId("sampler-0"), 4
+"""An honest sampler that copies are made of; samplers from this number on cheat."""
+
+TRIES = 8
+"""Groups that a cheat draws in order to send one."""
+
+TRUSTED = 60
+"""Groups that are honest at first: a third of the next ones is replayed."""
+
+SPARSE = 25
+"""One group in so many is forged: more than those that are replayed after a token that is off."""
+
+BUCKETS = 16
+"""Tasks of the simulator's."""
+
+OLDER = 8
+"""Versions by which a relabelled policy is older than it says."""
+
+
+def _tokens(sampler: Sampler, drawn: Drawn) -> NDArray[np.int64]:
+    """(G, letters) what was drawn."""
+    size = sampler.host.config.run.sampling.group_size
+    return drawn.completions.tokens.reshape(size, -1).astype(np.int64)
+
+
+def _table(sampler: Sampler, prompt: str) -> NDArray[np.float64]:
+    """(letters, alphabet) log-probabilities of the version that the sampler has."""
+    assert isinstance(sampler.engine, ToyEngine)
+    return sampler.engine.row(prompt)[0]
+
+
+def _said(sampler: Sampler, drawn: Drawn, tokens: NDArray[np.int64], of: NDArray | None = None) -> Drawn:
+    """It says that it drew these tokens (G, letters), and claims the log-probabilities of the table `of`."""
+    table = _table(sampler, drawn.task.prompt) if of is None else of
+    texts = tuple("".join(chr(ord("a") + token) for token in row) for row in tokens.tolist())
+    return drawn._replace(
+        completions=Completions(
+            lengths=(tokens.shape[1],) * len(tokens),
+            tokens=tokens.astype(np.int32).ravel(),
+            logprobs=table[np.arange(tokens.shape[1]), tokens].astype(np.float32).ravel(),
+            texts=texts,
+            noise=drawn.completions.noise,
+        )
+    )
+
+
+def _sampled(drawn: Drawn, size: int, table: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(G, letters) what the draw's seed gives of another table of logits."""
+    p = np.exp(table - table.max(-1, keepdims=True)).cumsum(-1)
+    uniform = np.random.Generator(np.random.Philox(key=drawn.draw.seed)).random((size, len(table), 1))
+    return (uniform >= p / p[:, -1:] - 1e-12).sum(-1)
+
+
+def drawn_again(sampler: Sampler, drawn: Drawn, draw: Draw) -> Drawn:
+    """A true group of another task and seed."""
+    task = sampler.source.task(draw.task)
+    size = sampler.host.config.run.sampling.group_size
+    (completions,) = sampler.engine.sample([task.prompt], size, [draw.seed])
+    return drawn._replace(task=task, draw=draw, completions=completions)
+
+
+def _rewards(sampler: Sampler, drawn: Drawn) -> list[float]:
+    return sampler.source.rewards(drawn.task, drawn.completions.texts)
+
+
+def draws_of(sampler: Sampler) -> Draws:
+    """What is due of each sampler."""
+    return Draws(sampler.host.who.run, sampler.host.config.run.batch.groups)
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def _other_text() -> Cheat:
+    rng = np.random.default_rng(1)
+
+    def cheat(sampler: Sampler, drawn: Drawn) -> Drawn:
+        shape, letters = _tokens(sampler, drawn).shape, _table(sampler, drawn.task.prompt).shape[1]
+        return _said(sampler, drawn, rng.integers(0, letters, shape))
+
+    return cheat
+
+
+def _one_token(sampler: Sampler, drawn: Drawn) -> Drawn:
+    tokens = _tokens(sampler, drawn)
+    tokens[0, 0] = (tokens[0, 0] + 1) % _table(sampler, drawn.task.prompt).shape[1]
+    return _said(sampler, drawn, tokens)
+
+
+def _cut(sampler: Sampler, drawn: Drawn) -> Drawn:
+    """The first completion ends before its last token."""
+    tokens, true = _tokens(sampler, drawn), drawn.completions
+    left = np.delete(np.arange(tokens.size), tokens.shape[1] - 1)
+    shorter = dataclasses.replace(
+        true,
+        lengths=(tokens.shape[1] - 1, *true.lengths[1:]),
+        tokens=true.tokens[left],
+        logprobs=true.logprobs[left],
+        texts=(true.texts[0][:-1], *true.texts[1:]),
+    )
+    return drawn._replace(completions=shorter)
+
+
+def _temperature(sampler: Sampler, drawn: Drawn, divisor: float) -> Drawn:
+    table = _table(sampler, drawn.task.prompt)
+    return _said(sampler, drawn, _sampled(drawn, len(drawn.completions.texts), table / divisor))
+
+
+def _top_p(sampler: Sampler, drawn: Drawn, least: float = 0.05) -> Drawn:
+    """Tokens of the tail that has this probability are never drawn."""
+    p = np.exp(_table(sampler, drawn.task.prompt))
+    order = np.sort(p, -1)
+    edge = np.take_along_axis(order, (order.cumsum(-1) <= least).sum(-1, keepdims=True), -1)
+    kept = np.log(np.where(p >= edge, p, 1e-300))
+    return _said(sampler, drawn, _sampled(drawn, len(drawn.completions.texts), kept))
+
+
+def _another_model(sampler: Sampler, drawn: Drawn) -> Drawn:
+    shape = _table(sampler, drawn.task.prompt).shape
+    return _from(sampler, drawn, np.random.default_rng(drawn.task.index % 97).normal(size=shape))
+
+
+def _quantised(sampler: Sampler, drawn: Drawn) -> Drawn:
+    table = _table(sampler, drawn.task.prompt)
+    step = np.ptp(table) / 15 or 1.0  # 4 bits
+    return _from(sampler, drawn, np.round(table / step) * step)
+
+
+def _from(sampler: Sampler, drawn: Drawn, logits: NDArray[np.float64]) -> Drawn:
+    """It draws from other logits, and claims what these say."""
+    table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return _said(sampler, drawn, _sampled(drawn, len(drawn.completions.texts), table), table)
+
+
+def _older() -> Cheat:
+    kept = deque[tuple[Digest, dict[str, NDArray[np.float64]]]](maxlen=OLDER + 1)
+
+    def cheat(sampler: Sampler, drawn: Drawn) -> Drawn:
+        weights = drawn.policy[0].weights
+        if not kept or kept[-1][0] != weights:
+            kept.append((weights, {str(bucket): _table(sampler, str(bucket)) for bucket in range(BUCKETS)}))
+        return _from(sampler, drawn, kept[0][1][drawn.task.prompt])
+
+    return cheat
+
+
+def _after(honest: int, then: Cheat, of_each: int = 1) -> Cheat:
+    """After so many honest groups it cheats in one of `of_each`."""
+    number = count()
+
+    def cheat(sampler: Sampler, drawn: Drawn) -> Drawn | None:
+        place = next(number) - honest
+        return then(sampler, drawn) if place >= 0 and place % of_each == 0 else drawn
+
+    return cheat
+
+
+def _in_turns() -> Cheat:
+    """Of two, one forges while the other earns trust."""
+    forge, number = _other_text(), count()
+
+    def cheat(sampler: Sampler, drawn: Drawn) -> Drawn | None:
+        mine = sampler.host.ports.me == f"sampler-{FIRST}"
+        return forge(sampler, drawn) if (next(number) // TRUSTED) % 2 == mine else drawn
+
+    return cheat
+
+
+# --- draws --------------------------------------------------------------------------------------------------
+
+
+def _cherry_picked(sampler: Sampler, drawn: Drawn, named: bool = False) -> Drawn:
+    """The best group of several seeds, which is `named` or said to be of the draw's seed."""
+    seeds = [drawn.draw.seed, *range(1, TRIES)]
+    tries = [drawn_again(sampler, drawn, drawn.draw._replace(seed=seed)) for seed in seeds]
+    best = max(tries, key=lambda one: sum(_rewards(sampler, one)))
+    return best if named else best._replace(draw=drawn.draw)
+
+
+def _other_task(sampler: Sampler, drawn: Drawn) -> Drawn:
+    return drawn_again(sampler, drawn, drawn.draw._replace(task=7))
+
+
+def _own_seed(sampler: Sampler, drawn: Drawn) -> Drawn:
+    return drawn_again(sampler, drawn, drawn.draw._replace(seed=drawn.draw.number))
+
+
+def _copied(sampler: Sampler, drawn: Drawn, of: PeerId) -> Drawn:
+    """Another sampler's group, under its own name and number."""
+    theirs = draws_of(sampler).of(drawn.policy[0].weights, of, drawn.draw.number)
+    return drawn_again(sampler, drawn, theirs)
+
+
+def _copied_at_its_place(of: PeerId) -> Cheat:
+    """The same, at the number that its own order has for that task and seed."""
+    places: dict[Digest, dict[tuple[int, int], int]] = {}
+
+    def cheat(sampler: Sampler, drawn: Drawn) -> Drawn:
+        weights, draws, me = drawn.policy[0].weights, draws_of(sampler), sampler.host.ports.me
+        if weights not in places:
+            places.clear()
+            slots = SLOTS * sampler.host.config.run.batch.groups
+            mine = (draws.of(weights, me, number) for number in range(1 << (slots - 1).bit_length()))
+            places[weights] = {(draw.task, draw.seed): draw.number for draw in mine}
+        copy = _copied(sampler, drawn, of)
+        return copy._replace(draw=copy.draw._replace(number=places[weights][copy.draw[1:]]))
+
+    return cheat
+
+
+def _again() -> Cheat:
+    """The text of its first group, for each task and seed."""
+    first: list[NDArray[np.int64]] = []
+
+    def cheat(sampler: Sampler, drawn: Drawn) -> Drawn:
+        first.append(_tokens(sampler, drawn))
+        del first[1:]
+        return _said(sampler, drawn, first[0])
+
+    return cheat
+
+
+def _left_out(one_in: int) -> Cheat:
+    number = count(1)
+    return lambda sampler, drawn: drawn if next(number) % one_in else None
+
+
+def _curated() -> Cheat:
+    """Genuine groups, those alone that are worth less than the mean of the last ones."""
+    last = deque[float](maxlen=TRUSTED)
+
+    def cheat(sampler: Sampler, drawn: Drawn) -> Drawn | None:
+        last.append(fmean(_rewards(sampler, drawn)))
+        return drawn if last[-1] <= fmean(last) else None
+
+    return cheat
+
+
+# --- claims -------------------------------------------------------------------------------------------------
+
+
+def _claimed(drawn: Drawn, logprobs: NDArray[np.float32]) -> Drawn:
+    said = np.minimum(logprobs, 0.0).astype(np.float32)
+    return drawn._replace(completions=dataclasses.replace(drawn.completions, logprobs=said))
+
+
+def _tuned(sampler: Sampler, drawn: Drawn) -> Drawn:
+    """Its worse half counts more and its better half less, with a mean ratio near 1."""
+    order = np.argsort(np.argsort(_rewards(sampler, drawn), kind="stable"), kind="stable")
+    shift = np.where(order < len(order) / 2, -0.1, 0.1)
+    return _claimed(drawn, drawn.completions.logprobs + np.repeat(shift, drawn.completions.lengths))
+
+
+CHEATS: dict[str, Callable[[], Cheat]] = {
+    "honest": lambda: lambda _, drawn: drawn,
+    "it sends nothing": lambda: lambda *_: None,
+    "other text": _other_text,
+    "one token changed": lambda: _one_token,
+    "one token in one group of 25": lambda: _after(0, _one_token, SPARSE),
+    "a length that is one less": lambda: _cut,
+    "another model": lambda: _another_model,
+    "weights in 4 bits": lambda: _quantised,
+    "an older version, relabelled": _older,
+    "temperature .8": lambda: partial(_temperature, divisor=0.8),
+    "top-p .95": lambda: _top_p,
+    "cherry-picked groups": lambda: _cherry_picked,
+    "ground seeds": lambda: partial(_cherry_picked, named=True),
+    "own seeds": lambda: _own_seed,
+    "other tasks": lambda: _other_task,
+    "copies of others' groups": lambda: partial(_copied, of=VICTIM),
+    "copies at their place": lambda: _copied_at_its_place(VICTIM),
+    "its own group again": _again,
+    "every second group dropped": lambda: _left_out(2),
+    "one group of 12 dropped": lambda: _left_out(12),
+    "curation of genuine groups": _curated,
+    "claims: one for every token": lambda: lambda _, d: _claimed(d, d.completions.logprobs * 0 - 2),
+    "claims: 1.5 nats too low": lambda: lambda _, d: _claimed(d, d.completions.logprobs - 1.5),
+    "claims: too high, 0": lambda: lambda _, d: _claimed(d, d.completions.logprobs * 0),
+    "claims: tuned": lambda: _tuned,
+    "honest until trusted": lambda: _after(TRUSTED, _other_text()),
+    "two that take turns": _in_turns,
+    "30 identities that take turns": _other_text,
+}
+"""What a sampler draws and claims instead."""
+
+LIES: dict[str, Lie] = {
+    "pinned rewards": lambda group: replace(group, rewards=(1.0,) * len(group.rewards)),
+    "a false time of release": lambda group: _later(group, 30.0),
+    "a release that nobody knows": lambda group: replace(group, weights=Digest("0" * 64)),
+}
+"""What it changes of a finished group."""
+
+IDENTITIES = {"30 identities that take turns": 30}
+"""Cheats that come under so many names, one after another; the others have two."""
+
+
+def _later(group: Group, seconds: float) -> Group:
+    return replace(group, times=replace(group.times, released=group.times.released + seconds))

@@ -1,0 +1,63 @@
+"""`swarm bench adversaries --samplers`: what two samplers of six cost that cheat."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peers.cli import main
+from peers.studies.adversary_table import cheats_table
+from peers.studies.cheating import Cheated, plan, suffer
+from peers.studies.cheats import CHEATS, LIES
+from peers.studies.experiments import Row
+
+torch.set_num_threads(1)
+
+AT_ONCE = {
+    "ground seeds",
+    "own seeds",
+    "other tasks",
+    "copies of others' groups",
+    "pinned rewards",
+    "a false time of release",
+    "a release that nobody knows",
+}
+"""Nobody has to replay anything to refuse these."""
+
+NOT_NAMED = {"honest", "one group of 12 dropped"}
+
+
+def told(cheat: str, seconds: float, defended: bool = True) -> Row:
+    return suffer(Cheated(cheat=cheat, defended=defended, seconds=seconds))
+
+
+@pytest.mark.parametrize("cheat", ["other text", "its own group again", "claims: tuned"])
+def test_who_draws_or_claims_something_else_is_replayed_and_set_aside(cheat: str) -> None:
+    row = told(cheat, 3.0)
+    assert (row["named"], row["by"], row["innocent"]) == (1.0, "a replay", 0)
+    assert float(row["groups"]) < 6
+
+
+@pytest.mark.parametrize("cheat", ["own seeds", "copies of others' groups", "pinned rewards"])
+def test_who_draws_what_is_not_due_has_no_group_trained_on(cheat: str) -> None:
+    row = told(cheat, 4.0)
+    assert (row["refused"], row["poison"], row["by"]) == (1.0, 0.0, "the first group")
+
+
+def test_nobody_is_named_where_nobody_cheats_and_poison_is_counted_where_all_is_believed() -> None:
+    row = told("honest", 3.0)
+    assert (row["named"], row["innocent"], row["poison"], row["refused"]) == (0.0, 0, 0.0, 0.0)
+    assert float(row["trained"]) > 0 < float(told("other text", 3.0, defended=False)["poison"])
+
+
+def test_each_cheat_is_tried_on_a_learner_that_defends_itself_and_on_one_that_believes_all() -> None:
+    cells = plan(quick=True)
+    assert len({cell.cheat for cell in cells}) == len(CHEATS) + len(LIES) == len(cells) / 2 >= 26
+    row: Row = dict.fromkeys(("reward", "poison", "refused", "named", "innocent"), 0.0)
+    row |= {"by": "a replay", "after": 1.0, "groups": 2.0}
+    assert "| a replay | 2 groups, 1.0 s | 0 |" in cheats_table([(cells[0], row), (cells[1], row)])
+
+
+def test_the_halves_of_the_suite_are_no_halves_of_another_study(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "band", "--samplers"]) != 0
+    assert "--learners and --samplers are for the study adversaries" in capsys.readouterr().err
