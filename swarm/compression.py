@@ -9,6 +9,8 @@ first, and a frame without one is refused. Not handled: contents that are read i
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import zstandard
 
 Buffer = bytes | bytearray | memoryview
@@ -19,11 +21,19 @@ class CompressionError(ValueError):
 
 
 class Zstd:
-    """zstd's contexts, which take as long to make as a small frame; not for two threads at once."""
+    """zstd's contexts, made when they are needed first: that takes as long as a small frame. Not for two
+    threads at once."""
 
     def __init__(self, level: int = 3) -> None:
-        self._compressor = zstandard.ZstdCompressor(level)
-        self._decompressor = zstandard.ZstdDecompressor()
+        self._level = level
+
+    @cached_property
+    def _compressor(self) -> zstandard.ZstdCompressor:
+        return zstandard.ZstdCompressor(self._level)
+
+    @cached_property
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor()
 
     def deflate(self, data: Buffer) -> bytes:
         return self._compressor.compress(data)

@@ -93,10 +93,15 @@ def _decoded(peer: PeerId) -> bytes | None:
 def verify(public: bytes, data: bytes, signature: bytes) -> bool:
     """Whether `signature` (64 bytes) is of `data` by the Ed25519 key `public` (32 bytes)."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
+        _key(public).verify(signature, data)
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+@lru_cache(KNOWN)
+def _key(public: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public)
 
 
 def open_key(path: Path) -> Keyring:

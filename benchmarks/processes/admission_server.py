@@ -64,7 +64,7 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     torch.set_num_threads(1)
     config = config_loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
-        learner, released = _learner(node, keyring, config, model, folder), time.time()
+        learner, released = learner_peer(node, keyring, config, model, folder), time.time()
         learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
         forgetful = _without_log(learner)
         taking = asyncio.create_task(_take(learner.inbox, forgetful))
@@ -89,7 +89,7 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
             taking.cancel()
 
 
-def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
+def learner_peer(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
     """As peers.build.assembly builds it, journal and log of groups included; at version 0 without a round."""
     from peers.build import factory
     from peers.roles.learner import LearnerPeer

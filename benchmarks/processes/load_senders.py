@@ -73,7 +73,7 @@ class LoadSenders:
                 self.active = self.senders[: asked["senders"]]
                 each = asked["frames"] // asked["senders"]
                 for sender in self.active:
-                    sender.frames = [self._seal(sender, asked["tokens"]) for _ in range(each)]
+                    sender.frames = [self.seal(sender, asked["tokens"]) for _ in range(each)]
                 return {
                     "frames": each * len(self.active),
                     "bytes": sum(len(f) for s in self.active for f in s.frames),
@@ -104,7 +104,7 @@ class LoadSenders:
         )
         return Sender(node, keyring, [])
 
-    def _seal(self, sender: Sender, tokens: int) -> bytes:
+    def seal(self, sender: Sender, tokens: int) -> bytes:
         """A group as a sampler would send it: right answers and wrong ones, or `tokens` random digits each
         for large frames."""
         import numpy as np

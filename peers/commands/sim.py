@@ -91,8 +91,8 @@ class Letters:
 
     vocabulary: int
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(chr(ord("a") + token) for token in tokens)
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        return ["".join(chr(ord("a") + token) for token in row) for row in rows]
 
 
 class ReadOnce(Frames):

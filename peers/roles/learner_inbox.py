@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from peers.roles.draw_returns import DrawReturns
@@ -65,7 +66,9 @@ class Decoder(Protocol):
         """Number of tokens; every token is below it."""
         ...
 
-    def decode(self, tokens: Sequence[int]) -> str: ...
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each completion."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -283,11 +286,8 @@ class LearnerInbox:
     def texts(self, group: Group) -> list[str]:
         """The group's completions as text, one string each."""
         tokens = memoryview(group.tokens.data).cast("i").tolist()
-        starts = [sum(group.lengths[:i]) for i in range(len(group.lengths))]
-        return [
-            self.decoder.decode(tokens[start : start + length])
-            for start, length in zip(starts, group.lengths, strict=True)
-        ]
+        ends = list(accumulate(group.lengths, initial=0))
+        return self.decoder.decode_batch([tokens[start:end] for start, end in pairwise(ends)])
 
     def show(self, group: Group, advantages: Sequence[float], weights: Sequence[float]) -> None:
         """Emit a trained group as a Shown event for people to read, as much of it as an event holds; at most

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from msgspec import structs
 
 from swarm.config import Sampling, Window
@@ -240,11 +240,14 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
     ):
         # Otherwise one group could be trained on under many ids, and remembering ids would have no limit.
         return "its id is not that of its contents"
-    tokens, logprobs = array("i", group.tokens.data), array("f", group.logprobs.data)
-    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+    tokens, logprobs = (
+        np.frombuffer(group.tokens.data, np.int32),
+        np.frombuffer(group.logprobs.data, np.float32),
+    )
+    if not 0 <= tokens.min() <= tokens.max() < vocabulary:
         return f"a token is outside the vocabulary of {vocabulary}"
     # A log-probability is at most 0; a float32 softmax may round up to 1e-3 above.
-    if not all(map(math.isfinite, logprobs)) or max(logprobs) > 1e-3:
+    if not np.isfinite(logprobs).all() or logprobs.max() > 1e-3:
         return "a log-probability is not finite or above 0"
     if not all(math.isfinite(reward) for reward in group.rewards):
         return "a reward is not finite"

@@ -22,6 +22,7 @@ from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
 from swarm.types import Message, Task
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 Template = Literal["auto", "on", "off"]
@@ -66,6 +67,7 @@ class Tokenization:
         self.templated = template != "off" and tokenizer.chat_template is not None
         """Prompts go through the chat template."""
         self._known = len(tokenizer)
+        self._backend = _backend(tokenizer)
         self._check()
 
     def render(self, task: Task) -> str:
@@ -93,8 +95,17 @@ class Tokenization:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens; ids that belong to no token are dropped."""
-        known = [token for token in tokens if token < self._known]
-        return self.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return self.decode_batch([tokens])[0]
+
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row, as `decode` gives it."""
+        if self._backend is not None:
+            return self._backend.decode_batch(rows, skip_special_tokens=True)
+        known = [[token for token in row if token < self._known] for row in rows]
+        return [
+            self.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for row in known
+        ]
 
     def _write(self, messages: Sequence[Message]) -> str:
         from jinja2.exceptions import TemplateError
@@ -167,3 +178,15 @@ def _ends(folder: Path, config: object) -> list[int]:
 
 def _where(tokenizer: PreTrainedTokenizerBase) -> str:
     return tokenizer.name_or_path or "memory"
+
+
+def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
+    """The tokenizer's own Rust object where transformers' `decode` adds nothing to it but a look at the type
+    of every single token; None for those that have a `decode` of their own."""
+    from transformers import PreTrainedTokenizerFast
+
+    kind = type(tokenizer)
+    plain = isinstance(tokenizer, PreTrainedTokenizerFast) and all(
+        getattr(kind, name) is getattr(PreTrainedTokenizerFast, name) for name in ("decode", "_decode")
+    )
+    return tokenizer.backend_tokenizer if plain else None

@@ -173,3 +173,25 @@ def test_rows_without_a_token_decode_to_nothing(folders: dict[str, Path]) -> Non
     assert ours.vocabulary == 432
     (ids,) = ours.encode(["12"])
     assert ours.decode([ids[0], 431, ids[1], 400, 2]) == "12"
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_batch_decodes_as_transformers_decodes_each_of_its_rows(
+    folders: dict[str, Path], family: str
+) -> None:
+    ours = tokenization.load(folders[family])
+    last = ours.vocabulary - 1
+    rows = [[*row, ours.ends[0]] for row in ours.encode(["1 + 2 = 3", " ", "42"])] + [[last], []]
+    one_by_one = [ours.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+    assert ours.decode_batch(rows) == one_by_one
+    assert ours._backend is not None, "each token's type is looked at otherwise"
+
+
+def test_a_tokenizer_with_a_decode_of_its_own_is_asked(folders: dict[str, Path]) -> None:
+    class Own(PreTrainedTokenizerFast):
+        def _decode(self, token_ids: list[int], *args: object, **more: object) -> str:
+            return f"{len(token_ids)} tokens"
+
+    own = Own.from_pretrained(folders["llama"])
+    ours = Tokenization(own, 500, template="off")
+    assert ours.decode_batch([[5, 6, 499], [7]]) == ["2 tokens", "1 tokens"]

@@ -17,6 +17,7 @@ from benchmarks.rows import (
     averaging,
     faults,
     groups,
+    intake,
     joining,
     limits,
     lines,
@@ -158,6 +159,12 @@ def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() 
     )
     assert 0 < admitted.value < admitted.other
     assert of_those_in_memory.value > 0 and acknowledged.value > 0
+
+
+@pytest.mark.slow
+def test_the_event_loop_has_a_part_of_what_a_group_costs() -> None:
+    whole, loop = intake.measure(quiet, sizes={0: 20})
+    assert 0 < loop.value <= whole.value
 
 
 @pytest.mark.slow

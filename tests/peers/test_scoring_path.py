@@ -274,7 +274,9 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
                     released=0.0,
                 )
             )
-            tokenization: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
+            tokenization: Any = SimpleNamespace(
+                vocabulary=8, decode_batch=lambda rows: ["a" * len(row) for row in rows]
+            )
             sampler = Frames(RUN, network.ports(SAMPLER, lambda kind: 0.0).keyring, None, None)
             await play(Desk(host, LearnerInbox(host, source, tokenization, lambda: 0, lambda: 1), sampler))
 

@@ -61,7 +61,11 @@ def showing(
             host = still_host(network, ME, Role.LEARNER, config, private=True, membership=mine)
             source = tasks.source(config.run.task, 1)
             inbox = LearnerInbox(
-                host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1
+                host,
+                source,
+                SimpleNamespace(vocabulary=8, decode_batch=lambda rows: [text] * len(rows)),
+                lambda: 1,
+                lambda: 1,
             )
             group = group_of(size)
             exercise = TaskAndRewards(

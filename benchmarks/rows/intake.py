@@ -1,0 +1,53 @@
+"""Row `intake`: CPU that one group costs its learner, from the frame's bytes to the receipt, without a
+network.
+
+`LearnerInbox.receive` with a real journal and log on the disk, fresh groups of 8 completions. CPU time hardly
+depends on who else uses the machine, so two commits can be compared by it. The log's wait for the disk is no
+CPU and not in it; the row `groups` has that, and the streams.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+from benchmarks.partner import Answer, Partner
+from benchmarks.table import Figure
+
+if TYPE_CHECKING:
+    from benchmarks import Say
+
+SIZES: Mapping[int, int] = {0: 1000, 90: 1000, 512: 200, 7300: 48}
+"""Tokens of a completion (0: the demo's answers of 6) -> groups; 0.7, 4, 19 and 256 KiB."""
+
+WARM = 20
+"""Groups before those that count: the first ones load tables and fill caches."""
+
+
+def measure(say: Say, sizes: Mapping[int, int] = SIZES) -> list[Figure]:
+    from peers.build import base_model
+    from swarm.config import Run
+
+    model = str(base_model.folder(Run()))
+    with (
+        tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder,
+        Partner("benchmarks.processes.intake_cost", {"folder": folder, "model": model}) as learner,
+    ):
+        learner.hear()
+        learner.ask(tokens=0, frames=WARM)
+        figures: list[Figure] = []
+        for tokens, frames in sizes.items():
+            say(f"{frames} groups of 8 x {tokens or 6} tokens")
+            figures += _figures(learner.ask(tokens=tokens, frames=frames))
+    return figures
+
+
+def _figures(told: Answer) -> Iterator[Figure]:
+    size = f"a group of {told['bytes'] / 1024:.1f} KiB"
+    for what, key in (("CPU", "cpu"), ("CPU on the event loop", "loop")):
+        turns = [1e6 * seconds for seconds in told[key]]
+        middle, rare = median(turns), quantiles(turns, n=20)[-1]
+        note = f"{1e6 / middle:.0f} groups a CPU second, p95 {rare:.0f} us of {len(turns)}"
+        yield Figure(row="intake", what=f"{what}, {size}", value=middle, unit="us", note=note)
