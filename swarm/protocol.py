@@ -43,6 +43,7 @@ class Service(StrEnum):
     TRAINED = "trained"
     DRAWS = "draws"
     BATCHES = "batches"
+    ACCUSED = "accused"
     HISTORY = "history"
     RENEW = "renew"
     ENTER = "enter"
@@ -60,9 +61,8 @@ class ServiceRow(NamedTuple):
     question: str
     answer: str
     asked: str = "other"
-    """What a question's bytes are counted as (`swarm.events.Transferred`)."""
     answered: str = "other"
-    """What an answer's bytes are counted as."""
+    """What a question's and an answer's bytes are counted as (`swarm.events.Transferred`)."""
 
 
 SERVICES: Mapping[str, ServiceRow] = {
@@ -84,10 +84,9 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.TRAINED: ServiceRow(16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: of which groups"),
     Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
+    Service.ACCUSED: ServiceRow(16, REQUEST, "learners", "AccusedQuery", "frame of the Group it accuses"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
-    Service.RENEW: ServiceRow(
-        16, REQUEST, "who has the owner's key or was invited", "Membership", "Membership"
-    ),
+    Service.RENEW: ServiceRow(16, REQUEST, "the owner and who was invited", "Membership", "Membership"),
     Service.ENTER: ServiceRow(16, REQUEST, "everybody", "Membership, or nothing", "Entry"),
     Service.DIALBACK: ServiceRow(16, REQUEST, "everybody", "DialQuery", "DialAnswer: who could dial it"),
     Service.RELAY: ServiceRow(16, REQUEST, "who can be dialled", "nothing", "Reserved: a way over this peer"),
@@ -106,6 +105,7 @@ class Topic(StrEnum):
     EVENT = "event"
     CONTRIBUTION = "contribution"
     COUNTED = "counted"
+    ACCUSED = "accused"
 
 
 class TopicRow(NamedTuple):
@@ -124,6 +124,7 @@ TOPICS: Mapping[Topic, TopicRow] = {
     Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
     Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: one exists"),
     Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: which ones count"),
+    Topic.ACCUSED: TopicRow("Accusation", RELEASE_LIMIT, False, "to learners: whose group is a forgery"),
 }
 
 

@@ -23,6 +23,7 @@ from nouns import beat
 from still_host import still_host
 
 from peers.build.spec_transfer import FileRequest
+from peers.roles.accusations import Accusation, AccusedQuery
 from peers.roles.evidence import Evidence
 from peers.roles.observer import Past
 from peers.roles.rechecks import BatchManifest, BatchQuery
@@ -87,6 +88,8 @@ DECODED = {
     "DrawsCame": DrawsCame,
     "BatchQuery": BatchQuery,
     "BatchManifest": BatchManifest,
+    "Accusation": Accusation,
+    "AccusedQuery": AccusedQuery,
     "Kept": Kept,
     "Way": Way,
     "WayQuery": WayQuery,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,17 +21,19 @@ from peers.build import task_source
 from peers.build.run_folder import RunFolder
 from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
-from peers.roles.evidence import BYTES, Evidence
+from peers.roles.evidence import BYTES, Evidence, Unsigned, signed_group
 from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.config import Config
-from swarm.core.admission import malformation
 from swarm.core.auditing import Weighed
 from swarm.identity import Keyring
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
 from swarm.replays import Replayed, claims_of, rows_of, weigh
 from swarm.types import Digest, Group, Release
 from swarm.weights import Weights
+
+if TYPE_CHECKING:
+    from swarm.learn.tokenization import Tokenization
 
 
 def verify(path: Path, folder: Path | None, release: Path | None) -> int:
@@ -48,9 +51,10 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
             f"the evidence is of run {evidence.run[:12]}, {run.path} has run {run.digest[:12]}: name the"
             " right one with --folder"
         )
-    group = _group(evidence, run)
+    tokens = _tokens(run)
+    group = _group(evidence, run, tokens.vocabulary)
     weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
-    found, replayed = _replayed(run, group, weights)
+    found, replayed = _replayed(run, tokens, group, weights)
     print("\n".join(_lines(group, replayed, found)))
     holds = found.off > 0 or found.claimed > 0
     print("the evidence holds" if holds else "the evidence does not hold: this group alone shows nothing")
@@ -58,16 +62,22 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
     return DONE if holds else REFUSED
 
 
-def _group(evidence: Evidence, run: RunFolder) -> Group:
+def _tokens(run: RunFolder) -> Tokenization:
+    from peers.build import factory
+
+    return factory.load_tokenization(run.model, run.settings)
+
+
+def _group(evidence: Evidence, run: RunFolder, vocabulary: int) -> Group:
     """The group, as its sampler signed it under a release that its publisher signed. Raises Refusal."""
     frames = Frames(run.digest, Keyring.new(), None, run.keys())
     try:
-        opened, group = frames.read(evidence.frame, MAIL_LIMIT, Group)
+        _, group = signed_group(frames, evidence.frame, MAIL_LIMIT, run.settings.sampling, vocabulary)
         signed, release = frames.read(evidence.release, RELEASE_LIMIT, Release)
     except wire.WireError as error:
         raise Refusal(f"the evidence is not what anybody signed: {error}") from error
-    if opened.sender != group.sampler:
-        raise Refusal(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
+    except Unsigned as error:
+        raise Refusal(str(error)) from error
     named = (group.version, group.weights) == (release.version, release.weights)
     if signed.sender != release.publisher or not named:
         raise Refusal("the evidence's release is not the one that the group names, signed by its publisher")
@@ -92,13 +102,12 @@ def _weights(group: Group, paths: list[Path]) -> Weights:
     )
 
 
-def _replayed(run: RunFolder, group: Group, weights: Weights) -> tuple[Weighed, Replayed]:
+def _replayed(
+    run: RunFolder, tokens: Tokenization, group: Group, weights: Weights
+) -> tuple[Weighed, Replayed]:
     from peers.build import factory
 
-    config, settings = Config(run=run.settings), run.settings
-    tokens = factory.load_tokenization(run.model, settings)
-    if (why := malformation(group, settings.sampling, tokens.vocabulary)) is not None:
-        raise Refusal(f"the group is none of this run: {why}")
+    config = Config(run=run.settings)
     replay = factory.replay(run.model, config)
     if group.noise != replay.noise:
         raise CannotHere(f"nobody can replay groups whose noise is {group.noise!r}: they verify nothing")

@@ -3,8 +3,9 @@ finds.
 
     a group is admitted --drawn?--> waits here, with the weights that it names
     run   -> weights loaded, the group replayed on the work port -> swarm.core.auditing
-          -> Audited event; whose groups are forged: `unverified` from then on, and what is not trained yet is
-             dropped
+          -> Audited event; whose groups are forged: `unverified` from then on, what is not trained yet is
+             dropped, and the other learners hear of it
+    another learner accuses a sampler --peers.roles.accusations--> its group waits here, too
 
 Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
 by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
@@ -26,13 +27,15 @@ from pathlib import Path
 import msgspec
 
 from peers.errors import UserError
+from peers.roles.accusations import AccusationExchange, Accused
 from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import events
 from swarm.blocks import Damaged
 from swarm.core import auditing
-from swarm.core.auditing import Audits, Consequence, Tolerance
+from swarm.core.accusations import Opinion, opinion_of, speaks_alone
+from swarm.core.auditing import COUNT, LEAST, Audits, Consequence, Finding, Tolerance, Weighed
 from swarm.durable import Torn
 from swarm.learn.microbatch import ran_out
 from swarm.protocol import Kind
@@ -48,13 +51,14 @@ MakeReplay = Callable[[], Replay]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A group that is to be replayed."""
+    """A group that is to be replayed: I drew it, or another learner accuses its sampler."""
 
     group: Group
     frame: bytes
     """As its sampler signed it."""
     prompt: str
     weights: Weights
+    accused: Accused | None = None
 
 
 class Auditor:
@@ -72,7 +76,10 @@ class Auditor:
         """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
         self._held: OrderedDict[Digest, Weights] = OrderedDict()
         """The newest versions, of which a learner itself keeps two."""
+        self._unwritten = False
+        """Somebody is set aside for another time than the file says."""
         self._news = asyncio.Event()
+        self._accusations = AccusationExchange(host, inbox, self)
         if self._works():
             inbox.audit, inbox.aside = self.draw, self.aside
             self._look()
@@ -118,10 +125,32 @@ class Auditor:
 
     def _wait(self, group: Group, frame: bytes) -> None:
         prompt = self._inbox.task_and_rewards(group).task.prompt
-        self._waiting.append(Drawn(group, frame, prompt, self._held[group.weights]))
+        self._append(Drawn(group, frame, prompt, self._held[group.weights]))
+
+    def _append(self, drawn: Drawn) -> None:
+        self._waiting.append(drawn)
         if len(self._waiting) > WAITING:
-            self._waiting.popleft()
+            self._undecided(self._waiting.popleft())
         self._news.set()
+
+    def holds(self, version: int, weights: Digest) -> bool:
+        """As peers.roles.accusations.Replays."""
+        return self._make is not None and self._hold(version, weights)
+
+    def enqueue(self, accused: Accused) -> None:
+        group = accused.group
+        if (weights := self._held.get(group.weights)) is not None:
+            self._append(Drawn(group, accused.frame, accused.prompt, weights, accused))
+        else:
+            self._accusations.judged(accused, Opinion.UNDECIDED)
+
+    def second(self, sampler: PeerId, strikes: int, by: PeerId) -> None:
+        if (aside := self.audits.second(sampler, strikes, self.host.now())) is not None:
+            self._tell(
+                "", sampler, Finding.FORGED, None, aside._replace(why=f"{aside.why}; {by} found it, too")
+            )
+            self._unwritten = True
+            self._news.set()
 
     def _hold(self, version: int, weights: Digest) -> bool:
         """Keep a version's bytes, where they are here, for as long as they are among the newest ones. False
@@ -136,8 +165,16 @@ class Auditor:
 
     async def run(self) -> None:
         """Replay what waits, until cancelled."""
+        if self._works():
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._accusations.run())
+                tasks.create_task(self._replay_forever())
+
+    async def _replay_forever(self) -> None:
         while True:
             await self._news.wait()
+            if self._unwritten:
+                await self._write_aside()
             while self._waiting and (replay := await self._ready()) is not None:
                 spent = await self._audit(self._next(), replay)
                 await self.host.ports.clock.sleep(spent * (1 / self.host.config.peer.audit.share - 1))
@@ -176,6 +213,7 @@ class Auditor:
             found = await host.ports.work.run(Kind.AUDIT, replayed)
         except (Damaged, ValueError):
             self._loaded = None  # the bytes are gone, or of no policy here: that blames nobody
+            self._undecided(drawn)
             return host.now() - began
         except (RuntimeError, MemoryError) as error:
             if not ran_out(error):
@@ -183,7 +221,9 @@ class Auditor:
             self._give_up(str(error))
             return 0.0
         spent = host.now() - began
-        if found is not None and (aside := self._judge(drawn.group, found, replay.allowed)) is not None:
+        if found is None:
+            self._undecided(drawn)
+        elif (aside := self._judge(drawn, found, replay.allowed)) is not None:
             await self._keep(drawn, aside)
         return spent
 
@@ -197,27 +237,73 @@ class Auditor:
             self._loaded = group.weights
         return replay.replay(drawn.prompt, rows_of(group), group.seed)
 
-    def _judge(self, group: Group, replayed: Replayed, allowed: Tolerance) -> Consequence | None:
-        host, sampler = self.host, group.sampler
-        found = weigh(replayed, claims_of(group), allowed)
-        finding, aside = self.audits.take(sampler, found, host.now())
-        host.emit(
+    def _judge(self, drawn: Drawn, replayed: Replayed, allowed: Tolerance) -> Consequence | None:
+        group, claims = drawn.group, claims_of(drawn.group)
+        found = weigh(replayed, claims, allowed)
+        if drawn.accused is None:
+            finding, aside = self.audits.take(group.sampler, found, self.host.now(), self._alone())
+            accuses = aside is not None and speaks_alone(found)
+        else:
+            opinion = opinion_of(found, weigh(replayed, claims, LEAST))
+            finding, aside = self._judge_accused(drawn.accused, found, opinion)
+            accuses = opinion is Opinion.AGREED
+        self._tell(group.id, group.sampler, finding, found, aside)
+        if aside is not None:
+            self._drop(group.sampler)
+        if accuses:
+            self._accusations.accuse(group, drawn.frame, self.audits.strikes(group.sampler))
+        return aside
+
+    def _judge_accused(
+        self, accused: Accused, found: Weighed, opinion: Opinion
+    ) -> tuple[Finding, Consequence | None]:
+        host, group, aside = self.host, accused.group, None
+        self._accusations.judged(accused, opinion)
+        if opinion is Opinion.DISAGREED:
+            return Finding.HONEST, None
+        if opinion is Opinion.UNDECIDED:
+            if found.off:
+                self.audits.doubt(group.sampler)
+            return Finding.UNLIKELY if found.off else Finding.UNDECIDED, None
+        if (release := host.releases.named(group.version, group.weights)) is not None:
+            released = host.releases.released_here(release)
+            aside = self.audits.accused(group.sampler, found, released, host.now())
+        if aside is not None:
+            aside = aside._replace(why=f"{aside.why}; {accused.accuser} found it first")
+        return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, aside
+
+    def _alone(self) -> bool:
+        """Whether the run has no other learner."""
+        return not {*self.host.roster.learners()} - {self.host.ports.me}
+
+    def _undecided(self, drawn: Drawn) -> None:
+        """A group is not replayed: that blames nobody."""
+        if drawn.accused is not None:
+            self._accusations.judged(drawn.accused, Opinion.UNDECIDED)
+
+    def _tell(
+        self, group: str, sampler: PeerId, finding: Finding, found: Weighed | None, aside: Consequence | None
+    ) -> None:
+        self.host.emit(
             events.Audited,
-            group=group.id,
+            group=group,
             sampler=sampler,
             finding=finding,
-            tokens=found.tokens,
-            off=found.off,
-            largest=round(found.largest, 4),
+            tokens=found.tokens if found else 0,
+            off=found.off if found else 0,
+            largest=round(found.largest, 4) if found else 0.0,
             until=aside.until if aside is not None else 0.0,
             strikes=aside.strikes if aside is not None else 0,
             why=aside.why if aside is not None else "",
         )
-        if aside is not None:
-            gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
-            self._inbox.drop(gone, Verdict.UNVERIFIED)
-            self._waiting = deque(each for each in self._waiting if each.group.sampler != sampler)
-        return aside
+
+    def _drop(self, sampler: PeerId) -> None:
+        """Nothing of a sampler that waits is trained, or replayed unless somebody accuses it."""
+        gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
+        self._inbox.drop(gone, Verdict.UNVERIFIED)
+        self._waiting = deque(
+            each for each in self._waiting if each.accused is not None or each.group.sampler != sampler
+        )
 
     async def _keep(self, drawn: Drawn, aside: Consequence) -> None:
         """Write evidence that others can replay."""
@@ -235,14 +321,23 @@ class Auditor:
         )
         try:
             await host.ports.work.run(Kind.SAVE, keep, self._folder, group.id, said, drawn.weights)
-            await host.ports.work.run(Kind.SAVE, keep_aside, self._folder, self.audits.all_aside())
-            self._read = (self._folder / ASIDE).stat().st_mtime_ns
         except (OSError, Damaged) as error:
             host.disk.tell("evidence", str(error))
             return
+        await self._write_aside()
         path = self._folder / f"{group.id}{SUFFIX}"
         text = f"evidence against {group.sampler} is kept: `swarm verify {path}` replays it"
         host.emit(events.Noted, level="info", text=text)
+
+    async def _write_aside(self) -> None:
+        self._unwritten = False
+        if self._folder is None:
+            return
+        try:
+            await self.host.ports.work.run(Kind.SAVE, keep_aside, self._folder, self.audits.all_aside())
+            self._read = (self._folder / ASIDE).stat().st_mtime_ns
+        except OSError as error:
+            self.host.disk.tell("evidence", str(error))
 
     def make_room(self) -> None:
         """A gradient does not fit into memory: give back what the second policy takes."""
@@ -252,7 +347,8 @@ class Auditor:
     def _give_up(self, why: str) -> None:
         """Replay nothing any more."""
         self._make = self._replay = self._loaded = None
-        self._waiting.clear()
+        while self._waiting:
+            self._undecided(self._waiting.popleft())
         self._held.clear()
         text = f"groups are not audited here any more: {why}; set peer.audit.share = 0, or free memory"
         self.host.emit(events.Noted, level="warning", text=text)

@@ -17,11 +17,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from peers.runtime.frames import Frames
 from swarm import wire
+from swarm.config import Sampling
+from swarm.core.admission import malformation
 from swarm.core.auditing import Consequence
 from swarm.durable import make_folder, read_checked, write_checked, write_durably
-from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
-from swarm.types import Digest, Finite, PeerId, Struct, Text
+from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
+from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
 from swarm.weights import Weights
 
 FOLDER, SUFFIX, BYTES, ASIDE = "evidence", ".evidence", ".safetensors", "aside"
@@ -39,6 +42,23 @@ class Evidence(Struct, tag="evidence"):
     auditor: PeerId
     at: Finite
     why: Text
+
+
+class Unsigned(Exception):
+    """A group that is shown is not what its sampler signed, or none of this run."""
+
+
+def signed_group(
+    frames: Frames, frame: bytes, limit: Limit, sampling: Sampling, vocabulary: int
+) -> tuple[wire.Opened, Group]:
+    """A group that somebody else shows, as its sampler signed it for this run. Raises WireError and
+    Unsigned."""
+    opened, group = frames.read(frame, limit, Group)
+    if opened.sender != group.sampler:
+        raise Unsigned(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
+    if (problem := malformation(group, sampling, vocabulary)) is not None:
+        raise Unsigned(f"the group is none of this run: {problem}")
+    return opened, group
 
 
 def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None:

@@ -24,11 +24,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from peers.roles.evidence import Unsigned, signed_group
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import digest_of
-from swarm.core.admission import malformation
 from swarm.core.batcher import Waiting
 from swarm.core.recomputed import Rechecks
 from swarm.core.trained import mark, marks_of
@@ -161,7 +161,7 @@ class BatchRechecks:
             groups = await self._groups(peer, weights, outcome.marks.get(peer, b""))
             agreement = await self._agreement(peer, groups, sketches)
             why = self._rechecks.found(peer, *agreement, host.now())
-        except (NetError, Unshown, wire.WireError) as error:
+        except (NetError, Unshown, Unsigned, wire.WireError) as error:
             why = self._rechecks.showed_nothing(peer, str(error), host.now())
         except (RewardError, OutOfMemory):
             pass  # that is this peer's own fault, and is told elsewhere
@@ -172,7 +172,7 @@ class BatchRechecks:
 
     async def _groups(self, peer: PeerId, weights: Digest, marks: bytes) -> list[Group]:
         """What a member's gradient is of, by its signed manifest and its samplers' frames. Raises Unshown,
-        WireError, NetError."""
+        Unsigned, WireError, NetError."""
         version = self._learner.version
         asked = BatchQuery(version=version, weights=weights)
         opened, said = self._host.read(await self._ask(peer, asked), MAIL_LIMIT, BatchManifest)
@@ -193,17 +193,13 @@ class BatchRechecks:
         return await self._host.ports.mail.send(peer, Service.BATCHES, wire.encode(query), ASKED)
 
     def _read(self, frame: bytes, digest: Digest) -> Group:
-        """A group as its sampler signed it. Raises Unshown and WireError."""
+        """A group as its sampler signed it. Raises Unshown, Unsigned and WireError."""
         if digest_of(frame) != digest:
             raise Unshown("a group is not the one that its manifest names")
-        opened, group = self._host.read(frame, self._limit, Group)
-        problem = self._host.distrust(opened, Role.SAMPLER)
-        if problem is None and opened.sender != group.sampler:
-            problem = f"signed by {opened.sender}"
-        vocabulary = self._inbox.decoder.vocabulary
-        problem = problem or malformation(group, self._host.config.run.sampling, vocabulary)
-        if problem is not None:
-            raise Unshown(f"group {group.id} is none of this run: {problem}")
+        host, vocabulary = self._host, self._inbox.decoder.vocabulary
+        opened, group = signed_group(host.frames, frame, self._limit, host.config.run.sampling, vocabulary)
+        if (problem := host.distrust(opened, Role.SAMPLER)) is not None:
+            raise Unsigned(f"the sampler of group {group.id} may not sample: {problem}")
         return group
 
     async def _agreement(

@@ -13,7 +13,9 @@ the sampler is set aside for an hour, which is no strike. Groups that decide not
 
 Rates follow a simulation of samplers that are honest until they are trusted: with SURE = 20 the share of what
 such a sampler poisons is at most 2.2 %; with the rule of BOINC, 10 and then one in the number of those that
-were verified, it is 49 % (docs/trust.md). Not handled here: replays, evidence, who else is told.
+were verified, it is 49 % (docs/trust.md). Where the run has other learners a third strike is for good once a
+second one found the same (swarm.core.accusations); until then it is for a day. Not handled here: replays,
+evidence.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ HARD, MEAN = 3.0, 0.02
 
 SET_ASIDE = (3600.0, 86_400.0)
 """Seconds that follow the first and the second forgery; the third is for good."""
+
+FINAL = len(SET_ASIDE) + 1
+"""The strike that is for good."""
 
 FOREVER = 1e12
 """Unix seconds: after all runs, and a number that every encoding has."""
@@ -87,6 +92,10 @@ def tolerance(largest: float, mean: float, claimed: float) -> Tolerance:
     return Tolerance(
         min(max(0.5, 5 * largest), HARD), min(max(1e-3, 4 * mean), MEAN), min(max(0.1, 4 * claimed), HARD)
     )
+
+
+LEAST = tolerance(0.0, 0.0, 0.0)
+"""What every learner allows."""
 
 
 class Weighed(NamedTuple):
@@ -142,12 +151,14 @@ class Audits:
         """Whether this group is replayed. `rng` is the auditor's own: nobody else knows what it draws."""
         return rng.random() < self.rate(sampler)
 
-    def take(self, sampler: PeerId, group: Weighed, now: float) -> tuple[Finding, Consequence | None]:
-        """Take the replay of one group, with what follows from it."""
+    def take(
+        self, sampler: PeerId, group: Weighed, now: float, alone: bool = True
+    ) -> tuple[Finding, Consequence | None]:
+        """Take the replay of one group, with what follows from it. `alone`: the run has no other learner."""
         record = self._record(sampler)
         if group.off >= COUNT or (group.off and record.unlucky):
             # groups that came before their sampler was set aside are no further strike
-            struck = None if self.aside(sampler, now) else self._strike(record, _forgery(group), now)
+            struck = None if self.aside(sampler, now) else self._strike(record, _forgery(group), now, alone)
             return Finding.FORGED, struck
         if group.off:
             record.verified, record.unlucky = 0, True
@@ -164,6 +175,37 @@ class Audits:
         record.verified += 1
         record.unlucky = record.unlucky and record.verified < SURE
         return Finding.HONEST, None
+
+    def accused(self, sampler: PeerId, group: Weighed, released: float, now: float) -> Consequence | None:
+        """Another learner's accusation holds by this learner's own replay of a group of a version that was
+        released at `released`. None: the sampler was set aside for what it did then."""
+        record = self._record(sampler)
+        if record.aside is not None and released < record.aside.until:
+            return None
+        if group.off >= COUNT:
+            return self._strike(record, _forgery(group), now, alone=True)  # that makes two of us
+        record.verified, record.drift = 0, 0.0
+        record.aside = Consequence(now + SET_ASIDE[0], record.strikes, _drift(group, 0.0))
+        return record.aside
+
+    def second(self, sampler: PeerId, strikes: int, now: float) -> Consequence | None:
+        """Another learner found the sampler's `strikes`th forgery too. What follows, if anything does."""
+        record, aside = self._samplers.get(sampler), self.aside(sampler, now)
+        if record is None or aside is None or strikes < FINAL or strikes != record.strikes:
+            return None
+        if aside.until >= FOREVER:
+            return None
+        record.aside = aside._replace(until=FOREVER)
+        return record.aside
+
+    def doubt(self, sampler: PeerId) -> None:
+        """Replay the sampler's groups as a newcomer's."""
+        if (record := self._samplers.get(sampler)) is not None:
+            record.verified = 0
+
+    def strikes(self, sampler: PeerId) -> int:
+        record = self._samplers.get(sampler)
+        return record.strikes if record is not None else 0
 
     def aside(self, sampler: PeerId, now: float) -> Consequence | None:
         """Why the sampler is set aside now, or None."""
@@ -183,10 +225,11 @@ class Audits:
         for peer, each in aside.items():
             self._samplers[peer] = Audited(strikes=each.strikes, aside=each)
 
-    def _strike(self, record: Audited, why: str, now: float) -> Consequence:
+    def _strike(self, record: Audited, why: str, now: float, alone: bool) -> Consequence:
         record.verified, record.unlucky, record.drift = 0, False, 0.0
         record.strikes += 1
-        until = now + SET_ASIDE[record.strikes - 1] if record.strikes <= len(SET_ASIDE) else FOREVER
+        final = record.strikes >= FINAL
+        until = FOREVER if final and alone else now + SET_ASIDE[min(record.strikes, len(SET_ASIDE)) - 1]
         record.aside = Consequence(until, record.strikes, why)
         return record.aside
 

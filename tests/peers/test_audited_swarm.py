@@ -127,23 +127,24 @@ def played(
     cheats: Sequence[Callable[[], ToyEngine]],
     *faults: Fault,
     disks: Path | None = None,
-    replay: Callable[[], TableReplay] | None = None,
+    learners: Sequence[Callable[[], TableReplay] | None] = (None,),
     **audit: Any,
 ) -> list[Event]:
-    """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not."""
+    """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`: what each replays
+    with, None as it should be."""
     told: list[Event] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**{"invited": True} | audit))
         peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
         parts, number = sim.policy_parts(peer.config), int(peer.name.rpartition("-")[2])
-        if replay is not None:
+        if peer.name.startswith("learner") and (replay := learners[number]) is not None:
             parts = parts._replace(replay=replay)
         if peer.name.startswith("sampler") and number < len(cheats):
             parts = parts._replace(engine=cheats[number])
         return sim.run_peer(peer, parts)
 
-    swarm = scenario(minutes, (1, HONEST + len(cheats)), *faults)
+    swarm = scenario(minutes, (len(learners), HONEST + len(cheats)), *faults)
     World(swarm, spawn, sinks=[told.append], disks=disks).run()
     return told
 
@@ -227,7 +228,7 @@ def no_policy() -> TableReplay:
 
 @pytest.mark.parametrize("replay", [no_policy, lambda: NoRoom(from_bytes)])
 def test_a_learner_that_cannot_replay_says_so_once_and_trains_on(replay: Callable[[], TableReplay]) -> None:
-    told = played(0.2, CHEATS[:1], replay=replay)
+    told = played(0.2, CHEATS[:1], learners=[replay])
     notes = [event for event in of(told, Noted) if "not audited here any more" in event.text]
     assert len(notes) == 1 and "memory" in notes[0].text
     assert not of(told, Audited) and of(told, Trained)

@@ -1,0 +1,141 @@
+"""Accusations of other learners: what a replay makes of them, and how many are looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.core.accusations import IGNORED, PER_HOUR, WRONG, Accusations, Opinion, opinion_of
+from swarm.core.auditing import DECIDING, FOREVER, SET_ASIDE, Audits, Weighed
+from swarm.types import Digest, PeerId
+
+ADA, BOB, SAMPLER = PeerId("ada"), PeerId("bob"), PeerId("sampler")
+HONEST = Weighed(tokens=64, deciding=60, off=0, largest=0.01, drift=-0.06, claimed=0.0)
+FORGED = HONEST._replace(off=2, largest=3.0)
+OTHER_CLAIMS = HONEST._replace(claimed=0.2)
+HOUR, DAY = SET_ASIDE
+
+
+def group(number: int) -> Digest:
+    return Digest(f"{number:064x}")
+
+
+@pytest.mark.parametrize(
+    ("found", "strict", "opinion"),
+    [
+        (FORGED, FORGED, Opinion.AGREED),
+        (OTHER_CLAIMS, OTHER_CLAIMS, Opinion.AGREED),
+        (HONEST, HONEST, Opinion.DISAGREED),
+        (HONEST._replace(off=1), HONEST._replace(off=1), Opinion.UNDECIDED),
+        (HONEST, FORGED, Opinion.UNDECIDED),
+        (HONEST, OTHER_CLAIMS, Opinion.UNDECIDED),
+        (HONEST._replace(deciding=DECIDING - 1), HONEST, Opinion.UNDECIDED),
+    ],
+)
+def test_an_accuser_is_wrong_only_where_no_hardware_would_find_it_right(
+    found: Weighed, strict: Weighed, opinion: Opinion
+) -> None:
+    assert opinion_of(found, strict) is opinion
+
+
+def test_a_group_is_one_case_whoever_accuses_its_sampler_and_however_often() -> None:
+    all_cases = Accusations()
+    case = all_cases.heard(ADA, group(1), 0.0)
+    assert case is not None and case.opinion is None and case.accusers == {ADA}
+    assert all_cases.heard(ADA, group(1), 1.0) is None
+    assert all_cases.heard(BOB, group(1), 1.0) is case and case.accusers == {ADA, BOB}
+    assert all_cases.judged(group(1), Opinion.DISAGREED) is case
+
+
+def test_a_group_that_could_not_be_had_is_a_case_again() -> None:
+    all_cases = Accusations()
+    all_cases.heard(ADA, group(1), 0.0)
+    all_cases.forget(group(1))
+    assert (
+        all_cases.heard(ADA, group(1), 1.0) is not None and all_cases.judged(group(2), Opinion.AGREED) is None
+    )
+
+
+def test_of_one_accuser_so_many_cases_are_looked_at_in_an_hour_and_the_others_are_heard() -> None:
+    all_cases = Accusations()
+    looked = [all_cases.heard(ADA, group(number), number) for number in range(2 * PER_HOUR)]
+    assert [*map(bool, looked)] == [True] * PER_HOUR + [False] * PER_HOUR
+    assert all_cases.heard(BOB, group(1000), 60.0) is not None
+    assert all_cases.heard(ADA, group(1001), 3600.0) is not None
+
+
+def test_who_is_wrong_again_and_again_is_not_heard_for_a_while() -> None:
+    all_cases = Accusations()
+    assert [all_cases.false(ADA, number) for number in range(WRONG)] == [False] * (WRONG - 1) + [True]
+    assert all_cases.heard(ADA, group(1), IGNORED) is None and all_cases.heard(BOB, group(2), 3.0) is not None
+    assert all_cases.heard(ADA, group(1), WRONG + IGNORED) is not None
+
+
+def test_false_accusations_of_many_days_silence_nobody() -> None:
+    all_cases = Accusations()
+    assert not any(all_cases.false(ADA, number * DAY) for number in range(2 * WRONG))
+
+
+# --- strikes that travel ------------------------------------------------------------------------------------
+
+
+def test_whoever_agrees_sets_aside_for_as_long_as_who_accused() -> None:
+    one, other = Audits(), Audits()
+    for now, seconds in ((0.0, HOUR), (HOUR, DAY)):
+        _, aside = one.take(SAMPLER, FORGED, now, alone=False)
+        seconded = other.accused(SAMPLER, FORGED, released=now, now=now)
+        assert aside is not None and seconded == aside and aside.until == now + seconds
+
+
+def test_what_a_sampler_did_before_it_was_set_aside_is_no_further_strike() -> None:
+    audits = Audits()
+    audits.take(SAMPLER, FORGED, 10.0)
+    assert audits.accused(SAMPLER, FORGED, released=9.0, now=20.0) is None
+    assert audits.accused(SAMPLER, FORGED, released=9.0, now=20.0 + HOUR) is None
+    assert audits.strikes(SAMPLER) == 1 and audits.aside(SAMPLER, 20.0 + HOUR) is None
+
+
+def test_false_claims_by_another_s_word_are_an_hour_and_no_strike() -> None:
+    audits = Audits()
+    aside = audits.accused(SAMPLER, OTHER_CLAIMS, released=0.0, now=1.0)
+    assert aside is not None and aside.until == 1.0 + HOUR and aside.strikes == 0
+
+
+def struck(times: int, alone: bool) -> tuple[Audits, float]:
+    audits, now = Audits(), 0.0
+    for _ in range(times):
+        audits.take(SAMPLER, FORGED, now, alone=alone)
+        now += DAY
+    return audits, now - DAY
+
+
+def test_the_third_strike_is_for_good_once_a_second_learner_agrees_and_at_once_where_there_is_none() -> None:
+    alone, now = struck(3, alone=True)
+    assert alone.aside(SAMPLER, now) == (FOREVER, 3, alone.all_aside()[SAMPLER].why)
+    audits, now = struck(3, alone=False)
+    first = audits.aside(SAMPLER, now)
+    assert first is not None and (first.until, first.strikes) == (now + DAY, 3)
+    assert audits.second(SAMPLER, 2, now) is None  # it agrees with an earlier strike
+    seconded = audits.second(SAMPLER, 3, now)
+    assert seconded is not None and seconded.until == FOREVER == audits.all_aside()[SAMPLER].until
+    assert audits.second(SAMPLER, 3, now) is None
+
+
+def test_a_second_learner_s_word_adds_nothing_to_fewer_strikes() -> None:
+    audits, now = struck(2, alone=False)
+    assert audits.second(SAMPLER, 2, now) is None and audits.second(BOB, 3, now) is None
+
+
+def test_who_agrees_with_a_third_strike_is_the_second_one() -> None:
+    audits, now = struck(2, alone=False)
+    aside = audits.accused(SAMPLER, FORGED, released=now + DAY, now=now + DAY)
+    assert aside is not None and aside.until == FOREVER
+
+
+def test_one_token_that_is_off_makes_a_newcomer_of_its_sampler() -> None:
+    audits = Audits()
+    for _ in range(40):
+        audits.take(SAMPLER, HONEST, 0.0)
+    assert audits.rate(SAMPLER) < 1
+    audits.doubt(SAMPLER)
+    audits.doubt(BOB)
+    assert audits.rate(SAMPLER) == audits.rate(BOB) == 1

@@ -1,0 +1,82 @@
+"""Learners that accuse: the others replay what they are shown, and act by that alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from test_audited_swarm import HONEST, OtherText, of, played
+
+from peers.roles.evidence import ASIDE, read_aside
+from swarm.core.accusations import WRONG
+from swarm.events import Audited, Event, Judged, Rejected
+from swarm.learn.weights import from_bytes
+from swarm.protocol import Service
+from swarm.replays import Replayed
+from swarm.sample.toy import TableReplay
+from swarm.sim.scenario import Fault
+from swarm.types import Verdict
+
+CHEAT, LIAR = "sampler-0", "learner-2"
+
+
+class Slander(TableReplay):
+    """Finds every token far off."""
+
+    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
+        true = super().replay(prompt, rows, seed)
+        return Replayed(true.margins + np.float32(9.0), true.logprobs)
+
+
+class Accused(NamedTuple):
+    told: list[Event]
+    disks: Path
+
+
+@pytest.fixture(scope="module")
+def accused(tmp_path_factory: pytest.TempPathFactory) -> Accused:
+    """A cheat whose groups reach learner-0 alone, and a learner that accuses everybody."""
+    disks = tmp_path_factory.mktemp("disks")
+    apart = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR)))
+    learners = (None, None, lambda: Slander(from_bytes))
+    return Accused(played(0.25, [OtherText], apart, learners=learners, disks=disks, share=1.0), disks)
+
+
+def aside(told: list[Event], learner: str) -> set[str]:
+    return {event.sampler for event in of(told, Audited) if event.peer == learner and event.until > 0}
+
+
+def test_a_learner_sets_aside_whom_another_one_found_though_no_group_of_it_came_here(
+    accused: Accused,
+) -> None:
+    told = accused.told
+    assert CHEAT not in {event.sampler for event in of(told, Judged) if event.peer == "learner-1"}
+    first, second = (
+        next(event for event in of(told, Audited) if event.peer == learner and event.until > 0)
+        for learner in ("learner-0", "learner-1")
+    )
+    assert (first.sampler, second.sampler, second.group) == (CHEAT, CHEAT, first.group)
+    assert second.until - second.at == first.until - first.at and 0 < second.at - first.at < 5
+    assert second.why.endswith("; learner-0 found it first")
+
+
+def test_who_was_set_aside_by_another_s_word_stays_so_on_the_disk_with_evidence(accused: Accused) -> None:
+    (file,) = (path for path in accused.disks.rglob(ASIDE) if "learner-1" in str(path))
+    assert set(read_aside(file.parent)) == {CHEAT} and len([*file.parent.glob("*.evidence")]) == 1
+
+
+def test_a_learner_that_lies_is_named_and_sets_nobody_aside_but_for_itself(accused: Accused) -> None:
+    told = accused.told
+    assert len(aside(told, LIAR)) == HONEST + 1
+    assert aside(told, "learner-0") == aside(told, "learner-1") == {CHEAT}
+    named = [event for event in of(told, Rejected) if event.kind == Service.ACCUSED]
+    assert {event.sender for event in named} == {LIAR}
+    for learner in ("learner-0", "learner-1"):
+        reasons = [event.reason for event in named if event.peer == learner]
+        assert len(reasons) == WRONG and "honest by a replay here" in reasons[0]
+        assert "looked at for a while" in reasons[-1] and "looked at for a while" not in reasons[-2]
+    honest = [event for event in of(told, Judged) if event.peer != LIAR and event.sampler != CHEAT]
+    assert Verdict.UNVERIFIED not in {event.verdict for event in honest}
