@@ -113,8 +113,8 @@ class AccusationExchange:
         `strikes`th."""
         digest = digest_of(frame)
         self._cases.mine(digest, strikes)
+        self._frames_bytes += len(frame) - len(self._frames.get(digest, b""))
         self._frames[digest] = frame
-        self._frames_bytes += len(frame)
         while self._frames_bytes > FRAMES_BYTES:
             self._frames_bytes -= len(self._frames.popitem(last=False)[1])
         said = Accusation(sampler=group.sampler, group=digest, version=group.version, weights=group.weights)

@@ -135,7 +135,8 @@ class Auditor:
 
     def holds(self, version: int, weights: Digest) -> bool:
         """As peers.roles.accusations.Replays."""
-        return self._make is not None and self._hold(version, weights)
+        known = self._make is not None and self.host.releases.known(version, weights)
+        return bool(known) and self._hold(version, weights)
 
     def enqueue(self, accused: Accused) -> None:
         group = accused.group
@@ -218,6 +219,7 @@ class Auditor:
         except (RuntimeError, MemoryError) as error:
             if not ran_out(error):
                 raise
+            self._undecided(drawn)
             self._give_up(str(error))
             return 0.0
         spent = host.now() - began

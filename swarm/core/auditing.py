@@ -54,6 +54,10 @@ SET_ASIDE = (3600.0, 86_400.0)
 FINAL = len(SET_ASIDE) + 1
 """The strike that is for good."""
 
+APART = 60.0
+"""Seconds by which learners that found the same let a sampler back one after another: who cheats the first
+again is struck by the second, too."""
+
 FOREVER = 1e12
 """Unix seconds: after all runs, and a number that every encoding has."""
 
@@ -134,6 +138,8 @@ class Audited:
     drift: float = 0.0
     strikes: int = 0
     aside: Consequence | None = None
+    since: float = 0.0
+    """When it was set aside last, by this life of the auditor."""
 
 
 class Audits:
@@ -166,10 +172,8 @@ class Audits:
         record.drift = max(0.0, record.drift + group.drift)
         if record.drift > DRIFT_LIMIT or group.claimed > 0:
             why, record.verified, record.drift = _drift(group, record.drift), 0, 0.0
-            if self.aside(sampler, now):
-                return Finding.DRIFTED, None
-            record.aside = Consequence(now + SET_ASIDE[0], record.strikes, why)
-            return Finding.DRIFTED, record.aside
+            found = None if self.aside(sampler, now) else self._drifted(record, why, now)
+            return Finding.DRIFTED, found
         if group.deciding < DECIDING:
             return Finding.UNDECIDED, None
         record.verified += 1
@@ -178,15 +182,13 @@ class Audits:
 
     def accused(self, sampler: PeerId, group: Weighed, released: float, now: float) -> Consequence | None:
         """Another learner's accusation holds by this learner's own replay of a group of a version that was
-        released at `released`. None: the sampler was set aside for what it did then."""
+        released at `released`. None: the sampler is set aside, or was for what it did then."""
         record = self._record(sampler)
-        if record.aside is not None and released < record.aside.until:
+        if record.aside is not None and (released < record.since or now < record.aside.until - APART):
             return None
         if group.off >= COUNT:
             return self._strike(record, _forgery(group), now, alone=True)  # that makes two of us
-        record.verified, record.drift = 0, 0.0
-        record.aside = Consequence(now + SET_ASIDE[0], record.strikes, _drift(group, 0.0))
-        return record.aside
+        return self._drifted(record, _drift(group, 0.0), now)
 
     def second(self, sampler: PeerId, strikes: int, now: float) -> Consequence | None:
         """Another learner found the sampler's `strikes`th forgery too. What follows, if anything does."""
@@ -226,11 +228,16 @@ class Audits:
             self._samplers[peer] = Audited(strikes=each.strikes, aside=each)
 
     def _strike(self, record: Audited, why: str, now: float, alone: bool) -> Consequence:
-        record.verified, record.unlucky, record.drift = 0, False, 0.0
+        record.verified, record.unlucky, record.drift, record.since = 0, False, 0.0, now
         record.strikes += 1
         final = record.strikes >= FINAL
         until = FOREVER if final and alone else now + SET_ASIDE[min(record.strikes, len(SET_ASIDE)) - 1]
         record.aside = Consequence(until, record.strikes, why)
+        return record.aside
+
+    def _drifted(self, record: Audited, why: str, now: float) -> Consequence:
+        record.verified, record.drift, record.since = 0, 0.0, now
+        record.aside = Consequence(now + SET_ASIDE[0], record.strikes, why)
         return record.aside
 
     def _record(self, sampler: PeerId) -> Audited:

@@ -91,7 +91,15 @@ def test_what_a_sampler_did_before_it_was_set_aside_is_no_further_strike() -> No
     audits.take(SAMPLER, FORGED, 10.0)
     assert audits.accused(SAMPLER, FORGED, released=9.0, now=20.0) is None
     assert audits.accused(SAMPLER, FORGED, released=9.0, now=20.0 + HOUR) is None
+    assert audits.accused(SAMPLER, FORGED, released=11.0, now=20.0) is None  # it is set aside
     assert audits.strikes(SAMPLER) == 1 and audits.aside(SAMPLER, 20.0 + HOUR) is None
+
+
+def test_who_cheats_the_learner_that_lets_it_back_first_is_struck_by_the_second_too() -> None:
+    audits = Audits()
+    audits.take(SAMPLER, FORGED, 10.0)
+    aside = audits.accused(SAMPLER, FORGED, released=HOUR, now=5.0 + HOUR)
+    assert aside is not None and (aside.strikes, aside.until) == (2, 5.0 + HOUR + DAY)
 
 
 def test_false_claims_by_another_s_word_are_an_hour_and_no_strike() -> None:

@@ -11,7 +11,9 @@ import pytest
 from test_audited_swarm import HONEST, OtherText, of, played
 
 from peers.roles.evidence import ASIDE, read_aside
+from swarm.core import auditing
 from swarm.core.accusations import WRONG
+from swarm.core.auditing import FOREVER
 from swarm.events import Audited, Event, Judged, Rejected
 from swarm.learn.weights import from_bytes
 from swarm.protocol import Service
@@ -21,6 +23,7 @@ from swarm.sim.scenario import Fault
 from swarm.types import Verdict
 
 CHEAT, LIAR = "sampler-0", "learner-2"
+APART = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR)))
 
 
 class Slander(TableReplay):
@@ -40,9 +43,27 @@ class Accused(NamedTuple):
 def accused(tmp_path_factory: pytest.TempPathFactory) -> Accused:
     """A cheat whose groups reach learner-0 alone, and a learner that accuses everybody."""
     disks = tmp_path_factory.mktemp("disks")
-    apart = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR)))
     learners = (None, None, lambda: Slander(from_bytes))
-    return Accused(played(0.25, [OtherText], apart, learners=learners, disks=disks, share=1.0), disks)
+    return Accused(played(0.25, [OtherText], APART, learners=learners, disks=disks, share=1.0), disks)
+
+
+def test_the_third_time_is_for_good_when_a_second_learner_found_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auditing, "SET_ASIDE", (3.0, 5.0))
+    told = played(0.4, [OtherText], APART, learners=(None, None), share=1.0)
+    first, second = (
+        [event for event in of(told, Audited) if event.peer == learner and event.until > 0]
+        for learner in ("learner-0", "learner-1")
+    )
+    assert [event.strikes for event in first] == [1, 2, 3, 3] and [event.strikes for event in second] == [
+        1,
+        2,
+        3,
+    ]
+    assert first[2].until == first[2].at + 5.0 and first[3].until == second[2].until == FOREVER
+    assert first[3].why.endswith("; learner-1 found it, too")
+    assert first[2].at < second[2].at < first[3].at < first[2].at + 5.0
 
 
 def aside(told: list[Event], learner: str) -> set[str]:
