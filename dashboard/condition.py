@@ -1,6 +1,7 @@
 """The swarm's condition in one line: the first thing that the page and the terminal say.
 
-    State + problems -> the worst problem, or what is waited for, or that all is well
+    State + problems -> the worst problem, or what is waited for, or that all is well and how many samplers
+                        the learners can use
 
 A window that never heard anybody says so, and does not say that all was well before; a run in which nothing
 was trained yet waits for whoever trains. What is wrong with strangers alone is not said here. Not handled:
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dashboard.balance import balance
 from dashboard.diagnosis.presence import AWAITED
 from dashboard.text import duration
 from dashboard.views import Condition, Problem
@@ -49,4 +51,5 @@ def condition(state: State, now: float, problems: Sequence[Problem], quiet: floa
     peers = "1 peer is here" if here == 1 else f"{here} peers are here"
     if not state.begun:
         return Condition(kind="waiting", text=f"Nothing is trained yet: {peers}.")
-    return Condition(kind="ok", text=f"All is well: {peers}.")
+    advice = balance(state, now)
+    return Condition(kind="ok", text=f"All is well: {peers}." + (f" {advice}" if advice else ""))

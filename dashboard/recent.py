@@ -180,6 +180,8 @@ class Recent:
         """Seconds of the last rounds."""
         self.learning: deque[float] = deque(maxlen=STRETCH)
         """Seconds of the last gradients."""
+        self.spent: deque[tuple[float, float]] = deque(maxlen=4 * STRETCH)
+        """Of the last steps: seconds in which a learner waited for groups, and seconds of the whole."""
         self.averaged: deque[float] = deque(maxlen=VERSIONS)
         self.broken: deque[tuple[float, PeerId, str]] = deque(maxlen=VERSIONS)
         """(when, learner, reason)."""
@@ -272,6 +274,8 @@ class Recent:
         trace.steps.append(now)
         trace.together, trace.behind = int(number(event.members)), None
         self.learning.append(number(event.learn))
+        gather = number(event.gather)
+        self.spent.append((gather, gather + number(event.learn) + number(event.average) + number(event.step)))
         if not 0 <= event.version < LARGEST:
             return
         step = self.steps.get(event.version)

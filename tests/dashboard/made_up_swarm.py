@@ -54,6 +54,8 @@ class Swarm:
         self.idle: set[PeerId] = set()
         """Those that have done nothing yet."""
         self.metrics = dict(METRICS)
+        self.busy, self.gather = 0.7, 0.2
+        """Share of their time in which peers compute, and seconds in which a learner waits for a batch."""
         self.training, self.apart, self.snapping, self.breaking, self.listening = (
             True,
             False,
@@ -120,7 +122,7 @@ class Swarm:
                 refused=0,
                 rate=4.0,
                 tokens=900.0,
-                busy=0.7,
+                busy=self.busy,
                 lag=self.lag.get(peer, Lag(generation=0.4, download=0.1)),
                 addresses=(),
                 hardware="2 cores",
@@ -185,7 +187,7 @@ class Swarm:
                 groups=12,
                 members=len(members),
                 metrics=self.metrics,
-                gather=0.2,
+                gather=self.gather,
                 learn=0.1,
                 average=0.1,
                 step=0.1,

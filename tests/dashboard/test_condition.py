@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, story
 from made_up_swarm import Swarm
 
@@ -38,6 +39,40 @@ def test_the_worst_sentence_comes_first_and_the_others_are_counted() -> None:
     problems = diagnose(swarm.state, swarm.now)
     assert (now.kind, now.text, now.more) == ("error", problems[0].text, len(problems) - 1)
     assert now.more > 0 and "no learner is left" in now.text and not now.join
+
+
+@pytest.mark.parametrize(
+    ("busy", "gather", "advice"),
+    [
+        (0.95, 0.3, " The learners wait for groups in 50% of their time: about 3 more samplers"),
+        (0.95, 0.1, " The learners wait for groups in 25% of their time: about 1 more sampler like"),
+        (
+            0.30,
+            0.0,
+            " The samplers have nothing to do in 70% of their time: the learners can use the groups of",
+        ),
+        (0.30, 0.3, ""),  # something else is slow
+        (0.95, 0.0, ""),
+        (0.70, 0.1, ""),
+    ],
+)
+def test_a_swarm_without_problems_says_how_many_samplers_it_can_use(
+    busy: float, gather: float, advice: str
+) -> None:
+    swarm = Swarm()
+    swarm.busy, swarm.gather = busy, gather
+    swarm.run(40.0)
+    now = said(swarm.state, swarm.now)
+    assert now.kind == "ok"
+    assert now.text.startswith(f"All is well: 7 peers are here.{advice}")
+    assert bool(advice) == (now.text != "All is well: 7 peers are here.")
+
+
+def test_who_has_just_come_advises_nothing() -> None:
+    swarm = Swarm()
+    swarm.busy, swarm.gather = 0.95, 0.3
+    swarm.run(3.0)
+    assert "samplers" not in said(swarm.state, swarm.now).text
 
 
 def test_a_lone_seed_waits_for_those_who_train_and_nothing_is_broken() -> None:
