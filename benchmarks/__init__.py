@@ -16,6 +16,7 @@
     loop       longest stall of an event loop, a version of 600 MB     -
     relay      ms and MB/s of an answer over a third peer                  direct
     limits     Mbit/s of blocks, up and down                           what was asked for
+    strangers  ms of a request while strangers would close mail, page  nobody else
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     faults     next version and full strength after kills, stops, cuts -
     swarms     five simulated swarms: share that learners compute      lines without an end
@@ -60,6 +61,7 @@ ROWS = {
     "loop": "benchmarks.rows.loop",
     "relay": "benchmarks.rows.relay",
     "limits": "benchmarks.rows.limits",
+    "strangers": "benchmarks.rows.strangers",
     "lines": "benchmarks.rows.lines",
     "faults": "benchmarks.rows.faults",
     "swarms": "benchmarks.rows.swarms",

@@ -9,8 +9,8 @@ deadline for a request's head, and none for a client that does not read, so a co
            or when it reads less than PORTION in STALL seconds
 
 When there are too many connections without a request, the oldest ones of the network that has most of them
-are closed, so that half-open ones block no other client. Not handled here: what is answered (dashboard.app),
-to whom (dashboard.safety), TLS (a proxy).
+are closed, so that half-open ones block no other client; a network that asks without a pause is cut off. Not
+handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from swarm.core.budget import UNBOUNDED, Budget
+
 TRIES = 50
 """Ports after the wanted one that are tried: more than the pages of one machine."""
 
@@ -40,6 +42,16 @@ CONNECTIONS = 256
 
 WAITING = 64
 """Most connections without a request: a browser keeps six, and a head takes one round trip."""
+
+RATE, BURST = 20.0, 400.0
+"""Requests a second of one network: a page makes forty when it is opened, and a few a minute from then on.
+This machine itself has no limit, since a proxy on it asks for everybody."""
+
+NETWORKS = 4096
+"""Networks whose rate is remembered."""
+
+HERE = ("127.0.0.1", "0000:0000:0000:0000", "")
+"""Networks of this machine itself: a proxy on it asks for everybody."""
 
 HEAD = 5.0
 """Seconds for a request's head, and between an answer and the next head."""
@@ -178,6 +190,10 @@ def _too_many(waiting: list[_Connection]) -> _Connection | None:
     return min(waiting, key=lambda one: (-crowd[one.network], one.head.ends or 0.0))
 
 
+_budget = Budget((RATE, BURST), UNBOUNDED, NETWORKS)
+"""Of all pages of this process."""
+
+
 class _Connection(H11Protocol):
     """HTTP/1.1 to one client, with the deadlines in the module's docstring."""
 
@@ -201,6 +217,12 @@ class _Connection(H11Protocol):
         if (gone := _too_many(waiting)) is not None:
             gone.head.stop()  # closed in the loop's next turn: until then it would be chosen again
             gone.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.network in HERE or _budget.take(self.network, 1.0, self.loop.time()):
+            super().data_received(data)
+        else:
+            self.transport.abort()
 
     def handle_events(self) -> None:
         super().handle_events()

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
+UNBOUNDED = (1e12, 1e12)
+"""Units a second, and burst, of what has no limit."""
+
 
 class Budget:
     """Token buckets per peer in a bounded table, and one over all of them."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from swarm.core.budget import Budget
+from swarm.core.budget import UNBOUNDED, Budget
 from swarm.limits import EVENT_LIMIT
 from swarm.types import PeerId
 
@@ -33,9 +33,6 @@ OFFENCES_RATE, OFFENCES_BURST = 1.0, 32.0
 
 SILENCE, LONGEST = 30.0, 600.0
 """Seconds of the first silence, and of the longest."""
-
-UNBOUNDED = (1e12, 1e12)
-"""Rate and burst of what has no limit."""
 
 AUTHORS = 4096
 """Authors that are remembered."""

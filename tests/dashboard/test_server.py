@@ -21,6 +21,7 @@ from dashboard.app import create_app
 from dashboard.feed import Feed
 from dashboard.server import HEAD, PortTaken, Server, serve
 from dashboard.state import State
+from swarm.core.budget import UNBOUNDED, Budget
 
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -266,6 +267,31 @@ def test_half_open_connections_of_one_address_close_those_of_that_address(
                 one.close()
 
     run(scene)
+
+
+def test_who_asks_without_a_pause_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 40
+    monkeypatch.setattr(serving, "_budget", Budget((0.0, most), UNBOUNDED, 2))
+
+    async def scene() -> None:
+        async with page() as server:
+            answered = 0
+            with contextlib.suppress(ConnectionError, EOFError):
+                while answered < 2 * most:
+                    here = ("127.0.0.9", 0)
+                    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=here)
+                    writer.write(ASK)
+                    answered += b"200 OK" in await reader.readuntil(b"\r\n")
+                    writer.close()
+            assert answered == most
+            assert (await ask(server)).status_code == 200
+
+    run(scene)
+
+
+def test_a_network_is_an_address_or_half_of_one() -> None:
+    assert serving.network("10.1.2.3") == "10.1.2.3" and serving.network("::1") in serving.HERE
+    assert serving.network("fe80::1%eth0") == serving.network("fe80::2") != serving.network("fe80:0:0:1::1")
 
 
 def test_a_pipelined_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

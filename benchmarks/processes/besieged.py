@@ -1,0 +1,59 @@
+"""A node that answers mail, and a page, for the row `strangers`.
+
+python -m benchmarks.processes.besieged '{"folder": ...}'   -> {"peer": ..., "address": ..., "page": ...}
+{"do": "prefer", "peer": ...}   this peer is known from now on; an empty one: nobody
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.partner import Answer, answer_all, opened, say
+from benchmarks.processes import hosted
+from benchmarks.processes.crowd import LISTEN, RUN, SERVICE
+from benchmarks.synthetic_events import swarm_events
+from dashboard.app import create_app
+from dashboard.feed import Feed
+from dashboard.server import serve
+from dashboard.state import State
+from swarm.types import PeerId
+
+PEERS, PAST = 20, 60.0
+"""Of the swarm on the page: peers, and seconds."""
+
+
+async def _answered(sender: PeerId, message: bytes) -> bytes:
+    return message
+
+
+async def _program(setup: Answer) -> None:
+    feed, known = Feed(State()), set[str]()
+    for event in swarm_events(PEERS, PAST, time.time() - PAST):
+        feed(event)
+    async with hosted.node(Path(setup["folder"]), RUN, LISTEN) as (node, keyring):
+        await node.mail.serve(SERVICE, _answered)
+        node.mail.prefer(lambda peer: peer in known)
+        page = await serve(create_app(feed), LISTEN.host, 0, free=False)
+        say(peer=keyring.me, address=node.addresses()[0], page=page.port)
+
+        async def answer(asked: Answer) -> Answer:
+            known.clear()
+            known.add(asked["peer"])
+            return {}
+
+        try:
+            await answer_all(answer)
+        finally:
+            await page.close()
+
+
+def main() -> int:
+    asyncio.run(_program(opened()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

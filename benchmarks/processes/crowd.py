@@ -1,0 +1,144 @@
+"""Strangers with keys of their own who try to close a node's mail and its page, for the row `strangers`.
+
+python -m benchmarks.processes.crowd '{"folder", "peer", "address", "page", "keys"}'   -> {} once connected
+{"do": "mail half-open"}   ... each way until the next one; "rest" ends all
+
+half-open   streams or connections that say nothing, or half of a head, opened anew as they are closed
+slow        a byte of a message, or of a head, four times a second
+many keys   whole requests of every key, as fast as they are answered; at the page of 32 addresses
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from benchmarks.partner import Answer, answer_all, opened, say
+from swarm.config import Listen
+from swarm.identity import open_key
+from swarm.net.addresses import Address
+from swarm.net.p2pd import Daemon
+from swarm.net.ports import NetError
+from swarm.protocol import Service
+from swarm.types import Digest, PeerId
+
+RUN, SERVICE = Digest("5" * 64), Service.GROUPS
+LISTEN = Listen(host="127.0.0.1")
+AT_ONCE, APART = 32, 0.1
+"""Streams or connections of one key or address, and seconds between two of them."""
+
+TRICKLE = 0.25
+"""Seconds between two bytes of who is slow."""
+
+HEADS = (b"", b"\0\0", struct.pack(">I", 700), struct.pack(">I", 700) + bytes(350))
+WHOLE = struct.pack(">I", 16) + bytes(16)
+ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+Open = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+async def _again(do: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        with contextlib.suppress(NetError, OSError, EOFError):
+            await do()
+        await asyncio.sleep(APART)
+
+
+async def _hold(open_one: Open, who: int, said: bytes) -> None:
+    reader, writer = await open_one(who)
+    try:
+        writer.write(said)
+        await reader.read()  # until it is closed
+    finally:
+        writer.close()
+
+
+async def _trickle(open_one: Open, who: int, said: bytes) -> None:
+    _, writer = await open_one(who)
+    try:
+        for byte in said:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(TRICKLE)
+    finally:
+        writer.close()
+
+
+async def _ask(open_one: Open, who: int, said: bytes) -> None:
+    reader, writer = await open_one(who)
+    try:
+        while True:
+            writer.write(said)
+            await writer.drain()
+            if not await reader.read(1 << 16):
+                return
+            await asyncio.sleep(APART)
+    finally:
+        writer.close()
+
+
+WAYS = {
+    "mail half-open": (_hold, HEADS),
+    "mail slow": (_trickle, (struct.pack(">I", 700) + bytes(700),)),
+    "mail many keys": (_ask, (WHOLE,)),
+    "page half-open": (_hold, (b"", ASK[:20])),
+    "page slow": (_trickle, (ASK[:-2] + b"X-Slow: " + bytes([120]) * 400,)),
+    "page many keys": (_ask, (ASK,)),
+}
+
+
+async def _program(setup: Answer) -> None:
+    at = Address.parse(setup["address"])
+    assert at is not None
+    daemons = []
+    for number in range(setup["keys"]):
+        key = Path(setup["folder"]) / f"key-{number}"
+        daemons.append(
+            await Daemon.launch(key, open_key(key).me, Listen(host=LISTEN.host, dial_only=True), 0)
+        )
+        await daemons[-1].reach(at)
+    say()
+
+    async def stream(who: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = f"{RUN[:16]}/{SERVICE}"
+        return await daemons[who % len(daemons)].open_stream(PeerId(setup["peer"]), name, 10.0)
+
+    async def connection(who: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        here = (f"127.0.1.{1 + who % AT_ONCE}", 0)
+        return await asyncio.open_connection(LISTEN.host, setup["page"], local_addr=here)
+
+    busy = list[asyncio.Task[None]]()
+
+    async def answer(asked: Answer) -> Answer:
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        busy.clear()
+        if asked["do"] in WAYS:
+            act, said = WAYS[asked["do"]]
+            open_one = stream if asked["do"].startswith("mail") else connection
+            for number in range(AT_ONCE * len(daemons)):
+                what = said[number % len(said)]
+                busy.append(
+                    asyncio.create_task(_again(lambda who=number, what=what: act(open_one, who, what)))
+                )
+        return {}
+
+    try:
+        await answer_all(answer)
+    finally:
+        await answer({"do": "rest"})
+        await asyncio.gather(*(daemon.stop() for daemon in daemons))
+
+
+def main() -> int:
+    asyncio.run(_program(opened()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Row `strangers`: how long an honest request to a node's mail and to its page takes while strangers try to
+close them, beside how long it takes when nobody does.
+
+    besieged (a node, a page) <==== crowd (KEYS keys with 32 streams each; 288 connections of 32 addresses)
+                              <---- one honest request after the other, from this process
+
+A request that is refused, or not answered within LATE, counts as LATE. All of these share the machine's
+cores. Not handled: gossip and the board, whose limits are counted (tests/core/test_gossip_limits.py,
+tests/net/test_guard.py), and a line that is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.partner import Partner
+from benchmarks.processes import hosted
+from benchmarks.processes.crowd import ASK, LISTEN, RUN, SERVICE
+from benchmarks.table import Figure
+from swarm.net.ports import NetError
+
+if TYPE_CHECKING:
+    from benchmarks import Say
+
+KEYS, REQUESTS = 9, 200
+APART, WARM, LATE = 0.03, 3.0, 5.0
+"""Seconds between two requests, from the crowd's begin to the first one, and until one counts as lost."""
+
+WAYS = ("half-open", "slow", "many keys")
+
+Ask = Callable[[], Awaitable[bool]]
+
+
+def measure(say: Say, requests: int = REQUESTS, keys: int = KEYS) -> list[Figure]:
+    with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
+        home = {name: Path(folder) / name for name in ("server", "crowd", "honest")}
+        for path in home.values():
+            path.mkdir()
+        with Partner("benchmarks.processes.besieged", {"folder": str(home["server"])}) as server:
+            at = server.hear()
+            setup = {**at, "folder": str(home["crowd"]), "keys": keys}
+            with Partner("benchmarks.processes.crowd", setup) as crowd:
+                crowd.hear()
+                return asyncio.run(_figures(say, at, server, crowd, home["honest"], requests))
+
+
+async def _figures(
+    say: Say, at: dict[str, Any], server: Partner, crowd: Partner, home: Path, requests: int
+) -> list[Figure]:
+    figures = []
+    async with hosted.node(home, RUN, LISTEN, (at["address"],)) as (node, keyring):
+
+        async def mailed() -> bool:
+            return bool(await node.mail.send(at["peer"], SERVICE, b"x" * 16, timeout=LATE))
+
+        async def visited() -> bool:
+            reader, writer = await asyncio.open_connection(LISTEN.host, at["page"])
+            try:
+                writer.write(ASK)
+                return (await reader.readline()).startswith(b"HTTP/1.1 200")
+            finally:
+                writer.close()
+
+        for place, who, ask in (
+            ("mail", "a stranger", mailed),
+            ("mail", "who has delivered", mailed),
+            ("page", "a visitor", visited),
+        ):
+            server.ask(do="prefer", peer=keyring.me if who == "who has delivered" else "")
+            quiet = await _seconds(ask, requests)
+            for way in WAYS:
+                crowd.ask(do=f"{place} {way}")
+                await asyncio.sleep(WARM)
+                loud = await _seconds(ask, requests)
+                crowd.ask(do="rest")
+                await asyncio.sleep(WARM)
+                figure = _figure(place, who, way, loud, quiet)
+                say(f"{figure.what}: {figure.value:.1f} ms against {figure.other:.1f}; {figure.note}")
+                figures.append(figure)
+    return figures
+
+
+async def _seconds(ask: Ask, requests: int) -> list[float]:
+    """Of one request after the other."""
+    taken = []
+    for _ in range(requests):
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(LATE):
+                good = await ask()
+        except (NetError, OSError, EOFError):
+            good = False
+        taken.append(time.perf_counter() - began if good else LATE)
+        await asyncio.sleep(APART)
+    return taken
+
+
+def _figure(place: str, who: str, way: str, loud: list[float], quiet: list[float]) -> Figure:
+    lost = f"{sum(seconds >= LATE for seconds in loud)} of {len(loud)} lost"
+    return Figure(
+        row="strangers",
+        what=f"{place}, p99 of {who}, strangers {way}",
+        value=1000 * _p99(loud),
+        unit="ms",
+        against="nobody else",
+        other=1000 * _p99(quiet),
+        note=f"median {1000 * median(loud):.1f} against {1000 * median(quiet):.1f}; {lost}",
+    )
+
+
+def _p99(seconds: list[float]) -> float:
+    return sorted(seconds)[max(0, -(-99 * len(seconds) // 100) - 1)]
