@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -60,7 +61,8 @@ def test_the_twins_show_one_state() -> None:
     assert client.get("/api/series", params={"name": "reward"}).json()["points"] == state["series"]["reward"]
     assert [release["version"] for release in client.get("/api/releases").json()] == list(range(1, 26))
     assert client.get("/api/samples").json() == state["samples"]
-    assert client.get("/api/condition").json() == state["condition"]
+    says = client.get("/api/condition").json(), state["condition"]
+    assert len({re.sub(r"for \d+ s", "", str(condition)) for condition in says}) == 1, "a second may pass"
     assert {problem["key"] for problem in client.get("/api/problems").json()} == {
         problem["key"] for problem in state["problems"]
     }
