@@ -36,13 +36,15 @@ table to stdout. Not handled here: whether the figures are good.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 
-from benchmarks.table import Figure, Gap, Line, Machine, Unmeasured
-from peers.errors import UserError, WrongUsage
+from benchmarks.table import Figure, Gap, Line, Machine, Results, Unmeasured
+from peers.errors import CANNOT, DONE, UserError, WrongUsage
 from peers.runtime import signals
 
 ROWS = {
@@ -73,11 +75,20 @@ ROWS = {
 }
 """Row -> the module whose `measure(say)` returns its figures."""
 
+WORSE = 1
+"""Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""
+
 Say = Callable[[str], None]
 
 
-def main(names: Sequence[str], as_json: bool) -> int:
-    """Measure the named rows, by default all. Returns an exit code: 0, or 3 when no row could be measured."""
+def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> int:
+    """Measure the named rows, by default all, or those that the table `compare` has. Returns an exit code: 0;
+    WORSE where something got worse than in `compare`; 3 when no row could be measured."""
+    from benchmarks import comparison
+
+    old = None if compare is None else comparison.read(compare)
+    if old is not None and not names:
+        names = [name for name in ROWS if name in {line.row for line in old.figures}]
     for name in names:
         if name not in ROWS:
             raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
@@ -87,7 +98,12 @@ def main(names: Sequence[str], as_json: bool) -> int:
     for name in names or ROWS:
         lines += measure(name)
     machine = Machine(
-        cores=len(os.sched_getaffinity(0)), load=round(load, 2), seconds=round(time.monotonic() - began, 1)
+        cores=len(os.sched_getaffinity(0)),
+        load=round(load, 2),
+        seconds=round(time.monotonic() - began, 1),
+        load_after=round(os.getloadavg()[0], 2),
+        processor=_processor(),
+        commit=_commit(),
     )
     from rich.console import Console
 
@@ -97,7 +113,29 @@ def main(names: Sequence[str], as_json: bool) -> int:
         print(table.as_json(lines, machine))
     else:
         table.show(lines, machine, Console(width=None if sys.stdout.isatty() else 200))
-    return 0 if any(isinstance(line, Figure) for line in lines) else 3
+    if old is not None and (
+        got_worse := comparison.worse(comparison.changes(old, Results(machine=machine, figures=lines)))
+    ):
+        for change in got_worse:
+            print(f"worse: {change}", file=sys.stderr)
+        return WORSE
+    return DONE if any(isinstance(line, Figure) for line in lines) else CANNOT
+
+
+def _processor() -> str:
+    """Name of the processor; empty where the system does not tell it."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _commit() -> str:
+    """Commit of the checkout, with a `+` where files were changed; empty outside of one."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def measure(name: str) -> list[Line]:

@@ -10,6 +10,7 @@ Gap with its reason; the other rows are measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import quantiles
 from typing import Any
 
 import msgspec
@@ -17,6 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from swarm.types import Struct
+
+HIGHER = frozenset({"groups/s", "tokens/s", "MB/s", "GB/s", "Mbit/s"})
+"""Units of which more is better, beside those that end in `a CPU second` or `an hour`."""
+
+LOWER = frozenset({"s", "ms", "us", "s/round", "s/M", "MiB", "MB", "kB/s", "%", "copies'", "nats", "CPU"})
+"""First words of units of which less is better."""
 
 
 class Unmeasured(Exception):
@@ -35,11 +42,38 @@ class Figure(Struct, tag="figure"):
     """The other side's value in the same unit."""
     note: str = ""
     """How it was measured, or how it splits."""
+    turns: tuple[float, ...] = ()
+    """The value of each turn, where it was measured several times: `value` is their median."""
+    other_turns: tuple[float, ...] = ()
+    """The same of the other side."""
+    cpu: float | None = None
+    """The value with CPU seconds of all processes that took part in the place of seconds: a side that uses
+    more cores gains nothing by that."""
+    other_cpu: float | None = None
 
     @property
     def ratio(self) -> float | None:
         """value / other; None without another side or when that is 0."""
         return self.value / self.other if self.other else None
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """cpu / other_cpu; None without one of them."""
+        return self.cpu / self.other_cpu if self.cpu is not None and self.other_cpu else None
+
+    @property
+    def p95(self) -> float | None:
+        """What 19 of 20 turns are better than; None below 3 turns, or where nothing says what is better."""
+        if len(self.turns) < 3 or self.higher is None:
+            return None
+        return quantiles(self.turns, n=20, method="inclusive")[0 if self.higher else -1]
+
+    @property
+    def higher(self) -> bool | None:
+        """Whether more is better; None where the unit does not say it."""
+        if self.unit in HIGHER or self.unit.endswith(("a CPU second", "an hour")):
+            return True
+        return False if self.unit.split(" ")[0] in LOWER else None
 
 
 class Gap(Struct, tag="gap"):
@@ -58,10 +92,22 @@ class Machine(Struct):
     """Average over the minute before the start: above half a core, others worked here too."""
     seconds: float
     """The whole run."""
+    load_after: float = 0.0
+    """Average over its last minute: cores that its own processes used, and those of others."""
+    processor: str = ""
+    commit: str = ""
+    """Of the checkout, with a `+` where files were changed."""
 
     @property
     def noisy(self) -> bool:
         return self.load > 0.5
+
+
+class Results(Struct):
+    """The table as JSON, as `swarm bench --json` prints it."""
+
+    machine: Machine
+    figures: list[Line]
 
 
 def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
@@ -73,6 +119,9 @@ def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
         ("against", "left"),
         ("its value", "right"),
         ("ratio", "right"),
+        ("p95", "right"),
+        ("per CPU s", "right"),
+        ("its ratio", "right"),
         ("how", "left"),
     ):
         table.add_column(head, justify=side, overflow="fold")  # type: ignore[arg-type]
@@ -83,8 +132,9 @@ def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
     console.print(table, highlight=False, markup=False)
     noise = "; others used this machine: compare ratios, not values" if machine.noisy else ""
     console.print(
-        f"{machine.cores} cores, load {machine.load:.1f} before the start, {machine.seconds:.0f} s in"
-        f" all{noise}",
+        f"{machine.cores} cores ({machine.processor or 'unknown'}), load {machine.load:.1f} before the start,"
+        f" {machine.load_after:.1f} at the end, {machine.seconds:.0f} s in all, commit"
+        f" {machine.commit or 'unknown'}{noise}",
         highlight=False,
         markup=False,
     )
@@ -92,10 +142,11 @@ def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
 
 def _cells(line: Line) -> tuple[str, ...]:
     if isinstance(line, Gap):
-        return ("not measured", "", "", "", "", line.why)
-    other = "" if line.other is None else number(line.other)
-    ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
-    return (line.what, f"{number(line.value)} {line.unit}", line.against, other, ratio, line.note)
+        return ("not measured", *[""] * 7, line.why)
+    other, p95, cpu = ("" if each is None else number(each) for each in (line.other, line.p95, line.cpu))
+    ratio, of_cpu = ("" if each is None else f"{each:.2f}" for each in (line.ratio, line.cpu_ratio))
+    value = f"{number(line.value)} {line.unit}"
+    return (line.what, value, line.against, other, ratio, p95, cpu, of_cpu, line.note)
 
 
 def number(value: float) -> str:
@@ -110,7 +161,12 @@ def as_json(lines: Sequence[Line], machine: Machine) -> str:
     rows: list[dict[str, Any]] = []
     for line in lines:
         row = msgspec.to_builtins(line)
-        rows.append(row | {"ratio": line.ratio} if isinstance(line, Figure) else row)
+        told = (
+            {"ratio": line.ratio, "cpu_ratio": line.cpu_ratio, "p95": line.p95}
+            if isinstance(line, Figure)
+            else {}
+        )
+        rows.append(row | told)
     return msgspec.json.format(
         msgspec.json.encode({"machine": msgspec.to_builtins(machine), "figures": rows})
     ).decode()

@@ -328,6 +328,12 @@ def _add_bench(commands: Any) -> None:
         metavar="A,B",
         help="only these objectives in a study, such as gepo,gspo/eps=0.2",
     )
+    it.add_argument(
+        "--compare",
+        type=Path,
+        metavar="OLD.json",
+        help="measure the rows of an earlier table (--json) again: what got worse beyond noise is an error",
+    )
     it.add_argument("--seed", type=int, metavar="N", help="a study's first seed, for fresh ones")
     it.add_argument(
         "--minutes",

@@ -257,7 +257,7 @@ def bench(args: argparse.Namespace) -> int:
             raise CannotHere(
                 "the benchmarks are not part of the installed program: run `make bench` in a checkout"
             ) from error
-        return int(program.main(args.names, args.json))
+        return int(program.main(args.names, args.json, args.compare))
     if len(args.names) > 1:
         raise WrongUsage(f"a study takes minutes to hours: name only one of {', '.join(STUDIES)}")
     from peers import studies

@@ -68,6 +68,8 @@ def _compare(say: Say, kinds: Sequence[Kind], count: int, numel: int, rounds: in
             unit="s/round",
             against=kind.name,
             other=median(theirs),
+            turns=mine,
+            other_turns=theirs,
             note=f"median of {rounds}, {min(mine):.3f} to {max(mine):.3f} s, and {min(theirs):.3f} to"
             f" {max(theirs):.3f} s; rounds repeated: {ours.lost}, {kind.lost}",
         )

@@ -1,0 +1,132 @@
+"""`swarm bench --compare OLD.json`: what got worse since an earlier table, beyond noise.
+
+    old Results, new Results -> a Change for each figure that both have -> worse(changes)
+
+Compared is the ratio to the baseline of the same run where both tables have one, since both sides of it had
+the same machine at the same time; else, where nobody else used the machine, the value. What a run's turns
+scatter says how far two medians may differ by chance: TIMES standard errors of their difference, and at
+least LEAST; figures without turns must differ by SINGLE. A figure of before that its row could not measure
+now is worse too. Figures of rows that were not asked for now are left out. Not handled: which commit did it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from benchmarks.table import Figure, Gap, Results
+from peers.errors import WrongUsage
+from swarm.types import Struct
+
+TIMES = 3.0
+"""Standard errors: one of 700 figures that did not change goes beyond it, of a normal distribution."""
+
+LEAST, SINGLE = 0.1, 0.5
+"""Relative differences that are taken for noise whatever the turns say, and without turns: figures scatter
+more from run to run than from turn to turn."""
+
+
+class Change(Struct):
+    """A figure then and now."""
+
+    row: str
+    what: str
+    kind: str
+    """What is compared: `ratio`, or the unit; `gap` where it was not measured now."""
+    before: float
+    after: float
+    change: float
+    """How many times as bad as before: 2 for half the groups/s, or twice the seconds; 1 where nothing says
+    which way is better, or others used the machine."""
+    noise: float
+    """The relative difference that may be chance."""
+
+    @property
+    def worse(self) -> bool:
+        return self.change > 1.0 + self.noise
+
+    def __str__(self) -> str:
+        return (
+            f"{self.row}: {self.what}: {self.before:.4g} -> {self.after:.4g} ({self.kind}),"
+            f" {self.change:.2f} times as bad, noise {100 * self.noise:.0f} %"
+        )
+
+
+def read(path: Path) -> Results:
+    """The table that `swarm bench --json` printed. Raises WrongUsage."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except OSError as error:
+        raise WrongUsage(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise WrongUsage(f"{path} is not what `swarm bench --json` prints: {error}") from error
+
+
+def changes(old: Results, new: Results) -> list[Change]:
+    """One for each figure of `old` whose row was measured in `new`, in the order of `old`."""
+    return list(_changes(old, new))
+
+
+def worse(found: Sequence[Change]) -> list[Change]:
+    """Those beyond noise, the worst first."""
+    return sorted((each for each in found if each.worse), key=lambda each: -each.change)
+
+
+def _changes(old: Results, new: Results) -> Iterator[Change]:
+    now = {(line.row, line.what): line for line in new.figures if isinstance(line, Figure)}
+    gaps = {line.row for line in new.figures if isinstance(line, Gap)}
+    quiet = not (old.machine.noisy or new.machine.noisy)
+    for before in old.figures:
+        if not isinstance(before, Figure):
+            continue
+        if (after := now.get((before.row, before.what))) is not None:
+            yield _change(before, after, quiet)
+        elif before.row in gaps:
+            yield Change(
+                row=before.row,
+                what=before.what,
+                kind="gap",
+                before=before.value,
+                after=math.nan,
+                change=math.inf,
+                noise=0.0,
+            )
+
+
+def _change(before: Figure, after: Figure, quiet: bool) -> Change:
+    if before.ratio is not None and after.ratio is not None and before.against == after.against:
+        kind, values, judged = "ratio", (before.ratio, after.ratio), True
+    else:
+        kind, values, judged = before.unit, (before.value, after.value), quiet
+    higher, times = before.higher, 1.0
+    if judged and higher is not None and min(values) > 0:
+        times = values[0] / values[1] if higher else values[1] / values[0]
+    return Change(
+        row=before.row,
+        what=before.what,
+        kind=kind,
+        before=values[0],
+        after=values[1],
+        change=times,
+        noise=_noise(before, after, kind == "ratio"),
+    )
+
+
+def _noise(before: Figure, after: Figure, ratio: bool) -> float:
+    sides = [before.turns, after.turns, *((before.other_turns, after.other_turns) if ratio else ())]
+    errors = [_error(turns) for turns in sides if len(turns) > 2]
+    if len(errors) < len(sides):
+        return SINGLE
+    return max(LEAST, TIMES * math.hypot(*errors))
+
+
+def _error(turns: Sequence[float]) -> float:
+    """Relative standard error of the median of turns, of a normal distribution with their median absolute
+    deviation (1.4826 of it are a standard deviation; a median scatters 1.2533 times as far as a mean)."""
+    middle = median(turns)
+    deviation = median(abs(turn - middle) for turn in turns)
+    return 1.2533 * 1.4826 * deviation / math.sqrt(len(turns)) / abs(middle) if middle else 0.0
