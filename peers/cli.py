@@ -217,7 +217,7 @@ def _add_reading(commands: Any) -> None:
     it.add_argument("evidence", metavar="EVIDENCE", type=Path, help="a file of a learner's folder evidence")
     named = "safetensors of the version that the group names (default: beside EVIDENCE, or what a peer holds)"
     it.add_argument("--release", metavar="FILE", type=Path, help=named)
-    about = "let a sampler back that learners of this folder set aside: at once, also while they run"
+    about = "let a sampler back that learners set aside: this folder's, or with owner.key all of the run"
     it = add_command(commands, "pardon", verbs.pardon, about, "swarm pardon 12D3KooW...", ("folder",))
     it.add_argument("peer", metavar="PEER", help="the sampler's id, or the beginning of it")
     about = "say whether this machine can take part, and in the run of WORD, and what to do if not"

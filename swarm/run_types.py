@@ -90,6 +90,14 @@ class Revocation(Struct, omit_defaults=True):
     """Members by that invite who stay."""
 
 
+class Pardon(Struct):
+    """Whatever learners found of a sampler before, it is let back."""
+
+    at: Count
+    """When the owner said so, unix seconds."""
+    peer: PeerId
+
+
 class RevocationList(Struct):
     """All whom a run's owner has revoked; the list with the highest number counts."""
 
@@ -97,6 +105,7 @@ class RevocationList(Struct):
     entries: Annotated[tuple[Revocation, ...], Meta(max_length=REVOKED)] = ()
     keys: Digest = Digest("")
     """Of a private run's keys from now on: `number` + 1 of them, the last of which nobody in the list had."""
+    pardons: Annotated[tuple[Pardon, ...], Meta(max_length=REVOKED)] = ()
 
 
 class SignedRevocations(Struct, tag="revocations"):

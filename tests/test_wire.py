@@ -17,7 +17,16 @@ from swarm import run_types, site_types, types, wire
 from swarm.identity import Keyring
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit
 from swarm.protocol import SCHEMA, Role
-from swarm.run_types import Delegation, Entry, Membership, Revocation, RevocationList, SignedRevocations, Spec
+from swarm.run_types import (
+    Delegation,
+    Entry,
+    Membership,
+    Pardon,
+    Revocation,
+    RevocationList,
+    SignedRevocations,
+    Spec,
+)
 from swarm.types import (
     Array,
     Beat,
@@ -119,7 +128,8 @@ NOUNS = [
         release_size=1,
     ),
     OUT := Revocation(at=1, peer=ME.me, invite=bytes(32), kept=(ME.me,)),
-    RevocationList(number=1, entries=(OUT,), keys=Digest("e" * 64)),
+    PARDON := Pardon(at=2, peer=ME.me),
+    RevocationList(number=1, entries=(OUT,), keys=Digest("e" * 64), pardons=(PARDON,)),
     SignedRevocations(content=b"list", signature=bytes(64)),
     Entry(revoked=b"list", keys=bytes(32)),
     types.Task(environment="toy", index=1, prompt="1", answer="a", messages=(MESSAGE,)),

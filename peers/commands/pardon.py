@@ -1,27 +1,47 @@
-"""`swarm pardon`: lets a sampler back that this folder's learners set aside (peers.roles.auditor).
+"""`swarm pardon`: lets a sampler back that learners set aside (peers.roles.auditor).
 
-Each learner decides for itself, so that those of other folders are not changed by it.
+a folder with owner.key  -> the run's list of revocations says so, and all learners of the run obey
+another one              -> this folder's learners alone, each of which decides for itself
 """
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
+from peers.build import invitations
+from peers.commands.revoke import publish
 from peers.errors import DONE, WrongUsage
 from peers.roles.evidence import ASIDE, FOLDER, keep_aside, read_aside
+from swarm.identity import public_key
+from swarm.run_types import Pardon
+from swarm.types import PeerId
 
 
 def pardon(folder: Path, peer: str) -> int:
     """Take the sampler whose id begins with `peer` out of all lists. Returns an exit code; raises WrongUsage
-    where no list has it, or several begin so."""
+    where no list has it, or several begin so; an owner may name any whole id. Raises Refusal, CannotHere."""
     lists = {path.parent: read_aside(path.parent) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
+    owned = (folder / "owner.key").exists()
     named = {each for aside in lists.values() for each in aside}
     found = [each for each in named if each.startswith(peer)]
+    if not found and owned and public_key(PeerId(peer)) is not None:
+        found = [PeerId(peer)]
     if len(found) != 1:
         there = f"set aside are: {', '.join(sorted(named))}" if named else "nobody is set aside here"
         raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
+    if owned:
+        _for_all(folder, found[0])
     for path, aside in lists.items():
         if aside.pop(found[0], None) is not None:
             keep_aside(path, aside)
     print(f"{found[0]} is pardoned: its next groups are replayed as a newcomer's")
     return DONE
+
+
+def _for_all(folder: Path, peer: PeerId) -> None:
+    run = invitations.run_of(folder)
+    told = run.revocations.list
+    others = [one for one in told.pardons if one.peer != peer]
+    publish(run, told.entries, (*others, Pardon(at=math.ceil(time.time()), peer=peer)))

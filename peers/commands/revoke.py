@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from peers.build import invitations, made_words
@@ -27,7 +27,7 @@ from swarm.durable import write_durably
 from swarm.identity import human_name, public_key
 from swarm.invite import InviteError
 from swarm.protocol import Role
-from swarm.run_types import REVOKED, Revocation
+from swarm.run_types import REVOKED, Pardon, Revocation
 from swarm.types import Digest, PeerId
 
 END = 6
@@ -37,25 +37,29 @@ END = 6
 def main(folder: Path, who: str) -> int:
     """Raises Refusal, WrongUsage."""
     run = invitations.run_of(folder)
-    owner = run.owner()
+    run.owner()
     told = run.revocations
     new = _revocations(run, who.strip().lstrip("…"), int(time.time()))
     if all(_is_in(one, told.list.entries) for one in new):
         print(f"{who} is revoked already", file=sys.stderr)
         return 0
-    try:
-        number = told.number + 1
-        keys = _with_another(run)
-        digest = run_keys.digest_of(keys) if keys else Digest("")
-        content = sealed(run.name, number, (*told.list.entries, *new), owner.sign, digest)
-    except FullList as error:
-        raise Refusal(f"{error}: begin a new run, with new invites for those who stay") from error
-    revocations.keep(run.path, content, keys)
+    publish(run, (*told.list.entries, *new), told.list.pardons)
     _renew_own(run)
     for one in new:
         print(_sentence(one))
-    _say_who_tells_it(run, number)
     return 0
+
+
+def publish(run: RunFolder, entries: Sequence[Revocation], pardons: Sequence[Pardon]) -> None:
+    """Sign the run's next list and keep it for the peers that run here. Raises Refusal, CannotHere."""
+    number, keys = run.revocations.number + 1, _with_another(run)
+    digest = run_keys.digest_of(keys) if keys else Digest("")
+    try:
+        content = sealed(run.name, number, entries, run.owner().sign, digest, pardons)
+    except FullList as error:
+        raise Refusal(f"{error}: begin a new run, with new invites for those who stay") from error
+    revocations.keep(run.path, content, keys)
+    _say_who_tells_it(run, number)
 
 
 def _with_another(run: RunFolder) -> bytes:

@@ -76,6 +76,8 @@ class Auditor:
         """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
         self._held: OrderedDict[Digest, Weights] = OrderedDict()
         """The newest versions, of which a learner itself keeps two."""
+        self._list = 0
+        """Number of the owner's list whose pardons were obeyed."""
         self._unwritten = False
         """Somebody is set aside for another time than the file says."""
         self._news = asyncio.Event()
@@ -92,7 +94,8 @@ class Auditor:
         """Why a sampler is set aside now, or None."""
         now = self.host.now()
         if self.audits.aside(sampler, now) is not None:
-            self._look()  # it may have been pardoned
+            self._look()  # it may have been pardoned in this folder
+        self._obey_pardons()
         found = self.audits.aside(sampler, now)
         return auditing.objection(found, now) if found is not None else None
 
@@ -111,12 +114,31 @@ class Auditor:
             self.audits.pardon(sampler)
         self.audits.restore(aside)
 
+    def _obey_pardons(self) -> None:
+        """Forget what the run's owner pardons, once for each of its lists."""
+        revocations = self.host.trust.revocations
+        if self._list == revocations.number:
+            return
+        self._list = revocations.number
+        for sampler, aside in self.audits.all_aside().items():
+            pardoned = revocations.pardoned(sampler)
+            if pardoned and aside.since <= pardoned:
+                self.audits.pardon(sampler)
+                self._unwritten = True
+                self._news.set()
+
+    def _is_pardoned(self, group: Group) -> bool:
+        """Whether the run's owner let the sampler back after the group's version was released."""
+        at = self.host.trust.revocations.pardoned(group.sampler)
+        known = self.host.releases.known(group.version, group.weights)
+        return at > 0 and all(self.host.releases.released_here(one) <= at for one in known)
+
     def draw(self, group: Group, frame: bytes) -> None:
         """Take an admitted group for an audit, or leave it."""
         sampler, settings = group.sampler, self.host.config.peer.audit
         if not settings.invited and self._inbox.batcher.quotas.vouched(sampler):
             return
-        if self._make is None or not group.noise:
+        if self._make is None or not group.noise or self._is_pardoned(group):
             return
         if (newest := self.host.releases.held) is not None:
             self._hold(newest.version, newest.weights)
@@ -268,8 +290,10 @@ class Auditor:
                 self.audits.doubt(group.sampler)
             return Finding.UNLIKELY if found.off else Finding.UNDECIDED, None
         if (release := host.releases.named(group.version, group.weights)) is not None:
+            self._obey_pardons()
             released = host.releases.released_here(release)
-            aside = self.audits.accused(group.sampler, found, released, host.now())
+            if not self._is_pardoned(group):
+                aside = self.audits.accused(group.sampler, found, released, host.now())
         if aside is not None:
             aside = aside._replace(why=f"{aside.why}; {accused.accuser} found it first")
         return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, aside

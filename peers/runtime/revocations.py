@@ -152,6 +152,8 @@ class RevocationExchange:
         invites = sum(bool(one.invite) for one in revocations.list.entries)
         told = [", ".join(named)] * bool(named) + [f"{invites} invite{'s' * (invites > 1)}"] * bool(invites)
         text = f"the run's owner has revoked {' and '.join(told) or 'nobody'}"
+        if back := ", ".join(one.peer for one in revocations.list.pardons[-NAMED:]):
+            text += f", and pardoned {back}"
         host.emit(events.Noted, level="warning", text=text)
         if revocations.why(host.ports.me, host.frames.membership) is not None and not self.refused:
             self.refused = GONE

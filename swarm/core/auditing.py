@@ -125,6 +125,8 @@ class Consequence(NamedTuple):
     strikes: int
     """Forgeries so far."""
     why: str
+    since: float = 0.0
+    """Unix seconds; 0: of an earlier version of this program."""
 
 
 @dataclass(slots=True)
@@ -138,8 +140,6 @@ class Audited:
     drift: float = 0.0
     strikes: int = 0
     aside: Consequence | None = None
-    since: float = 0.0
-    """When it was set aside last, by this life of the auditor."""
 
 
 class Audits:
@@ -184,7 +184,7 @@ class Audits:
         """Another learner's accusation holds by this learner's own replay of a group of a version that was
         released at `released`. None: the sampler is set aside, or was for what it did then."""
         record = self._record(sampler)
-        if record.aside is not None and (released < record.since or now < record.aside.until - APART):
+        if record.aside is not None and (released < record.aside.since or now < record.aside.until - APART):
             return None
         if group.off >= COUNT:
             return self._strike(record, _forgery(group), now, alone=True)  # that makes two of us
@@ -228,16 +228,16 @@ class Audits:
             self._samplers[peer] = Audited(strikes=each.strikes, aside=each)
 
     def _strike(self, record: Audited, why: str, now: float, alone: bool) -> Consequence:
-        record.verified, record.unlucky, record.drift, record.since = 0, False, 0.0, now
+        record.verified, record.unlucky, record.drift = 0, False, 0.0
         record.strikes += 1
         final = record.strikes >= FINAL
         until = FOREVER if final and alone else now + SET_ASIDE[min(record.strikes, len(SET_ASIDE)) - 1]
-        record.aside = Consequence(until, record.strikes, why)
+        record.aside = Consequence(until, record.strikes, why, now)
         return record.aside
 
     def _drifted(self, record: Audited, why: str, now: float) -> Consequence:
-        record.verified, record.drift, record.since = 0, 0.0, now
-        record.aside = Consequence(now + SET_ASIDE[0], record.strikes, why)
+        record.verified, record.drift = 0, 0.0
+        record.aside = Consequence(now + SET_ASIDE[0], record.strikes, why, now)
         return record.aside
 
     def _record(self, sampler: PeerId) -> Audited:

@@ -1,4 +1,5 @@
-"""Revocations: whom the run's owner has put out, as one signed list that every peer keeps.
+"""Revocations: whom the run's owner has put out, and which samplers let back, as one signed list that every
+peer keeps.
 
     entries --sealed (owner's key)--> bytes --Revocations.take--> why a peer may not act any more
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from swarm import wire
-from swarm.run_types import REVOKED, Membership, Revocation, RevocationList, SignedRevocations
+from swarm.run_types import REVOKED, Membership, Pardon, Revocation, RevocationList, SignedRevocations
 from swarm.types import Digest, PeerId
 
 Verify = Callable[[bytes, bytes, bytes], bool]
@@ -35,11 +36,13 @@ def sealed(
     entries: Sequence[Revocation],
     sign: Callable[[bytes], bytes],
     keys: Digest = Digest(""),  # noqa: B008 (an alias of str)
+    pardons: Sequence[Pardon] = (),
 ) -> bytes:
     """The list as it travels; `sign` is the owner's, `keys` those of a private run. Raises FullList."""
-    if len(entries) > REVOKED or number > REVOKED:
+    if max(len(entries), len(pardons), number) > REVOKED:
         raise FullList(f"a run's list of revocations has {REVOKED} entries at most")
-    content = wire.encode(RevocationList(number=number, entries=tuple(entries), keys=keys))
+    new = RevocationList(number=number, entries=tuple(entries), keys=keys, pardons=tuple(pardons))
+    content = wire.encode(new)
     return wire.encode(SignedRevocations(content=content, signature=sign(_signed(run_name, content))))
 
 
@@ -55,6 +58,7 @@ class Revocations:
         self.list, self.sealed = RevocationList(number=0), NONE
         self._peers: dict[PeerId, float] = {}
         self._invites: dict[bytes, Revocation] = {}
+        self._pardons: dict[PeerId, float] = {}
 
     @property
     def number(self) -> int:
@@ -78,6 +82,7 @@ class Revocations:
             return False
         self.list, self.sealed = new, data
         self._peers = {one.peer: one.at for one in new.entries if one.peer}
+        self._pardons = {one.peer: one.at for one in new.pardons}
         self._invites = {}
         for one in new.entries:
             if one.invite:
@@ -98,6 +103,10 @@ class Revocations:
             if one is not None and peer not in one.kept and (said is None or said >= one.at):
                 return "the invite by which it became a member was revoked"
         return None
+
+    def pardoned(self, sampler: PeerId) -> float:
+        """When the owner let a sampler back last, unix seconds; 0: never."""
+        return self._pardons.get(sampler, 0.0)
 
     def has_invite(self, key: bytes) -> bool:
         """Whether the invite with this key makes no members any more."""

@@ -10,7 +10,7 @@ from swarm.core import revocation
 from swarm.core.membership import Trust
 from swarm.identity import Keyring, verify
 from swarm.protocol import Role
-from swarm.run_types import REVOKED, Membership, Revocation
+from swarm.run_types import REVOKED, Membership, Pardon, Revocation
 from swarm.types import PeerId
 
 NOW = 1_750_000_000
@@ -42,6 +42,16 @@ def test_who_is_revoked_may_not_act_and_others_may() -> None:
     assert "revoked" in objection(lab, ADA, ADAS) and not objection(lab, BOB, BOBS)
     assert not lab.invited(ADA.me, Role.SAMPLER, ADAS, NOW) and lab.invited(BOB.me, Role.SAMPLER, BOBS, NOW)
     assert lab.revoked(ADA.me) and not lab.revoked(BOB.me)
+
+
+def test_a_pardon_is_the_owner_s_and_in_the_newest_list_alone() -> None:
+    pardon = Pardon(at=NOW, peer=ADA.me)
+    lab = trust(revocation.sealed("lab", 1, (), OWNER.sign, pardons=(pardon,)))
+    assert lab.revocations.pardoned(ADA.me) == NOW and lab.revocations.pardoned(BOB.me) == 0
+    lab.revocations.take(sealed(2))
+    assert lab.revocations.pardoned(ADA.me) == 0
+    with pytest.raises(revocation.FullList):
+        revocation.sealed("lab", 1, (), OWNER.sign, pardons=(pardon,) * (REVOKED + 1))
 
 
 def test_a_stranger_of_a_public_run_can_be_put_out_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,18 +10,21 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from test_audited_swarm import HONEST, OtherText, of, played
+from test_roles_swarm import EPOCH
 
 from peers.roles.evidence import ASIDE, read_aside
-from swarm.core import auditing
+from peers.runtime.host import Host
+from swarm.core import auditing, revocation
 from swarm.core.accusations import WRONG
 from swarm.core.auditing import FOREVER
 from swarm.events import Audited, Event, Judged, Rejected
 from swarm.learn.weights import from_bytes
 from swarm.protocol import Service
 from swarm.replays import Replayed
+from swarm.run_types import Pardon
 from swarm.sample.toy import TableReplay
 from swarm.sim.scenario import Fault
-from swarm.types import Verdict
+from swarm.types import PeerId, Verdict
 
 CHEAT, LIAR = "sampler-0", "learner-2"
 APART = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR)))
@@ -64,6 +68,29 @@ def test_the_third_time_is_for_good_when_a_second_learner_found_it_too(
     assert first[2].until == first[2].at + 5.0 and first[3].until == second[2].until == FOREVER
     assert first[3].why.endswith("; learner-1 found it, too")
     assert first[2].at < second[2].at < first[3].at < first[2].at + 5.0
+
+
+def test_a_pardon_by_the_owner_reaches_all_learners_and_counts_from_then_on() -> None:
+    at = 8.0
+
+    def seed(host: Host) -> None:
+        asyncio.get_running_loop().call_at(at, pardon, host)
+
+    def pardon(host: Host) -> None:
+        both = [Pardon(at=int(host.now()), peer=PeerId(peer)) for peer in (CHEAT, "sampler-9")]
+        host.revocations.take(revocation.sealed("roles", 1, (), lambda _: b"", pardons=both))
+
+    told = played(0.3, [OtherText], APART, learners=(None, None), seed=seed, share=1.0)
+    judged = [event for event in of(told, Judged) if event.sampler == CHEAT]
+    before, after = (
+        {event.verdict for event in judged if since < event.at - EPOCH < until}
+        for since, until in ((at - 1.0, at), (at, at + 10.0))
+    )
+    assert before == {Verdict.UNVERIFIED} and Verdict.ADMIT in after
+    for learner in ("learner-0", "learner-1"):
+        times = [event for event in of(told, Audited) if event.peer == learner and event.until > 0]
+        assert [event.strikes for event in times] == [1, 1], learner  # it cheats again
+        assert times[0].at < EPOCH + at < times[1].at
 
 
 def aside(told: list[Event], learner: str) -> set[str]:

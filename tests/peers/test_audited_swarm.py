@@ -17,6 +17,7 @@ from test_roles_swarm import EPOCH, scenario
 from peers.commands import sim
 from peers.errors import CannotHere
 from peers.roles.evidence import ASIDE, read_aside
+from peers.runtime.host import Host
 from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, Trained
 from swarm.learn.weights import from_bytes
 from swarm.peer_limits import Auditing
@@ -128,10 +129,11 @@ def played(
     *faults: Fault,
     disks: Path | None = None,
     learners: Sequence[Callable[[], TableReplay] | None] = (None,),
+    seed: Callable[[Host], None] = lambda _: None,
     **audit: Any,
 ) -> list[Event]:
     """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`: what each replays
-    with, None as it should be."""
+    with, None as it should be. `seed` hears of the seed's host when it starts."""
     told: list[Event] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
@@ -142,7 +144,13 @@ def played(
             parts = parts._replace(replay=replay)
         if peer.name.startswith("sampler") and number < len(cheats):
             parts = parts._replace(engine=cheats[number])
-        return sim.run_peer(peer, parts)
+
+        def role(host: Host, parts: sim.PolicyParts) -> sim.RoleProgram:
+            if peer.name.startswith("seed"):
+                seed(host)
+            return sim.role_of(host, parts, folder=peer.folder)
+
+        return sim.run_peer(peer, parts, role)
 
     swarm = scenario(minutes, (len(learners), HONEST + len(cheats)), *faults)
     World(swarm, spawn, sinks=[told.append], disks=disks).run()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from test_membership_renewal import lab
 
 from peers import cli
-from peers.roles.evidence import keep_aside, read_aside
+from peers.build.run_folder import RunFolder
+from peers.roles.evidence import ASIDE, keep_aside, read_aside
+from swarm import wire
 from swarm.core.auditing import Consequence
+from swarm.durable import write_checked
+from swarm.identity import Keyring
 from swarm.types import PeerId
+
+__all__ = ["lab"]
 
 ADA, BOB = PeerId("12D3KooWAda"), PeerId("12D3KooWBob")
 WHY = Consequence(until=1e12, strikes=3, why="two tokens are off")
@@ -29,6 +37,26 @@ def test_a_sampler_is_let_back_by_all_learners_of_a_folder_and_the_others_are_no
     one, two = aside(tmp_path, "learner-0", ADA, BOB), aside(tmp_path, "learner-1", ADA)
     assert pardoned(tmp_path, "12D3KooWA") == 0
     assert read_aside(one) == {BOB: WHY} and read_aside(two) == {}
+
+
+def test_the_owner_s_pardon_is_in_the_list_that_all_learners_obey_and_stays_there(lab: RunFolder) -> None:
+    ada, bob, eve = (Keyring.new().me for _ in range(3))
+    path = aside(lab.path, "learner-0", ada)
+    before = int(time.time())
+    assert pardoned(lab.path, ada) == pardoned(lab.path, bob) == 0
+    assert read_aside(path) == {} and lab.revocations.number == 2
+    assert cli.main(["revoke", eve, "--folder", str(lab.path)]) == 0 == pardoned(lab.path, ada)
+    found = lab.revocations
+    assert found.why(eve) and not found.why(ada) and [one.peer for one in found.list.pardons] == [bob, ada]
+    assert found.pardoned(ada) >= before > 0 == found.pardoned(eve)
+    keys = lab.keys()
+    assert keys is not None and keys.epoch == found.number == 4
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir()
+    write_checked(tmp_path / "evidence" / ASIDE, wire.encode({ADA: WHY[:3]}))
+    assert read_aside(tmp_path / "evidence") == {ADA: WHY}
 
 
 @pytest.mark.parametrize(
