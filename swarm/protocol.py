@@ -21,9 +21,6 @@ SCHEMA = 1
 """Version of the envelope around every frame; swarm.PROTOCOL is the version of all the rest."""
 
 
-# --- mail ---------------------------------------------------------------------------------------------------
-
-
 class Service(StrEnum):
     """Services of mail: what a peer can be asked."""
 
@@ -93,9 +90,6 @@ SERVICES: Mapping[str, ServiceRow] = {
 }
 
 
-# --- gossip and board ---------------------------------------------------------------------------------------
-
-
 class Topic(StrEnum):
     """Topics of gossip."""
 
@@ -146,9 +140,6 @@ KEYS: Mapping[Key, KeyRow] = {
     Key.MEMBER: KeyRow("Beat", RECORD_LIMIT, "who serves, for those whom no gossip reaches yet"),
     Key.NEWEST: KeyRow("Release", RECORD_LIMIT, "the newest release that the peer holds"),
 }
-
-
-# --- roles --------------------------------------------------------------------------------------------------
 
 
 class Role(StrEnum):
@@ -211,9 +202,6 @@ ROLES: Mapping[Role, RoleRow] = {
 
 JOINING = tuple(role for role in Role if ROLES[role].joins)
 """Roles that `swarm join` starts."""
-
-
-# --- phases -------------------------------------------------------------------------------------------------
 
 
 class Phase(StrEnum):
@@ -294,9 +282,6 @@ RESTING = (Phase.PAUSED, Phase.LIMITED)
 """Phases of a peer that computes nothing by its owner's will: told to, or by a limit such as its hours."""
 
 
-# --- work and faults ----------------------------------------------------------------------------------------
-
-
 class Thread(StrEnum):
     """Threads of the Work port: each runs one call at a time, in order."""
 
@@ -307,6 +292,8 @@ class Thread(StrEnum):
     """Bytes for other peers are hashed and cut into blocks while the model computes."""
     RELEASE = "release"
     """Versions become releases, and back, while the model computes; none waits for a state to be cut."""
+    INTAKE = "intake"
+    """Large groups are opened while rewards wait for other programs."""
     LOG = "log"
     """Groups are acknowledged once the disk has them, whatever the other threads do."""
 
@@ -326,6 +313,7 @@ class Kind(StrEnum):
     KEEP = "keep"
     HISTORY = "history"
     DRAW = "draw"
+    OPEN = "open"
     SCORE = "score"
     CUT = "cut"
     PATCH = "patch"
@@ -349,6 +337,7 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.KEEP: KindRow(Thread.LOG, "groups, and what was trained of them, to the disk"),
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
+    Kind.OPEN: KindRow(Thread.INTAKE, "large groups from their frames, and their texts"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
     Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks"),
     Kind.PATCH: KindRow(Thread.RELEASE, "a release into what changed in it, and back"),

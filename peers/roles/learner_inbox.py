@@ -1,7 +1,7 @@
 """A learner's inbox: judges each delivered group and packs admitted groups into batches.
 
     stream "groups" -> unseal -> trust -> admission -> task and rewards regenerated -> batcher -> take()
-                                 |  its sampler is asked     off the loop where rewards are slow
+     (large ones off the loop)   |  its sampler is asked     off the loop where rewards are slow
                                  +- for a release that is not known here
 
 Every delivery gets one verdict; the sampler gets it in a receipt, with the learner's version and the
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from peers.roles.draw_returns import DrawReturns
 from peers.roles.reward_calls import RewardCalls
@@ -33,13 +33,19 @@ from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.curriculum import Draws
 from swarm.core.roster import share
 from swarm.limits import cut
-from swarm.protocol import Role, Service
+from swarm.protocol import Kind, Role, Service
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Task, Verdict
+
+T = TypeVar("T")
 
 SCORING_AT_ONCE = 32
 """Groups that are scored at once, where rewards are slow: each occupies a mail call, and strangers have twice
 as many of those."""
+
+APART, APART_TOKENS = 32 << 10, 8192
+"""Bytes of a frame, and tokens of a group, beyond which they are opened and decoded in a thread: about half a
+millisecond of the event loop each, several times what the way to a thread and back costs."""
 
 COUNTED = frozenset((*Verdict, "expired"))
 """Why groups are not trained, of what is counted by sampler; the rest is no sampler's fault."""
@@ -141,7 +147,8 @@ class LearnerInbox:
         """The `groups` service: one verdict for one group."""
         host, now = self.host, self.host.now()
         try:
-            opened, group = host.read(frame, self._limit, Group)
+            read = host.frames.read
+            opened, group = await self._apart(len(frame) > APART, read, frame, self._limit, Group)
         except wire.WireError as error:
             host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
             self.tally.judged(sender, Verdict.MALFORMED)
@@ -322,6 +329,10 @@ class LearnerInbox:
         self._reported = now
         self.host.emit(events.Counted, **self.tally.drain(), samplers=self.tally.drain_samplers())
 
+    async def _apart(self, apart: bool, function: Callable[..., T], *args: Any) -> T:
+        """Call a function in a thread where it computes for so long that heartbeats would wait."""
+        return await self.host.ports.work.run(Kind.OPEN, function, *args) if apart else function(*args)
+
     def _judge(self, opened: wire.Opened, sender: PeerId, group: Group, now: float) -> Judgement:
         distrust = self.host.distrust(opened, Role.SAMPLER)
         if distrust is None and not sender == opened.sender == group.sampler:
@@ -346,7 +357,8 @@ class LearnerInbox:
         id, so no group is scored twice."""
         self.batcher.scoring[group.sampler] += 1
         try:
-            task = TaskAndRewards(*await self.reward_calls.task_and_rewards(group.task, self.texts(group)))
+            texts = await self._apart(sum(group.lengths) > APART_TOKENS, self.texts, group)
+            task = TaskAndRewards(*await self.reward_calls.task_and_rewards(group.task, texts))
         except RewardError as error:
             return replace(
                 judgement,

@@ -14,6 +14,7 @@ import torch
 from still_host import RUN, still_host
 
 from peers.commands import sim
+from peers.roles import learner_inbox
 from peers.roles.evaluator import GIVE_UP
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox
@@ -37,7 +38,7 @@ from swarm.core.admission import group_id
 from swarm.core.curriculum import Draws
 from swarm.net.hive import ThreadWork
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Kind, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Scenario
@@ -316,6 +317,37 @@ def test_room_comes_back_when_scoring_fails() -> None:
         assert inbox.batcher.scoring.total() == 0 == len(inbox.batcher) and not inbox._tasks
 
     at_a_desk(play, Flawed(always, slow=True), price=0.1)
+
+
+def test_a_large_group_is_opened_and_decoded_off_the_loop_and_a_small_one_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(desk: Desk) -> None:
+        work, apart = desk.host.ports.work, list[str]()
+        run_as_before = work.run
+
+        async def noted(kind: Kind, function: Callable[..., Any], *args: Any) -> Any:
+            apart.append(f"{kind} {function.__name__}")
+            return await run_as_before(kind, function, *args)
+
+        monkeypatch.setattr(work, "run", noted)
+        for number, more in enumerate(([], ["open texts"], ["open read", "open texts"])):
+            assert await desk.deliver(group_of(number, source)) is Verdict.ADMIT
+            assert apart == more
+            apart.clear()
+            monkeypatch.setattr(learner_inbox, ("APART_TOKENS", "APART", "APART")[number], 1)
+
+    source = Flawed(never)
+    at_a_desk(play, source)
+
+
+def test_a_large_frame_that_is_not_one_is_refused() -> None:
+    async def play(desk: Desk) -> None:
+        junk = bytes(learner_inbox.APART + 1)
+        receipt = wire.decode(await desk.inbox.receive(SAMPLER, junk), Receipt)
+        assert receipt.verdict is Verdict.MALFORMED
+
+    at_a_desk(play, Flawed(never))
 
 
 def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
