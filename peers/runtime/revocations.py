@@ -65,7 +65,8 @@ class RevocationExchange:
 
     def __init__(self, host: Host) -> None:
         self._host, self._trust, self._keys = host, host.trust, host.frames.keys
-        self._claims: OrderedDict[PeerId, int] = OrderedDict()
+        self._claims: dict[bool, OrderedDict[PeerId, int]] = {True: OrderedDict(), False: OrderedDict()}
+        """Has it shown a membership? -> peer -> the number that it named."""
         self._idle: OrderedDict[PeerId, float] = OrderedDict()
         """Peer -> until when it is not asked."""
         self._changes = Changes()
@@ -98,23 +99,26 @@ class RevocationExchange:
         return wire.encode(Entry(revoked=revoked, keys=b"" if out else keys.all))
 
     def heard(self, peer: PeerId, number: int) -> bool:
-        """A peer has this list, or encrypts with this key. False where that is no reason to ask it."""
+        """A peer has this list, or encrypts with this key, as it says: whoever has shown no membership is
+        asked when nobody else has. False where that is no reason to ask it."""
         if number <= self.number or self._idle.get(peer, 0.0) > self._host.now():
             return False
-        _remember(self._claims, peer, number)
+        _remember(self._claims[self._trust.shown(peer) is not None], peer, number)
         self._changes.wake()
         return True
 
     async def ask_forever(self) -> None:
         while True:
             mine = self.number
-            self._claims = OrderedDict(one for one in self._claims.items() if one[1] > mine)
-            if not self._claims:
+            for claims in self._claims.values():
+                for peer in [peer for peer, number in claims.items() if number <= mine]:
+                    del claims[peer]
+            if not (claims := self._claims[True] or self._claims[False]):
                 await self._changes.wait()
                 continue
-            asked = self._host.rng.sample([*self._claims], min(ASKED, len(self._claims)))
+            asked = self._host.rng.sample([*claims], min(ASKED, len(claims)))
             for peer in asked:
-                del self._claims[peer]
+                del claims[peer]
             await asyncio.gather(*map(self.ask, asked))
 
     async def ask(self, peer: PeerId) -> None:

@@ -13,6 +13,7 @@ from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role, Topic
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.types import PeerId
 
 
 def test_what_another_peer_signed_is_not_heard_and_who_says_it_again_is_named() -> None:
@@ -36,5 +37,33 @@ def test_what_another_peer_signed_is_not_heard_and_who_says_it_again_is_named() 
             await asyncio.sleep(1.0)
             assert newcomer.roster.learners() == ["learner"]
             listening.cancel()
+
+    run(scene())
+
+
+def test_a_crowd_that_names_revocations_keeps_no_member_from_being_asked() -> None:
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            mine = still_host(network, "mine", Role.SAMPLER, private=True)
+            member, asked = PeerId("member"), list[PeerId]()
+
+            async def ask(peer: PeerId) -> None:
+                asked.append(peer)
+                await asyncio.sleep(5.0)  # it does not answer
+
+            mine.revocations.ask = ask  # type: ignore[method-assign]
+            shown = membership("member", Role.LEARNER)
+            assert mine.trust.lack(member, Role.LEARNER, shown, mine.now()) is None
+            for number in range(2000):
+                mine.revocations.heard(PeerId(f"stranger-{number}"), 2**31)
+            mine.revocations.heard(member, 7)
+            for number in range(2000):
+                mine.revocations.heard(PeerId(f"stranger-{number}"), 2**31)
+            asking = asyncio.create_task(mine.revocations.ask_forever())
+            await asyncio.sleep(1.0)
+            assert asked == [member], "whoever has shown a membership is asked first"
+            await asyncio.sleep(60.0)
+            assert len(asked) > 40, "then the others"
+            asking.cancel()
 
     run(scene())
