@@ -17,6 +17,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from benchmarks.table import Unmeasured
 from swarm import process
 
@@ -48,6 +50,12 @@ class Partner:
 
     def __exit__(self, *exit: object) -> None:
         self._child.end(GOODBYE)
+
+    def cpu(self) -> float:
+        """CPU seconds of the child and of all processes below it, those that ended included."""
+        me = psutil.Process(self._child.pid)
+        times = [each.cpu_times() for each in (me, *me.children(recursive=True))]
+        return sum(each.user + each.system + each.children_user + each.children_system for each in times)
 
     def tell(self, **question: Any) -> None:
         self._child.send(json.dumps(question).encode())

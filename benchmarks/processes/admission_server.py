@@ -32,14 +32,14 @@ from swarm.types import Digest, PeerId, Receipt, Release, Verdict
 RUN = Digest(hashlib.sha256(b"swarm bench").hexdigest())
 SETTINGS = (
     "run.sampling.max_tokens=8192",
-    "run.batch.buffer=10000",
+    "run.batch.groups=16777216",
     "run.batch.share=1",
     "run.batch.newcomers=1",
     "run.optimizer.lr=1e-3",
     "peer.listen.host=127.0.0.1",
 )
-"""Completions long enough for frames of 256 KiB, a buffer that is never full and no shares: admission is
-measured, not training."""
+"""Completions long enough for frames of 256 KiB, batches that nobody fills and no shares: admission is
+measured, not training. Of as many slots no two senders draw the same one (swarm.core.curriculum)."""
 
 RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
 READ_AHEAD = 1 << 20

@@ -4,7 +4,7 @@ own key and node.
     python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "server": {...}}'
     {"do": "join", "senders": 16}                                   nodes for so many
     {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}       fresh groups -> {"bytes": of all frames}
-    {"do": "send", "way": a key of WAYS | "tcp", "repeat": 1}       those frames -> {"seconds", "admitted"}
+    {"do": "send", "way": a key of WAYS | "tcp", "repeat": 1}     those frames -> {"admitted", "refused": why}
 
 Sealing is not timed: the server is measured, and a real sampler seals while it waits for its engine. All ways
 send the same frames with the same number in flight.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -61,6 +62,8 @@ class LoadSenders:
         self.source = tasks.source(self.config.run.task, self.config.run.seed)
         self.senders: list[Sender] = []
         self.active: list[Sender] = []
+        self.refused: Counter[str] = Counter()
+        """Why groups were not admitted."""
         self.draws = Draws(self.run, self.config.run.batch.groups)
 
     async def answer(self, asked: Answer) -> Answer:
@@ -79,11 +82,10 @@ class LoadSenders:
                     "bytes": sum(len(f) for s in self.active for f in s.frames),
                 }
             case _:
-                began = time.perf_counter()
                 counts = await asyncio.gather(
                     *(self._send(s, asked["way"], asked["repeat"]) for s in self.active)
                 )
-                return {"seconds": time.perf_counter() - began, "admitted": sum(counts)}
+                return {"admitted": sum(counts), "refused": [why for why, _ in self.refused.most_common(1)]}
 
     async def close(self) -> None:
         await asyncio.gather(*(sender.node.close() for sender in self.senders))
@@ -137,9 +139,9 @@ class LoadSenders:
         lanes = [await self._lane(sender, way) for _ in range(UNDER_WAY)]
 
         async def drive(exchange: Callable[[bytes], Awaitable[bytes]]) -> int:
-            return sum(
-                [wire.decode(await exchange(frame), Receipt).verdict is Verdict.ADMIT for frame in frames]
-            )
+            receipts = [wire.decode(await exchange(frame), Receipt) for frame in frames]
+            self.refused.update(one.detail for one in receipts if one.verdict is not Verdict.ADMIT)
+            return sum(one.verdict is Verdict.ADMIT for one in receipts)
 
         return sum(await asyncio.gather(*map(drive, lanes)))
 

@@ -1,12 +1,13 @@
 """Row `groups`: groups that one learner admits over real streams, against the same frames over a bare TCP
 socket.
 
-    load_senders (senders with nodes of their own) ==frames==> server, in one of four ways:
+    two processes of senders, each with a node of its own ==frames==> server, in one of four ways:
         LearnerInbox.receive | the same without the log on the disk | a handler that acknowledges | bare TCP
 
 The ways take turns and carry the same bytes with the same number in flight. The difference of "admitted" and
 "acknowledged" is the cost of admission (signature, shape, rewards recomputed, journal, log on the disk); the
-difference to TCP is that of p2pd and Mail. Small frames are the demo's (G=8, 6 tokens), large ones 256 KiB.
+difference to TCP is that of p2pd and Mail. Frames are the demo's (8 x 6 tokens, 0.8 KiB), of 4 and 250 KiB.
+The CPU seconds are those of the server and of all senders, p2pd's included, on both sides.
 
 The log is synced once for all groups that arrived meanwhile, so its cost is the wait for one fsync, shared by
 the groups under way: with fsyncs of 4 ms one sender had 0.40 of the groups/s without the log with 4 of them
@@ -17,100 +18,130 @@ finished, up to a thousand groups at once, and samples on meanwhile.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.partner import Partner
+from benchmarks.partner import Partner, ask_all
 from benchmarks.table import Figure, Unmeasured
 
 if TYPE_CHECKING:
     from benchmarks import Say
 
 SENDERS = (1, 4, 16)
-SMALL = 2000
-"""Groups a pass: two seconds at the learner."""
-
-LARGE, LARGE_TOKENS = 48, 7300
-"""A frame of 8 x 7300 tokens is about 256 KiB after compression."""
+SIZES: Mapping[int, int] = {0: 2000, 90: 1000, 7300: 48}
+"""Tokens of a completion (0: the demo's answers) -> groups of a pass: a second or two at the learner."""
 
 PASSES = 3
 REPEAT = {"admit": 1, "memory": 1, "mail": 2, "tcp": 4}
 """A group is admitted once; the faster ways carry the same frames again, so that their time is long enough to
 measure."""
 
+PROCESSES = 2
+"""Of senders: one alone may be slower than what it measures."""
+
+
+@dataclass
+class Turns:
+    """One way's groups a second, and a CPU second, of each pass."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
 
 def measure(
-    say: Say, senders: Sequence[int] = SENDERS, small: int = SMALL, large: int = LARGE, passes: int = PASSES
+    say: Say, senders: Sequence[int] = SENDERS, sizes: Mapping[int, int] = SIZES, passes: int = PASSES
 ) -> list[Figure]:
+    """Each number of senders sends the smallest groups; four of them at most larger ones."""
     from peers.build import base_model
     from swarm.config import Run
 
     model = str(base_model.folder(Run()))
-    with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
-        home = {name: Path(folder) / name for name in ("server", "senders")}
-        for path in home.values():
-            path.mkdir()
-        with Partner(
-            "benchmarks.processes.admission_server", {"folder": str(home["server"]), "model": model}
-        ) as server:
-            setup = {"folder": str(home["senders"]), "model": model, "server": server.hear()}
-            with Partner("benchmarks.processes.load_senders", setup) as load:
-                load.hear()
-                figures: list[Figure] = []
-                for count in senders:
-                    say(f"{count} senders, small groups")
-                    figures += _figures(load, count, small, 0, passes)
-                if large:
-                    say("4 senders, large groups")
-                    figures += _figures(load, min(4, max(senders)), large, LARGE_TOKENS, passes)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-bench-"))
+
+        def started(module: str, name: str, **setup: object) -> Partner:
+            home = Path(folder) / name
+            home.mkdir()
+            return stack.enter_context(Partner(module, {"folder": str(home), "model": model, **setup}))
+
+        server = started("benchmarks.processes.admission_server", "server")
+        told = server.hear()
+        loads = [
+            started("benchmarks.processes.load_senders", f"senders-{number}", server=told)
+            for number in range(PROCESSES)
+        ]
+        for load in loads:
+            load.hear()
+        figures: list[Figure] = []
+        for tokens, frames in sizes.items():
+            for count in senders if not tokens else (min(4, max(senders)),):
+                say(f"{count} senders, {frames} groups of 8 x {tokens or 6} tokens")
+                figures += _figures(server, loads, count, frames, tokens, passes)
     return figures
 
 
-def _figures(load: Partner, senders: int, frames: int, tokens: int, passes: int) -> Iterator[Figure]:
-    load.ask(do="join", senders=senders)
-    rates: dict[str, list[float]] = {way: [] for way in REPEAT}
+def _figures(
+    server: Partner, loads: Sequence[Partner], senders: int, frames: int, tokens: int, passes: int
+) -> Iterator[Figure]:
+    halves = [(senders + 1) // 2, senders // 2]
+    busy = [(load, half) for load, half in zip(loads, halves, strict=True) if half]
+    active = [load for load, _ in busy]
+    ask_all(active, [{"do": "join", "senders": half} for _, half in busy])
+    turns = {way: Turns() for way in REPEAT}
     size = 0.0
     for number in range(passes):
-        sealed = load.ask(do="seal", senders=senders, frames=frames, tokens=tokens)
-        size = sealed["bytes"] / sealed["frames"]
+        each = [{"do": "seal", "senders": half, "frames": frames * half // senders} for _, half in busy]
+        sealed = ask_all(active, [{**one, "tokens": tokens} for one in each])
+        count = sum(one["frames"] for one in sealed)
+        size = sum(one["bytes"] for one in sealed) / count
         for way in sorted(REPEAT, reverse=number % 2 == 1):  # none is always the one that comes after another
-            repeat = REPEAT[way]
-            sent = load.ask(do="send", way=way, repeat=repeat)
-            groups = sealed["frames"] * repeat
-            if sent["admitted"] != groups:
-                raise Unmeasured(
-                    f"{groups - sent['admitted']} of {groups} groups were not admitted: this is no rate of"
-                    " groups"
-                )
-            rates[way].append(groups / sent["seconds"])
-    admitted, memory, mail, tcp = (median(rates[way]) for way in REPEAT)
+            _turn(server, active, way, count, turns[way])
+    admitted, memory, mail, tcp = (turns[way] for way in REPEAT)
+    rates = f"{median(admitted.wall):.0f} against {median(memory.wall):.0f} groups/s"
     who = f"{senders} sender{'s' if senders > 1 else ''}, {size / 1024:.1f} KiB a group"
-    volume = f"{admitted * size / 1e6:.2f} MB/s against {tcp * size / 1e6:.2f}"
-    yield Figure(
-        row="groups",
-        what=f"admitted, {who}",
-        value=admitted,
-        unit="groups/s",
-        against="bare TCP",
-        other=tcp,
-        note=f"{volume}, {4 * senders} under way, median of {passes}",
-    )
+    volume = f"{median(admitted.wall) * size / 1e6:.2f} MB/s against {median(tcp.wall) * size / 1e6:.2f}"
+    under_way = f"{volume}, {4 * senders} under way, median of {passes}"
+    yield _against(f"admitted, {who}", admitted, tcp, under_way)
     yield Figure(
         row="groups",
         what=f"admitted, of those without a log on the disk, {who}",
-        value=median(map(truediv, rates["admit"], rates["memory"])),
+        value=median(map(truediv, admitted.wall, memory.wall)),
         unit="",
-        note=f"{admitted:.0f} against {memory:.0f} groups/s, median of {passes} turns",
+        note=f"{rates}, median of {passes} turns",
     )
-    yield Figure(
+    yield _against(f"acknowledged only, {who}", mail, tcp, "Mail with a handler that does nothing")
+
+
+def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turns: Turns) -> None:
+    repeat = REPEAT[way]
+    partners, groups = (server, *loads), frames * repeat
+    cpu, began = sum(partner.cpu() for partner in partners), time.perf_counter()
+    sent = ask_all(loads, [{"do": "send", "way": way, "repeat": repeat}] * len(loads))
+    seconds, cpu = time.perf_counter() - began, sum(partner.cpu() for partner in partners) - cpu
+    if (missing := groups - sum(one["admitted"] for one in sent)) != 0:
+        why = "; ".join(why for one in sent for why in one["refused"])
+        raise Unmeasured(f"{missing} of {groups} groups were not admitted, this is no rate of groups: {why}")
+    turns.wall.append(groups / seconds)
+    turns.cpu.append(groups / cpu)
+
+
+def _against(what: str, ours: Turns, tcp: Turns, note: str) -> Figure:
+    return Figure(
         row="groups",
-        what=f"acknowledged only, {who}",
-        value=mail,
+        what=what,
+        value=median(ours.wall),
         unit="groups/s",
         against="bare TCP",
-        other=tcp,
-        note="Mail with a handler that does nothing",
+        other=median(tcp.wall),
+        note=note,
+        turns=tuple(ours.wall),
+        other_turns=tuple(tcp.wall),
+        cpu=median(ours.cpu),
+        other_cpu=median(tcp.cpu),
     )
