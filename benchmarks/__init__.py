@@ -20,6 +20,8 @@
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     faults     next version and full strength after kills, stops, cuts -
     swarms     five simulated swarms: share that learners compute      lines without an end
+    simulator  peer-hours of virtual time a CPU second; what a seed    -
+               hears of many samplers
     splits     a swarm cut in halves, both lines merged: groups,       the longest line counts
                rewards afterwards
     unequal    groups trained with a fourth learner that is slower     the other three alone
@@ -67,6 +69,7 @@ ROWS = {
     "lines": "benchmarks.rows.lines",
     "faults": "benchmarks.rows.faults",
     "swarms": "benchmarks.rows.swarms",
+    "simulator": "benchmarks.rows.simulator",
     "splits": "benchmarks.rows.splits",
     "unequal": "benchmarks.rows.unequal",
     "scoring": "benchmarks.rows.scoring",

@@ -15,7 +15,9 @@ import msgspec
 
 from dashboard.text import clean, moment, number, proper, version_of, whole
 from dashboard.views import Causes, Claims, FetchView, Row, Status
+from swarm.core.beat_pace import granted
 from swarm.identity import human_name
+from swarm.limits import SLOWEST
 from swarm.protocol import ROLES, Phase, Policy, Role
 from swarm.types import Beat, Fetching, Link, PeerId, Verdict
 
@@ -51,6 +53,8 @@ class PeerRow(msgspec.Struct, dict=True):
     heartbeats."""
     beating: bool = False
     """It sends heartbeats, so silence can be measured."""
+    slower: float = 1.0
+    """How many times as long as the run's pace it waits between them."""
     gone: str = ""
     """`lost` or `left` by an event; else empty."""
     invited: bool = False
@@ -128,7 +132,7 @@ class PeerRow(msgspec.Struct, dict=True):
             number(beat.tokens),
             number(beat.busy, high=1.0),
         )
-        self.upload, self.download = number(beat.upload), number(beat.download)
+        self.upload, self.download, self.slower = number(beat.upload), number(beat.download), granted(beat)
         self.fetching = _fetch_view(beat.fetching)
         lag = beat.lag
         self.lag = {
@@ -151,7 +155,7 @@ class PeerRow(msgspec.Struct, dict=True):
         """`alive`, `lost` or `left`."""
         if self.gone:
             return "left" if self.gone == "left" else "lost"
-        return "lost" if self.beating and now - self.heard > patience else "alive"
+        return "lost" if self.beating and now - self.heard > patience * self.slower else "alive"
 
     def changed(self, revision: int) -> None:
         """Mark the row as changed at this revision."""
@@ -170,6 +174,7 @@ class PeerRow(msgspec.Struct, dict=True):
             status=status,
             gone=self.gone,
             beating=self.beating,
+            slower=self.slower,
             heard=self.heard,
             version=self.version if moving else None,
             lag=max(newest - self.version, 0) if moving else None,
@@ -232,6 +237,7 @@ class PeerRow(msgspec.Struct, dict=True):
         self.lag = {cause: number(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
         self.verdicts = Counter(known_verdicts(self.verdicts))
         self.rtt = None if self.rtt is None else number(self.rtt, high=1e6)
+        self.slower = max(1.0, number(self.slower, high=SLOWEST))
         self.clocks = [number(clock, -1e12, 1e12) for clock in self.clocks[-CLOCKS:]]
         return True
 

@@ -187,6 +187,8 @@ class Row(View):
     """`lost` or `left` when an event said so; else the status follows from `heard`."""
     beating: bool
     """It sends heartbeats, so silence means that something is wrong."""
+    slower: float
+    """How many times as long as the run's pace it waits between them: its silence is borne in proportion."""
     heard: float
     version: int | None
     """None for roles without a policy, and for a peer that has none yet."""

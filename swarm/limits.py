@@ -32,6 +32,10 @@ RELEASE_LIMIT = Limit(1024, 4 << 10)
 EVENT_LIMIT = Limit(4096, 16 << 10)
 """Text and names compress three to four times, so an honest envelope does not inflate further."""
 
+SLOWEST = 64.0
+"""Times the run's pace that a peer may wait between heartbeats: two minutes by default, in a swarm of
+30,000."""
+
 MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
 """The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
 

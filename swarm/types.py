@@ -373,6 +373,10 @@ class Beat(Struct, tag="beat"):
     """Number of the newest list of revocations that the peer has."""
     speed: Finite = 0.0
     """Groups per second that a learner's gradients of full batches take in; 0: it has computed none."""
+    hears: Count = 0
+    """Of a seed: how many peers it hears. In a large swarm samplers beat more seldom."""
+    slower: Finite = 1.0
+    """How many times as long as the run's pace the peer waits until its next heartbeat: 1 to SLOWEST."""
 
 
 class Record(Struct):

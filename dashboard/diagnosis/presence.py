@@ -102,8 +102,8 @@ def _many(s: Situation, silent: list[tuple[PeerRow, float]], cause: str, todo: s
 
 def _silent(s: Situation, peer: PeerRow, silence: float) -> Problem:
     cost, level = _cost(s, peer)
-    missed = int(silence / (LONGEST_BEAT * s.beat))
-    sure = silence > s.patience or peer.gone == "lost"
+    missed, patience = int(silence / (LONGEST_BEAT * s.beat * peer.slower)), s.patience * peer.slower
+    sure = silence > patience or peer.gone == "lost"
     return problem(
         f"lost {peer.id}",
         level,
@@ -113,7 +113,7 @@ def _silent(s: Situation, peer: PeerRow, silence: float) -> Problem:
                 "It said no goodbye: its process was killed, or its machine or network is down."
                 if sure
                 else (
-                    f"It missed {some(missed, 'heartbeat')}; after {duration(s.patience)} of silence it"
+                    f"It missed {some(missed, 'heartbeat')}; after {duration(patience)} of silence it"
                     " counts as lost."
                 )
             ),

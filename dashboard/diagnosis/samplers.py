@@ -209,7 +209,7 @@ def _expired(s: Situation, peer: PeerRow) -> Late | None:
 def _behind(s: Situation, peer: PeerRow) -> Late | None:
     """Whether a sampler's policy alone is too old for the window, before any verdict."""
     window, behind = s.run.window, s.version - peer.version
-    heard_within = 2 * LONGEST_BEAT * s.beat
+    heard_within = 2 * LONGEST_BEAT * s.beat * peer.slower
     # What a heartbeat says may be as old as the heartbeat.
     policy = s.state.releases.get(peer.version)
     age = s.now - policy.released if policy else 0.0

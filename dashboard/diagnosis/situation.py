@@ -80,7 +80,8 @@ class Situation:
         if peer.gone == "left":
             self.left[peer.role] = peer
             return
-        silence = self.now - max(peer.heard, self.listening) if peer.beating else 0.0
+        # As long as it would be at the run's pace.
+        silence = (self.now - max(peer.heard, self.listening)) / peer.slower if peer.beating else 0.0
         if silence <= self.suspicion:
             self.here.add(peer.id)
         if not (self.state.counts(peer.id) or peer.verdicts):

@@ -92,7 +92,7 @@ export const store = {
 // lost, left or alive by what was heard of a peer until now.
 export function statusOf(peer) {
   if (peer.gone) return peer.gone;
-  return peer.beating && store.now() - peer.heard > snapshot.run.patience ? "lost" : "alive";
+  return peer.beating && store.now() - peer.heard > snapshot.run.patience * peer.slower ? "lost" : "alive";
 }
 
 // Versions that a peer is behind the newest release now; null for roles without a policy.

@@ -46,9 +46,10 @@ class EventBundles:
             self._collected.set()
 
     async def send_forever(self) -> None:
+        host, every = self._host, max(EVERY, self._host.config.run.pace.beat / 4)
         while True:
             await self._collected.wait()
-            await self._host.ports.clock.sleep(max(EVERY, self._host.config.run.pace.beat / 4))
+            await host.ports.clock.sleep(every * host.slower)
             self._collected.clear()
             with contextlib.suppress(NetError):
                 await self.send()

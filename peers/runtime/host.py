@@ -29,6 +29,7 @@ from peers.runtime.changes import Changes
 from peers.runtime.clock_check import ClockCheck
 from peers.runtime.faults import DiskFaults
 from peers.runtime.frames import Frames, UnknownKey
+from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.identity_check import IdentityCheck
 from peers.runtime.postings import post_forever
 from peers.runtime.releases import ReleaseExchange
@@ -44,7 +45,7 @@ from swarm.core.membership import Trust
 from swarm.core.roster import Roster
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut
 from swarm.net.ports import NetError, Ports
-from swarm.protocol import PHASES, ROLES, TOPICS, Key, Part, Phase, Role, Topic
+from swarm.protocol import ROLES, TOPICS, Key, Part, Phase, Role, Topic
 from swarm.run_types import Membership
 from swarm.types import Beat, Digest, PeerId
 
@@ -106,7 +107,7 @@ class Host:
         self.releases = ReleaseExchange(self, shelf)
         self._changes, self._clock_check = Changes(), ClockCheck(self)
         self.identity, self.rest = IdentityCheck(self), Rest(self)
-        self._beat_due, self._beats, self._seq = False, Changes(), 0
+        self._beats = Heartbeats(self, met)
         self._author: PeerId | None = None
         """Of the gossip that is read now: nobody may say again what another one signed."""
         self._bundles = EventBundles(self)
@@ -145,8 +146,16 @@ class Host:
 
     def beat_now(self) -> None:
         """Send a heartbeat at once: something changed that others wait for (credit, a new version)."""
-        self._beat_due = True
-        self._beats.wake()
+        self._beats.now()
+
+    def sealed_beat(self) -> bytes:
+        """A heartbeat as of now, for who does not hear gossip."""
+        return self._beats.sealed()
+
+    @property
+    def slower(self) -> float:
+        """How many times as long as in a small swarm others wait for what this peer tells of itself."""
+        return self._beats.slower
 
     def delivered(self, peer: PeerId) -> None:
         """Remember that a group of this peer was admitted."""
@@ -216,7 +225,7 @@ class Host:
         with contextlib.suppress(NetError, TimeoutError):
             async with asyncio.timeout(FAREWELL):
                 await self._bundles.send()
-                await self._send_beat()
+                await self._beats.send()
 
     def _services(self) -> list[Any]:
         takers: dict[Topic, Callable[[bytes], object]] = {
@@ -227,7 +236,7 @@ class Host:
         }
         names = [name for name in takers if TOPICS[name].all or self.who.observes]
         always = (
-            self._beat_forever,
+            self._beats.send_forever,
             self._expire_forever,
             self._bundles.send_forever,
             self.revocations.ask_forever,
@@ -319,76 +328,12 @@ class Host:
 
     async def _emit_traffic_forever(self) -> None:
         while True:
-            await self.ports.clock.sleep(self.config.run.pace.beat * TRAFFIC_EVERY)
+            await self.ports.clock.sleep(self.config.run.pace.beat * TRAFFIC_EVERY * self.slower)
             self._emit_traffic()
 
     def _emit_traffic(self) -> None:
         if passed := self.traffic.drain(self.now(), self.ports.relayed(), self.ports.carried()):
             self.emit(events.Transferred, **passed)
-
-    async def _beat_forever(self) -> None:
-        pace = self.config.run.pace.beat
-        while True:
-            self._beat_due = False
-            with contextlib.suppress(NetError):
-                await self._send_beat()
-            if not self._beat_due:
-                await self._beats.wait(pace * self.rng.uniform(1.0, 1.25))
-
-    def _beat(self) -> Beat:
-        now, status = self.now(), self.status
-        self._seq += 1
-        return Beat(
-            name=self.who.name,
-            role=self.who.role,
-            incarnation=self.who.incarnation,
-            seq=self._seq,
-            version=status.version,
-            weights=Digest(status.weights),
-            state=PHASES[status.phase],
-            phase=status.phase,
-            credit=status.credit,
-            takers=status.takers,
-            inbox=status.inbox,
-            done=status.done,
-            refused=status.refused,
-            rate=round(status.groups.rate(now), 3),
-            tokens=round(status.tokens.rate(now), 1),
-            busy=round(min(1.0, status.busy.rate(now)), 3),
-            lag=status.lag,
-            addresses=self.ports.addresses()[:2],
-            hardware=self.who.hardware,
-            at=now,
-            closed=status.closed,
-            early=status.early,
-            accuracy=status.accuracy,
-            mirror=status.mirror,
-            upload=self.config.peer.limits.upload,
-            download=self.config.peer.limits.download,
-            fetching=status.taking() or self.releases.coming(),
-            revoked=self.revocations.number,
-            speed=float(f"{status.speed:.3g}"),
-        )
-
-    async def _send_beat(self) -> None:
-        beat = self._beat()
-        self._met(self.ports.me, beat)
-        if self.who.observes:
-            self.emit(events.Heard, subject=self.ports.me, beat=beat)
-        topic = Topic.BEAT if beat.mirror >= 0 else ROLES[self.who.role].heartbeat
-        await self.ports.gossip.publish(self.topic(topic), self._seal_beat(beat))
-
-    def sealed_beat(self) -> bytes:
-        return self._seal_beat(self._beat())
-
-    def _seal_beat(self, beat: Beat) -> bytes:
-        """Seal a heartbeat with as many addresses as fit: two long ones and a membership are too many."""
-        while beat.addresses:
-            try:
-                return self.seal(beat, BEAT_LIMIT)
-            except wire.WireError:
-                beat = msgspec.structs.replace(beat, addresses=beat.addresses[:-1])
-        return self.seal(beat, BEAT_LIMIT)
 
     async def _expire_forever(self) -> None:
         while True:

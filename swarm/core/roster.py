@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median_low
 
+from swarm.core.beat_pace import granted
 from swarm.core.clipping import CROWD
 from swarm.core.deliveries import pause
 from swarm.limits import RECORD_SECONDS
@@ -106,8 +107,16 @@ class Roster:
     def __iter__(self) -> Iterator[tuple[PeerId, Beat]]:
         return ((peer, known.beat) for peer, known in self._known.items())
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._known
+
+    def crowd(self) -> int:
+        """How many peers the seed hears that hears most of them; 0 while none is here."""
+        seeds = (known.beat.hears for known in self._known.values() if known.beat.role is Role.SEED)
+        return max(seeds, default=0)
 
     def proven(self, peer: PeerId) -> bool:
         """Whether a peer that is alive is more than a stranger."""
@@ -196,11 +205,12 @@ class Roster:
                 left.popitem(last=False)
 
     def expire(self, now: float) -> list[tuple[PeerId, float]]:
-        """Remove and return peers that were silent for too long, with the seconds of their silence."""
+        """Remove and return peers that were silent for too long, with the seconds of their silence:
+        patience is that of the run, and in proportion more for who beats more seldom."""
         lost = [
             (peer, now - known.heard)
             for peer, known in self._known.items()
-            if now - known.heard > self._patience
+            if now - known.heard > self._patience * granted(known.beat)
         ]
         for peer, _ in lost:
             self.forget(peer)

@@ -67,6 +67,8 @@ class Swarm:
         self._seq, self._done, self._next_version, self._next_beat = 0, 0, START + every, START
         self._stuck: dict[PeerId, int] = {}
         self._frozen: dict[PeerId, int] = {}
+        self.slower: dict[PeerId, float] = {}
+        """How many times as long as the run's pace these say they wait between heartbeats."""
         self.held: int | None = None
         """The version at which all samplers stay."""
         self._release(0)
@@ -128,6 +130,7 @@ class Swarm:
                 hardware="2 cores",
                 at=self.now + self.skews.get(peer, 0.0),
                 fetching=self.fetching.get(peer),
+                slower=self.slower.get(peer, 1.0),
             )
             self.emit(happened.Heard, SEED, subject=peer, beat=beat)
 

@@ -319,6 +319,19 @@ def test_a_fault_in_a_crowd_is_named_within_ten_seconds(kind: str, key: str) -> 
     assert told is not None and told - START - 130.0 <= 10.0
 
 
+def test_of_a_crowd_that_beats_seldom_silence_is_judged_by_its_own_pace() -> None:
+    swarm, one = Swarm(), SAMPLERS[0]
+    swarm.slower[one] = 8.0
+    swarm.run(WARM)
+    swarm.dead.add(one)
+    row, pace = swarm.state.peers[one], swarm.state.run.pace
+    assert swarm.run(3 * 8.0 * pace.beat, bool) is None, swarm.problems()
+    assert swarm.run(8.0 * pace.beat, bool) is not None and set(swarm.problems()) == {f"lost {one}"}
+    assert row.status(swarm.now, pace.patience) == "alive"
+    swarm.run(8.0 * pace.patience)
+    assert row.status(swarm.now, pace.patience) == "lost"
+
+
 def test_a_crowd_of_silent_strangers_hides_no_learner() -> None:
     swarm = Swarm()
     strangers = [peer_id(bytes([number]) * 32) for number in range(20, 60)]

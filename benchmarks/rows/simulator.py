@@ -1,0 +1,111 @@
+"""Row `simulator`: what simulated swarms cost, and what an observer hears in large ones.
+
+    paper-delay with n samplers, batches as large in proportion -> World -> peer-hours per CPU second
+    a seed and n samplers that beat every 2 s                   -> Transferred of the seed -> gossip it hears
+
+The CPU includes the making of all peers, which a longer run does once. Not handled here: what peers of other
+scenarios do (`swarms`), gossip's copies on a real mesh.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from benchmarks.table import Figure, number
+from peers.commands import shipped, sim
+from swarm.events import Event, Transferred
+from swarm.protocol import Role
+from swarm.sim import scenario
+from swarm.sim.scenario import Scenario, role_of
+from swarm.sim.world import World
+
+if TYPE_CHECKING:
+    from benchmarks import Say
+
+PEERS = (100, 1000)
+
+CROWDS = (200, 500, 1000)
+"""Samplers that beat."""
+
+HOURS = 0.25
+
+SETTLED = 60.0
+"""Virtual seconds after which everybody has heard how large the swarm is, and what came before is told."""
+
+
+def measure(
+    say: Say, peers: Sequence[int] = PEERS, crowds: Sequence[int] = CROWDS, hours: float = HOURS
+) -> list[Figure]:
+    import torch
+
+    torch.set_num_threads(1)
+    costs, gossip = list[Figure](), list[Figure]()
+    for count in peers:
+        say(f"{count} samplers for {hours:g} virtual hours")
+        costs.append(_cost(paper(count, hours)))
+    for count in crowds:
+        say(f"{count} samplers that beat")
+        gossip.append(_heard(crowd(count)))
+    return costs + gossip
+
+
+def paper(samplers: int, hours: float) -> Scenario:
+    """The shipped scenario with so many samplers: batches grow with them, so that each does as much."""
+    scene = scenario.load(shipped.scenario(Path("paper-delay")))
+    groups = max(1, scene.run.batch.groups * samplers // scene.peers[Role.SAMPLER])
+    run = msgspec.structs.replace(scene.run, batch=msgspec.structs.replace(scene.run.batch, groups=groups))
+    return msgspec.structs.replace(scene, hours=hours, peers=scene.peers | {Role.SAMPLER: samplers}, run=run)
+
+
+def crowd(samplers: int) -> Scenario:
+    """Samplers that wait for a learner, with a seed that hears them, at the pace of a quick run."""
+    scene = scenario.load(shipped.scenario(Path("quick")))
+    return msgspec.structs.replace(
+        scene, hours=2 * SETTLED / 3600, peers={Role.SEED: 1, Role.SAMPLER: samplers}
+    )
+
+
+def _cost(scene: Scenario) -> Figure:
+    peers, began = sum(scene.peers.values()), time.process_time()
+    outcome = World(scene, sim.spawn).run()
+    seconds = time.process_time() - began
+    return Figure(
+        row="simulator",
+        what=f"{peers} peers of paper-delay",
+        value=peers * scene.hours / seconds,
+        unit="peer-hours/CPU s",
+        note=f"{number(outcome.calls / peers / scene.hours)} callbacks a peer-hour, {number(seconds)} CPU s",
+    )
+
+
+class Heard:
+    """A sink that adds up what the seed hears once the swarm is settled."""
+
+    def __init__(self) -> None:
+        self.bytes, self.seconds = 0, 0.0
+        self._begin: float | None = None
+
+    def __call__(self, event: Event) -> None:
+        self._begin = event.at if self._begin is None else self._begin
+        if isinstance(event, Transferred) and role_of(event.peer) is Role.SEED and self._is_settled(event):
+            self.bytes += event.received.get("gossip", 0)
+            self.seconds += event.seconds
+
+    def _is_settled(self, event: Transferred) -> bool:
+        return self._begin is not None and event.at - event.seconds > self._begin + SETTLED
+
+
+def _heard(scene: Scenario) -> Figure:
+    heard = Heard()
+    World(scene, sim.spawn, sinks=[heard]).run()
+    return Figure(
+        row="simulator",
+        what=f"gossip that a seed hears of {scene.peers[Role.SAMPLER]} samplers, a heartbeat every 2 s",
+        value=heard.bytes / heard.seconds / 1000,
+        unit="kB/s",
+    )
