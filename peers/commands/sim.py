@@ -20,8 +20,8 @@ import msgspec
 
 from peers.build import base_model
 from peers.roles.evaluator import Evaluator
+from peers.roles.group_opening import Decoder
 from peers.roles.learner import LearnerPeer
-from peers.roles.learner_inbox import Decoder
 from peers.roles.programs import program_of
 from peers.roles.sampler import Sampler
 from peers.roles.seed import Seed

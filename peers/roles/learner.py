@@ -27,7 +27,8 @@ from peers.roles.checkpoints import Checkpoints, Progress
 from peers.roles.common_round import CommonRound
 from peers.roles.evidence import FOLDER
 from peers.roles.gradients import Gradients
-from peers.roles.learner_inbox import Decoder, LearnerInbox
+from peers.roles.group_opening import Decoder
+from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.merging import Merging
 from peers.roles.next_gradient import NextGradient
 from peers.roles.other_learners import OtherLearners

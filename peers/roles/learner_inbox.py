@@ -19,10 +19,9 @@ import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from typing import Any, Protocol, TypeVar
 
 from peers.roles.draw_returns import DrawReturns
+from peers.roles.group_opening import Decoder, GroupOpener
 from peers.roles.reward_calls import RewardCalls
 from peers.roles.tally import Tally
 from peers.runtime.host import Host
@@ -33,19 +32,13 @@ from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.curriculum import Draws
 from swarm.core.roster import share
 from swarm.limits import cut
-from swarm.protocol import Kind, Role, Service
+from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Task, Verdict
-
-T = TypeVar("T")
 
 SCORING_AT_ONCE = 32
 """Groups that are scored at once, where rewards are slow: each occupies a mail call, and strangers have twice
 as many of those."""
-
-APART, APART_TOKENS = 32 << 10, 8192
-"""Bytes of a frame, and tokens of a group, beyond which they are opened and decoded in a thread: about half a
-millisecond of the event loop each, several times what the way to a thread and back costs."""
 
 COUNTED = frozenset((*Verdict, "expired"))
 """Why groups are not trained, of what is counted by sampler; the rest is no sampler's fault."""
@@ -62,19 +55,6 @@ SHOWN_PROMPT, SHOWN_ANSWER, SHOWN_COMPLETION_TEXT = 600, 300, 400
 
 SHOWN_EVERY = 1.0
 """Seconds between two Shown events; one heartbeat where that is longer. Nobody reads faster."""
-
-
-class Decoder(Protocol):
-    """The part of the run's tokenization that an inbox needs; a tabular policy has letters instead."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens; every token is below it."""
-        ...
-
-    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each completion."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -111,7 +91,8 @@ class LearnerInbox:
         run = host.config.run
         self.host, self.source, self.decoder = host, source, decoder
         self.reward_calls = RewardCalls(host, source)
-        self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
+        limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
+        self.opener = GroupOpener(host, decoder, limit)
         self.admission = Admission(
             Draws(host.who.run, run.batch.groups),
             run.window,
@@ -147,8 +128,7 @@ class LearnerInbox:
         """The `groups` service: one verdict for one group."""
         host, now = self.host, self.host.now()
         try:
-            read = host.frames.read
-            opened, group = await self._apart(len(frame) > APART, read, frame, self._limit, Group)
+            opened, group = await self.opener.opened(frame)
         except wire.WireError as error:
             host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
             self.tally.judged(sender, Verdict.MALFORMED)
@@ -290,12 +270,6 @@ class LearnerInbox:
         for item in batch:
             self._tasks.pop(item.group.id, None)
 
-    def texts(self, group: Group) -> list[str]:
-        """The group's completions as text, one string each."""
-        tokens = memoryview(group.tokens.data).cast("i").tolist()
-        ends = list(accumulate(group.lengths, initial=0))
-        return self.decoder.decode_batch([tokens[start:end] for start, end in pairwise(ends)])
-
     def show(self, group: Group, advantages: Sequence[float], weights: Sequence[float]) -> None:
         """Emit a trained group as a Shown event for people to read, as much of it as an event holds; at most
         one event each SHOWN_EVERY seconds."""
@@ -303,7 +277,7 @@ class LearnerInbox:
         if self._shown is not None and now - self._shown < max(SHOWN_EVERY, host.config.run.pace.beat):
             return
         self._shown = now
-        scored, texts = self.task_and_rewards(group), self.texts(group)[:SHOWN_COMPLETIONS]
+        scored, texts = self.task_and_rewards(group), self.opener.texts(group)[:SHOWN_COMPLETIONS]
         prompt, answer = cut(scored.task.prompt, SHOWN_PROMPT), cut(scored.task.answer, SHOWN_ANSWER)
         room = (SHOWN_TEXT - len(prompt.encode()) - len(answer.encode())) // len(texts) - 30
         finite = all(map(math.isfinite, (*advantages, *weights)))
@@ -329,10 +303,6 @@ class LearnerInbox:
         self._reported = now
         self.host.emit(events.Counted, **self.tally.drain(), samplers=self.tally.drain_samplers())
 
-    async def _apart(self, apart: bool, function: Callable[..., T], *args: Any) -> T:
-        """Call a function in a thread where it computes for so long that heartbeats would wait."""
-        return await self.host.ports.work.run(Kind.OPEN, function, *args) if apart else function(*args)
-
     def _judge(self, opened: wire.Opened, sender: PeerId, group: Group, now: float) -> Judgement:
         distrust = self.host.distrust(opened, Role.SAMPLER)
         if distrust is None and not sender == opened.sender == group.sampler:
@@ -357,7 +327,7 @@ class LearnerInbox:
         id, so no group is scored twice."""
         self.batcher.scoring[group.sampler] += 1
         try:
-            texts = await self._apart(sum(group.lengths) > APART_TOKENS, self.texts, group)
+            texts = await self.opener.decoded(group)
             task = TaskAndRewards(*await self.reward_calls.task_and_rewards(group.task, texts))
         except RewardError as error:
             return replace(

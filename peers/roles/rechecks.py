@@ -39,7 +39,7 @@ from swarm.net.ports import Average, NetError, Refused, read_question
 from swarm.net.sketch import Sketches
 from swarm.protocol import Kind, Role, Service
 from swarm.tasks.base import RewardError
-from swarm.types import Count, Digest, Finite, Group, PeerId, Struct
+from swarm.types import Count, Digest, Finite, Group, PeerId, Struct, Task
 
 KEPT = 8
 """Manifests that are held: a round's members ask within its step."""
@@ -206,11 +206,12 @@ class BatchRechecks:
         self, peer: PeerId, groups: Sequence[Group], sketches: Sketches
     ) -> tuple[float, float]:
         """(cosine, times the norm) of what a member sent and what its groups give here."""
-        calls = [
-            self._inbox.reward_calls.task_and_rewards(group.task, self._inbox.texts(group))
-            for group in groups
-        ]
-        scored = await asyncio.gather(*calls)
+
+        async def again_scored(group: Group) -> tuple[Task, tuple[float, ...]]:
+            texts = await self._inbox.opener.decoded(group)
+            return await self._inbox.reward_calls.task_and_rewards(group.task, texts)
+
+        scored = await asyncio.gather(*map(again_scored, groups))
 
         def again() -> tuple[float, float]:
             prompts, rewards = [task.prompt for task, _ in scored], [rewards for _, rewards in scored]

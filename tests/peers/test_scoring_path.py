@@ -14,7 +14,7 @@ import torch
 from still_host import RUN, still_host
 
 from peers.commands import sim
-from peers.roles import learner_inbox
+from peers.roles import group_opening
 from peers.roles.evaluator import GIVE_UP
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox
@@ -335,7 +335,7 @@ def test_a_large_group_is_opened_and_decoded_off_the_loop_and_a_small_one_on_it(
             assert await desk.deliver(group_of(number, source)) is Verdict.ADMIT
             assert apart == more
             apart.clear()
-            monkeypatch.setattr(learner_inbox, ("APART_TOKENS", "APART", "APART")[number], 1)
+            monkeypatch.setattr(group_opening, ("APART_TOKENS", "APART", "APART")[number], 1)
 
     source = Flawed(never)
     at_a_desk(play, source)
@@ -343,7 +343,7 @@ def test_a_large_group_is_opened_and_decoded_off_the_loop_and_a_small_one_on_it(
 
 def test_a_large_frame_that_is_not_one_is_refused() -> None:
     async def play(desk: Desk) -> None:
-        junk = bytes(learner_inbox.APART + 1)
+        junk = bytes(group_opening.APART + 1)
         receipt = wire.decode(await desk.inbox.receive(SAMPLER, junk), Receipt)
         assert receipt.verdict is Verdict.MALFORMED
 
