@@ -78,7 +78,9 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callabl
     new one is made. Returns an exit code."""
     config = loaded.config
     manners.begin(config.peer.limits)
-    path = run_folder.make_folder(folder or run_folder.default_path(config.run.name))
+    path = folder or run_folder.default_path(config.run.name)
+    if path.exists():
+        run_folder.make_folder(path)  # says what else is there
     run = run_folder.existing_run(path, config.run) or _created(path, config.run, check)
     return run_until_signalled(
         lambda on_signal: _seed(run, config, paged, on_signal, lambda one: run.member(one.keyring, Role.SEED))
@@ -92,7 +94,8 @@ def _created(path: Path, settings: Run, check: Callable[[], None]) -> RunFolder:
 
     def make() -> None:
         check()
-        new_run.create(path, *base_model.pinned(settings))
+        settled, policy = base_model.pinned(settings)
+        new_run.create(run_folder.make_folder(path), settled, policy)
 
     apart(make)
     made = run_folder.read(path)
