@@ -3,7 +3,7 @@
     Cheated (how, who defends) --a simulated swarm of the roles that ship--> row
     rows --> cheats.csv and a table: poison that was trained on, who was named, by what and when, last reward
 
-One learner, four honest samplers, and two that cheat from their first group on (peers.studies.cheats); task
+One learner, two honest samplers, and one that cheats from its first group on (peers.studies.cheats); task
 `toy`, the policy a table, whose groups any learner replays. Poison is every group that is not what an honest
 sampler makes of its draw; the suite makes that group itself, and asks no learner. The learner audits samplers
 with an invite, too. Not handled here: tolerances of language models, which are wider than a table's
@@ -30,7 +30,17 @@ from peers.roles.sampler import Drawn, Sampler
 from peers.runtime.host import Host
 from peers.studies import liars
 from peers.studies.adversary_table import cheats_table
-from peers.studies.cheats import BUCKETS, CHEATS, FIRST, IDENTITIES, LIES, drawn_again, draws_of
+from peers.studies.cheats import (
+    BUCKETS,
+    CHEATS,
+    FIRST,
+    GAPS,
+    IDENTITIES,
+    LIES,
+    PARTNERS,
+    drawn_again,
+    draws_of,
+)
 from peers.studies.experiments import Row, measured
 from swarm import config as settings
 from swarm.config import DelayLaw, Run
@@ -48,7 +58,8 @@ from swarm.tasks.catalog import source
 from swarm.types import Group, PeerId, Struct, Verdict
 from swarm.weights import Weights
 
-CHEATS_AT_ONCE = 2
+COMPARED = 16
+"""Version whose reward is told: where a cheat's groups are refused, later ones take longer."""
 
 AUDIT = 0.006
 """Virtual seconds of a replay; a gradient of 16 groups takes fifty times as long."""
@@ -65,9 +76,9 @@ class Cheated(Struct):
 
 
 def plan(quick: bool) -> list[Cheated]:
-    seconds, seeds = (45.0, (1,)) if quick else (120.0, (1, 2, 3))
+    seconds, seeds = (24.0, (1,)) if quick else (60.0, (1, 2, 3))
     return [
-        Cheated(cheat=cheat, defended=defended, seconds=seconds, seed=seed)
+        Cheated(cheat=cheat, defended=defended, seconds=seconds * (1 + (cheat in GAPS)), seed=seed)
         for seed in seeds
         for cheat in (*CHEATS, *LIES)
         for defended in (True, False)
@@ -81,10 +92,10 @@ def main(quick: bool, out: Path, minutes: float) -> int:
 
 
 FIGURES = ("reward", "poison", "trained", "refused", "named", "by", "after", "groups", "innocent", "versions")
-"""Expected reward of the last policy; share of the groups trained on that are poison; groups trained on;
-share of the cheats' groups that was refused; share of cheats that were named, by what, seconds and groups
-after the first false one (of the first that was named); honest samplers that were named or refused for what
-they sent; versions made."""
+"""Expected reward of version COMPARED, or of the last one; share of the groups trained on that are poison;
+groups trained on; share of the cheats' groups that was refused; share of cheats that were named, by what,
+seconds and groups after the first false one (of the first that was named); honest samplers that were named or
+refused for what they sent; versions made."""
 
 
 def suffer(one: Cheated) -> Row:
@@ -101,18 +112,20 @@ class Truth:
     def __init__(self) -> None:
         self.sent: dict[PeerId, list[tuple[float, str, bool]]] = {}
         """Cheat -> time, id and whether it is poison, of each group that it drew; a dropped one is."""
-        self.newest: Weights | None = None
+        self.policies: dict[int, Weights] = {}
+        """By version."""
 
     def poison(self) -> set[str]:
         return {group for sent in self.sent.values() for _, group, false in sent if false}
 
     def began(self, cheat: PeerId) -> float:
-        """When it cheated first."""
-        return next((at for at, _, false in self.sent.get(cheat, ()) if false), math.inf)
+        """When it cheated first; where all that it sent is genuine, when it sent that."""
+        sent = self.sent[cheat]
+        return next((at for at, _, false in sent if false), sent[0][0])
 
 
 def scenario(one: Cheated) -> Scenario:
-    names = IDENTITIES.get(one.cheat, CHEATS_AT_ONCE)
+    names = IDENTITIES.get(one.cheat, 1)
     return Scenario(
         name="cheats",
         hours=one.seconds / 3600,
@@ -122,28 +135,27 @@ def scenario(one: Cheated) -> Scenario:
             name="cheats",
             task=settings.TaskSettings(name="toy", options={"buckets": BUCKETS}),
             sampling=settings.Sampling(group_size=4, max_tokens=4),
-            optimizer=settings.Optimizer(lr=0.3),
+            optimizer=settings.Optimizer(lr=0.8),
             batch=settings.BatchSize(groups=16, close_after=3.0),
-            window=settings.Window(versions=8),
-            pace=settings.Pace(beat=1.0, patience=3.0),
+            window=settings.Window(versions=5),
+            pace=settings.Pace(beat=0.4, patience=1.0),
         ),
         prices={
-            "sample": DelayLaw(law="lognormal", seconds=0.3, shape=0.3),
+            "sample": DelayLaw(law="lognormal", seconds=0.15, shape=0.3),
             "learn": DelayLaw(law="constant", seconds=0.3),
             "audit": DelayLaw(law="constant", seconds=AUDIT),
         },
-        faults=tuple(_turns(names, one.seconds)) if names > CHEATS_AT_ONCE else (),
+        faults=tuple(_turns(names, one.seconds)) if names > PARTNERS else (),
     )
 
 
 def _turns(names: int, seconds: float) -> Iterator[Fault]:
-    """CHEATS_AT_ONCE of the names at a time."""
-    each = CHEATS_AT_ONCE * seconds / names
+    """One of the names at a time."""
     for number in range(names):
-        peer, turn = f"sampler-{FIRST + number}", number // CHEATS_AT_ONCE
-        if turn:
-            yield Fault(at=turn * each, fault="host", peer=peer)
-        yield Fault(at=(turn + 1) * each, fault="crash", peer=peer)
+        peer = f"sampler-{FIRST + number}"
+        if number:
+            yield Fault(at=number * seconds / names, fault="host", peer=peer)
+        yield Fault(at=(number + 1) * seconds / names, fault="crash", peer=peer)
 
 
 def spawn(peer: SimPeer, one: Cheated, truth: Truth) -> Coroutine[Any, Any, None]:
@@ -162,7 +174,7 @@ def spawn(peer: SimPeer, one: Cheated, truth: Truth) -> Coroutine[Any, Any, None
 
 
 class Watched(ToyEngine):
-    """An honest sampler's, which shows the newest policy to the table's author."""
+    """An honest sampler's, which keeps each policy."""
 
     def __init__(self, truth: Truth) -> None:
         super().__init__(from_bytes)
@@ -170,7 +182,7 @@ class Watched(ToyEngine):
 
     def load(self, weights: Weights) -> None:
         super().load(weights)
-        self._truth.newest = weights
+        self._truth.policies[weights.version] = weights
 
 
 class CheatingSampler(Sampler):
@@ -253,16 +265,16 @@ def _named(told: Sequence[Event]) -> dict[PeerId, tuple[float, str]]:
                 by = "missing draws" if " draws" in event.reason else "its claims"
                 named.setdefault(sender, (event.at, by))
             case Judged(verdict=Verdict.UNTRUSTED | Verdict.MALFORMED) as event:
-                named.setdefault(event.sampler, (event.at, "the first group"))
+                named.setdefault(event.sampler, (event.at, "admission"))
     return named
 
 
 def _reward(truth: Truth) -> float:
-    """The expected reward of the newest policy."""
-    if truth.newest is None:
+    """The expected reward of the last policy, or of version COMPARED."""
+    if not (versions := [version for version in truth.policies if version <= COMPARED]):
         return math.nan
     engine = ToyEngine(from_bytes)
-    engine.load(truth.newest)
+    engine.load(truth.policies[max(versions)])
     tasks = source(settings.TaskSettings(name="toy", options={"buckets": BUCKETS}), Run().seed)
     return fmean(
         float(np.exp(engine.row(task.prompt)[0][place, ord(letter) - ord("a")]))

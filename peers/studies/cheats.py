@@ -34,7 +34,7 @@ Cheat = Callable[[Sampler, Drawn], Drawn | None]
 Lie = Callable[[Group], Group]
 """A group -> the one that is signed."""
 
-VICTIM, FIRST = PeerId("sampler-0"), 4
+VICTIM, FIRST = PeerId("sampler-0"), 2
 """An honest sampler that copies are made of; samplers from this number on cheat."""
 
 TRIES = 8
@@ -48,6 +48,9 @@ SPARSE = 25
 
 BUCKETS = 16
 """Tasks of the simulator's."""
+
+GAPS = ("every second group dropped", "one group of 12 dropped", "curation of genuine groups")
+"""Cheats that show once releases have left the window: they are given twice the time."""
 
 OLDER = 8
 """Versions by which a relabelled policy is older than it says."""
@@ -121,20 +124,6 @@ def _one_token(sampler: Sampler, drawn: Drawn) -> Drawn:
     tokens = _tokens(sampler, drawn)
     tokens[0, 0] = (tokens[0, 0] + 1) % _table(sampler, drawn.task.prompt).shape[1]
     return _said(sampler, drawn, tokens)
-
-
-def _cut(sampler: Sampler, drawn: Drawn) -> Drawn:
-    """The first completion ends before its last token."""
-    tokens, true = _tokens(sampler, drawn), drawn.completions
-    left = np.delete(np.arange(tokens.size), tokens.shape[1] - 1)
-    shorter = dataclasses.replace(
-        true,
-        lengths=(tokens.shape[1] - 1, *true.lengths[1:]),
-        tokens=true.tokens[left],
-        logprobs=true.logprobs[left],
-        texts=(true.texts[0][:-1], *true.texts[1:]),
-    )
-    return drawn._replace(completions=shorter)
 
 
 def _temperature(sampler: Sampler, drawn: Drawn, divisor: float) -> Drawn:
@@ -293,7 +282,6 @@ CHEATS: dict[str, Callable[[], Cheat]] = {
     "other text": _other_text,
     "one token changed": lambda: _one_token,
     "one token in one group of 25": lambda: _after(0, _one_token, SPARSE),
-    "a length that is one less": lambda: _cut,
     "another model": lambda: _another_model,
     "weights in 4 bits": lambda: _quantised,
     "an older version, relabelled": _older,
@@ -321,13 +309,22 @@ CHEATS: dict[str, Callable[[], Cheat]] = {
 
 LIES: dict[str, Lie] = {
     "pinned rewards": lambda group: replace(group, rewards=(1.0,) * len(group.rewards)),
+    "a lie about lengths": lambda group: replace(group, lengths=_moved(*group.lengths)),
     "a false time of release": lambda group: _later(group, 30.0),
     "a release that nobody knows": lambda group: replace(group, weights=Digest("0" * 64)),
 }
 """What it changes of a finished group."""
 
-IDENTITIES = {"30 identities that take turns": 30}
-"""Cheats that come under so many names, one after another; the others have two."""
+PARTNERS = 2
+"""Names of those that collude."""
+
+IDENTITIES = {"two that take turns": PARTNERS, "30 identities that take turns": 30}
+"""Cheats with more than one name; more than PARTNERS come one after another."""
+
+
+def _moved(first: int, second: int, *others: int) -> tuple[int, ...]:
+    """The first completion takes a token of the second."""
+    return (first + 1, second - 1, *others)
 
 
 def _later(group: Group, seconds: float) -> Group:

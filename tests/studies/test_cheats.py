@@ -1,4 +1,4 @@
-"""`swarm bench adversaries --samplers`: what two samplers of six cost that cheat."""
+"""`swarm bench adversaries --samplers`: what one sampler of three costs that cheats."""
 
 from __future__ import annotations
 
@@ -13,18 +13,11 @@ from peers.studies.experiments import Row
 
 torch.set_num_threads(1)
 
-AT_ONCE = {
-    "ground seeds",
-    "own seeds",
-    "other tasks",
-    "copies of others' groups",
-    "pinned rewards",
-    "a false time of release",
-    "a release that nobody knows",
-}
-"""Nobody has to replay anything to refuse these."""
+NOT_NAMED = {"honest", "it sends nothing", "one group of 12 dropped"}
+"""Who leaves out less than a tenth is not told from one that loses groups."""
 
-NOT_NAMED = {"honest", "one group of 12 dropped"}
+MOST = {"30 identities that take turns": 0.2}
+"""Share of poison; 0.1 for the others."""
 
 
 def told(cheat: str, seconds: float, defended: bool = True) -> Row:
@@ -41,7 +34,7 @@ def test_who_draws_or_claims_something_else_is_replayed_and_set_aside(cheat: str
 @pytest.mark.parametrize("cheat", ["own seeds", "copies of others' groups", "pinned rewards"])
 def test_who_draws_what_is_not_due_has_no_group_trained_on(cheat: str) -> None:
     row = told(cheat, 4.0)
-    assert (row["refused"], row["poison"], row["by"]) == (1.0, 0.0, "the first group")
+    assert (row["refused"], row["poison"], row["by"]) == (1.0, 0.0, "admission")
 
 
 def test_nobody_is_named_where_nobody_cheats_and_poison_is_counted_where_all_is_believed() -> None:
@@ -61,3 +54,14 @@ def test_each_cheat_is_tried_on_a_learner_that_defends_itself_and_on_one_that_be
 def test_the_halves_of_the_suite_are_no_halves_of_another_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "band", "--samplers"]) != 0
     assert "--learners and --samplers are for the study adversaries" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cell", [cell for cell in plan(quick=True) if cell.defended], ids=lambda cell: cell.cheat
+)
+def test_each_cheat_is_named_but_those_that_nobody_finds_and_no_honest_sampler_is(cell: Cheated) -> None:
+    row = suffer(cell)
+    assert row["innocent"] == 0
+    assert (float(row["named"]) > 0) == (cell.cheat not in NOT_NAMED)
+    assert float(row["poison"]) < MOST.get(cell.cheat, 0.1)
