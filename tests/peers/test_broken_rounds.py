@@ -14,7 +14,7 @@ import pytest
 import torch
 from test_roles_swarm import Told, scenario
 
-from peers.runtime.host import Host
+from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.releases import ReleaseExchange
 from swarm.config import Averaging, Pace, Releasing
 from swarm.core.audit import audit
@@ -254,15 +254,15 @@ def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(
 def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = Host._beat
+    real = Heartbeats._beat
 
-    def beat(host: Host) -> Beat:
-        told, liar = real(host), host.ports.me == "learner-1"
+    def beat(beats: Heartbeats) -> Beat:
+        told, liar = real(beats), beats._host.ports.me == "learner-1"
         return (
             msgspec.structs.replace(told, version=100 + told.seq, weights=Digest("f" * 64)) if liar else told
         )
 
-    monkeypatch.setattr(Host, "_beat", beat)
+    monkeypatch.setattr(Heartbeats, "_beat", beat)
     told = Told(scenario(2.0, (2, 3)))
     # Each version costs the match, a time-out and the listening: 8 seconds.
     assert max(event.version for event in told.of(Trained, "learner-0")) >= 10
