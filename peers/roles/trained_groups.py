@@ -79,7 +79,7 @@ class TrainedGroups:
         self._host, self._inbox, self._at, self._under_way = host, inbox, at, under_way
         self._groups = GroupLog(host, folder and folder / "groups", SEGMENT_BYTES, most)
         self._steps = GroupLog(host, folder and folder / "trained", SEGMENT_BYTES, 8 * SEGMENT_BYTES)
-        self._ledger = TrainedLedger(host.releases.known, host.releases.lines.lineage.parents)
+        self._ledger = TrainedLedger(host.releases.known, host.releases.lines.lineage.parents, host.ports.me)
         self._segments: dict[int, tuple[int, float]] = {}
         """Segment -> (newest version of a group in it, when that was released)."""
         self._step_segments: dict[int, int] = {}

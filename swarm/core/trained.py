@@ -47,9 +47,9 @@ class Policy(NamedTuple):
 class TrainedLedger:
     """The steps of the last versions, mine and others'."""
 
-    def __init__(self, known: KnownReleases, announced: Parents) -> None:
+    def __init__(self, known: KnownReleases, announced: Parents, me: PeerId) -> None:
         """`announced`: what is known of releases' parents."""
-        self._known, self._announced = known, announced
+        self._known, self._announced, self._me = known, announced, me
         self._oldest = 0
         """Version below which steps are forgotten."""
         self.mine: list[TrainedStep] = []
@@ -148,7 +148,12 @@ class TrainedLedger:
             return False  # no step made it
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
-        return False if step.weights or self._is_told(point, announced) else None
+        others = bool(announced) and all(self._is_of_another(release) for release in announced)
+        return False if others or step.weights or self._is_told(point, announced) else None
+
+    def _is_of_another(self, release: Release) -> bool:
+        """One learner made it alone, and I am not that one."""
+        return release.learners == 1 and release.publisher != self._me
 
     def _is_told(self, point: Point, announced: Sequence[Release]) -> bool:
         """Which groups a release has is known: another learner said so, or I took its step."""

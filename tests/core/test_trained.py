@@ -31,6 +31,7 @@ def ledger(*mine: TrainedStep, releases: tuple[Release, ...] = ()) -> TrainedLed
             one for one in releases if (one.version, one.weights) == (version, weights)
         ],
         lineage.parents,
+        ME,
     )
     for each in mine:
         made.add(each)
@@ -64,6 +65,12 @@ def test_a_contribution_to_an_unknown_list_is_lost_once_somebody_says_what_the_l
     mine = ledger(step(1, "0", members=()), releases=(of_two,))
     assert lost(mine, 1, "1") == [] and mine.unsure(Policy(1, digest("1"), Digest("")))
     mine.hear([step(1, "0", "1", members=(OTHER,))])
+    assert lost(mine, 1, "1") == [1] and not mine.unsure(Policy(1, digest("1"), Digest("")))
+
+
+def test_a_contribution_is_not_in_what_another_learner_released_alone() -> None:
+    alone = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
+    mine = ledger(step(1, "0", members=()), releases=(alone,))
     assert lost(mine, 1, "1") == [1] and not mine.unsure(Policy(1, digest("1"), Digest("")))
 
 

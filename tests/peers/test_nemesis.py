@@ -116,6 +116,16 @@ KEPT = (
             Fault(at=14.9, fault="bounce", peer="learner-0", down=7.8),
         ),
     ),
+    Plan(  # as the one before, and nobody comes back who knows what was released
+        seed=386,
+        peers={"seed": 1, "learner": 2, "sampler": 1},
+        mode="sites",
+        faults=(
+            Fault(at=10.5, fault="oneway", between=(("learner-0", "sampler-0", "seed-0"), ("learner-1",))),
+            Fault(at=12.5, fault="crash", peer="learner-1", step="announced"),
+            Fault(at=14.9, fault="bounce", peer="learner-0", down=7.8),
+        ),
+    ),
     Plan(
         seed=318,
         peers={"seed": 1, "learner": 2, "sampler": 2},
