@@ -42,6 +42,7 @@ from peers.build.engine_worker import (
     Texts,
 )
 from peers.errors import CannotHere, UserError, raised
+from swarm.blocks import Damaged
 from swarm.config import Config, EngineSettings
 from swarm.process import Child, Hung, Lost, environment
 from swarm.protocol import Role
@@ -66,7 +67,8 @@ class ProcessEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._scratch = Path(tempfile.mkdtemp(prefix="swarm-hf-"))
+        self.scratch = Path(tempfile.mkdtemp(prefix="swarm-hf-"))
+        """The files that its process reads."""
         self._setup: Setup | None = None
         self._templated = True
         self._held: tuple[Path, Weights] | None = None
@@ -96,13 +98,17 @@ class ProcessEngine:
 
     def load(self, weights: Weights) -> None:
         """See Engine. When it fails, the release before stays loaded."""
-        path = self._scratch / f"v{weights.version}-{weights.digest[:12]}"
-        with writing(self._scratch):
+        path = self.scratch / f"v{weights.version}-{weights.digest[:12]}"
+        with writing(self.scratch):
             weights.blocks.put(path)
-        old = self._held
+        old, fresh = self._held, self._child is None
         try:
-            self._ask(Load.of(path, weights), Done)
+            if fresh:
+                self._restart(None)
+            self._answered(Load.of(path, weights), Done, self._settings.timeout)
         except BaseException:
+            if fresh:
+                self._end()  # it has no policy
             if old is None or old[0] != path:
                 path.unlink(missing_ok=True)
             raise
@@ -139,7 +145,7 @@ class ProcessEngine:
         self._closed = True
         if self._child is not None:
             self._child.kill()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _first(self, call: Fit | Setup, kind: type[T]) -> T:
         """The answer to a call before there is a policy. Raises UserError."""
@@ -152,18 +158,18 @@ class ProcessEngine:
         """The answer to one call, from a new process where there is none. Raises EngineError, and what the
         call itself raises."""
         if self._child is None:
-            self._restart()
+            self._restart(self._held)
         return self._answered(call, kind, self._settings.timeout)
 
-    def _restart(self) -> None:
-        """Raises EngineError."""
+    def _restart(self, held: tuple[Path, Weights] | None) -> None:
+        """Start the process with this release. Raises EngineError."""
         assert self._setup is not None, "set_up comes first"
         self._start()
         try:
             self._answered(self._setup, Ready, START)
-            if self._held is not None:
-                self._answered(Load.of(*self._held), Done, self._settings.timeout)
-        except (UserError, ValueError) as error:  # memory is short, or a file is gone
+            if held is not None:
+                self._answered(Load.of(*held), Done, self._settings.timeout)
+        except (UserError, ValueError, Damaged) as error:  # memory is short, or a file is gone
             self._end()
             raise EngineError(f"engine hf cannot start again: {error}") from error
         except BaseException:
@@ -189,7 +195,7 @@ class ProcessEngine:
         if self._closed:
             raise EngineError("the engine is closed")
         own = {"OMP_NUM_THREADS": str(self._settings.threads)}
-        self._child = Child([*COMMAND, str(self._scratch)], environment(own), echo=True)
+        self._child = Child([*COMMAND, str(self.scratch)], environment(own), echo=True)
         self._starts += 1
 
     def _end(self) -> None:

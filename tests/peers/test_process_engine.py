@@ -121,6 +121,27 @@ def test_a_killed_process_costs_a_call_and_comes_back_with_its_policy(engine: Pr
 
 
 @pytest.mark.slow
+def test_a_release_whose_file_is_gone_when_the_process_starts_again_is_no_bug(
+    folder: Path, weights: Weights, tmp_path: Path
+) -> None:
+    engine = ProcessEngine(EngineSettings())
+    try:
+        engine.set_up(folder, Config())
+        engine.load(in_a_file(weights, tmp_path / "image"))
+        for path in engine.scratch.iterdir():
+            path.unlink()
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="signal SIGKILL"):
+            engine.greedy(PROMPTS)
+        with pytest.raises(EngineError, match=r"cannot start again: .*not readable"):
+            engine.greedy(PROMPTS)
+        engine.load(weights)
+        assert len(engine.greedy(PROMPTS)) == len(PROMPTS)
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
 def test_a_process_that_stands_still_is_ended(folder: Path, weights: Weights) -> None:
     engine = ProcessEngine(EngineSettings(timeout=2))
     try:
