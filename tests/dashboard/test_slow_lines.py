@@ -51,7 +51,7 @@ def test_a_peer_without_a_policy_is_at_no_version_and_behind_nothing() -> None:
 
 
 def test_who_came_after_a_release_is_timed_from_its_start() -> None:
-    state = folded(*story(9, start=0.0))
+    state = folded(*story(9, start=0.0), joining(5.4, 1, 0))
     fold(state, happened.Started(at=500.0, peer=JOINER, name="", role=Role.SAMPLER, version=-1, hardware=""))
     adopted = happened.Adopted(
         at=582.0, peer=JOINER, version=9, weights=digest(9), fetch=80.0, load=1.0, age=582.0 - 5.4

@@ -129,7 +129,7 @@ def test_a_sampler_goes_on_after_its_engine_was_killed(swarm: Swarm) -> None:
     sampler, since = swarm.samplers[0], time.time()
     sampler.child("engine_worker").kill()
     recovered = swarm.house.wait_until(
-        lambda: sampler.saw(events.Recovered, since, part="engine"), BACK, "the engine was not started again"
+        lambda: sampler.saw(events.Recovered, since, part="engine"), 60, "the engine was not started again"
     )
     assert "signal SIGKILL" in sampler.saw(events.Faulted, since, part="engine")[0].detail
     swarm.house.wait_until(

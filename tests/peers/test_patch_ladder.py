@@ -241,7 +241,7 @@ def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path)
         assert [release.version for release in again.releases.announced()] == [2, 3], "whose bytes are here"
         await late.releases.queries.ask_newest([again.ports.me])
         again.status.version, again.status.weights = 3, swarm.released[3].weights
-        late.roster.hear(again.ports.me, again._beat(), late.now())
+        late.roster.hear(again.ports.me, again._beats._beat(), late.now())
         found = await late.releases.obtain(())
         assert found is not None and found[1].data == BYTES[3]
 
