@@ -223,9 +223,15 @@ class OtherLearners:
         return mine
 
     async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """Let a learner outside of my successful round that may be stepping already release first, for one
-        time-out."""
+        """Let learners outside of my successful round that may be stepping already release first, for one
+        time-out. Of two rounds of one version, which learners that do not wait for each other make, the one
+        with the oldest learner goes first."""
         host = self._host
+        if self.turns.second_round(self.at_my_version(), members):
+            host.beat_now()
+            await host.ports.clock.sleep(GOSSIP_SECONDS)
+            if not self._next().difference(members) and self.turns.first(self.at_my_version(), members):
+                return
         until = host.now() + host.config.run.release.timeout
         while (
             self.turns.steps(self.at_my_version()).union(self._next()).difference(members)

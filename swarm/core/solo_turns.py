@@ -1,4 +1,5 @@
-"""Which learner steps alone when no round comes about: one at a time, so that a version has one release.
+"""Which learner steps alone when no round comes about, and which of two rounds steps: one at a time, so that
+a version has one release.
 
     round failed -> how many come before me?
         0 --> claim: announce it, listen -- nobody else does --> step alone
@@ -8,8 +9,12 @@ Before me come learners that step already, then older ones (as `publishers` orde
 of my version. A learner that gathers or still learns is not waited for: it finds my release when it is done.
 Others are known by their last heartbeats alone; so a claim is announced and listened to before it counts,
 unless nobody could contest it. A heartbeat may also overtake the release that it announces: a learner whose
-release is on its way is waited for like one that steps, but once, since the release may never come. Not
-handled here: parts of a swarm that do not hear each other, whose releases are settled by their rank.
+release is on its way is waited for like one that steps, but once, since the release may never come.
+
+Learners that do not wait for each other (swarm.core.unmet) may be in two rounds of one version. A round that
+leaves out enough learners for another one is announced and listened to as well, and the one with the oldest
+learner goes first. Not handled here: parts of a swarm that do not hear each other, whose releases are settled
+by their rank.
 """
 
 from __future__ import annotations
@@ -86,6 +91,16 @@ class SoloTurns:
         order = publishers([self._me, *((beats[PeerId(peer)].incarnation, peer) for peer in rivals)])
         self._due = now + (1 + order.index(self._me[1])) * self._timeout
         return False
+
+    def second_round(self, beats: Beats, members: Collection[PeerId]) -> bool:
+        """Whether learners outside of my successful round may have made one of their own."""
+        return len({*self._ready(beats)}.difference(members)) > 1
+
+    def first(self, beats: Beats, members: Collection[PeerId]) -> bool:
+        """Whether my round steps before the learners outside of it, after both were announced."""
+        stepping = [(beat.incarnation, peer) for peer, beat in beats.items() if peer in members]
+        rivals = [(beats[PeerId(peer)].incarnation, peer) for peer in self.steps(beats).difference(members)]
+        return publishers([self._me, *stepping, *rivals])[0] in members
 
     def fresh(self, coming: Collection[PeerId]) -> set[str]:
         """Learners whose release is to be waited for: each once for this gradient."""

@@ -147,3 +147,21 @@ def test_a_gradient_that_is_gone_is_forgotten() -> None:
     mine.ask(beats(older="gathering"), 100.0)
     mine.forget()
     assert mine.wait(100.0) == math.inf and not mine.waited and mine.ask(beats(older="gathering"), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("others", "second"),
+    [
+        ({"older": "matching", "oldest": "matching", "younger": "matching"}, True),
+        ({"older": "matching", "oldest": "learning", "younger": "matching"}, False),
+    ],
+)
+def test_two_learners_outside_of_a_round_may_be_in_another_one(others: dict[str, str], second: bool) -> None:
+    assert turns().second_round(beats(**others), {ME[1], YOUNGER}) is second
+
+
+def test_of_two_rounds_the_one_with_the_oldest_learner_goes_first() -> None:
+    both = beats(older="stepping", oldest="stepping", younger="stepping")
+    assert turns().first(both, {ME[1], OLDEST})
+    assert not turns().first(both, {ME[1], YOUNGER})
+    assert turns().first(beats(older="matching", oldest="matching", younger="stepping"), {ME[1], YOUNGER})

@@ -41,7 +41,7 @@ def window(house: SwarmProcesses, word: str, folder: Path, *more: str) -> Progra
     )
 
 
-def page(house: SwarmProcesses, program: Program, seconds: float = 30) -> str:
+def page(house: SwarmProcesses, program: Program, seconds: float = 60) -> str:
     """The address that it says, once it says it."""
 
     def said() -> re.Match[str] | None:

@@ -127,6 +127,16 @@ KEPT = (
         ),
     ),
     Plan(
+        seed=416,
+        peers={"seed": 1, "learner": 5, "sampler": 4},
+        faults=(
+            Fault(at=12.5, fault="host", peer="learner-3"),
+            Fault(at=13.3, fault="bounce", peer="sampler-0", down=4.2),
+            Fault(at=20.7, fault="host", peer="sampler-3"),
+            Fault(at=22.9, fault="host", peer="learner-4"),
+        ),
+    ),
+    Plan(
         seed=318,
         peers={"seed": 1, "learner": 2, "sampler": 2},
         mode="overlap",
@@ -145,7 +155,8 @@ KEPT = (
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
 One contributes, dies, and trains again what a list has of it; or those who took that list died since, too. A
 lone learner's clock jumps: its own release is older than the window. One restarts while the only one who
-knows what its policy is made of cannot be asked; or its last step made the weights of another's release."""
+knows what its policy is made of cannot be asked; or its last step made the weights of another's release. Two
+rounds of two learners each end within a tenth of a second."""
 
 
 @pytest.mark.parametrize("script", KEPT)
