@@ -51,9 +51,13 @@ class Partner:
     def __exit__(self, *exit: object) -> None:
         self._child.end(GOODBYE)
 
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
     def cpu(self) -> float:
         """CPU seconds of the child and of all processes below it, those that ended included."""
-        me = psutil.Process(self._child.pid)
+        me = psutil.Process(self.pid)
         times = [each.cpu_times() for each in (me, *me.children(recursive=True))]
         return sum(each.user + each.system + each.children_user + each.children_system for each in times)
 

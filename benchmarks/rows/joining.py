@@ -21,6 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.local_swarm import LocalSwarm, end, start
+from benchmarks.priority import step_back
 from benchmarks.table import Figure
 from swarm import events, invite
 from swarm.identity import Keyring, open_key
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 TIMES = 3
 SILENT = invite.ADDRESSES - 1
 """Addresses of a word that take a connection and say nothing, beside one that answers."""
-
-
-LEAST = 19
-"""Nice value of what runs when nobody else does."""
 
 
 class Join(NamedTuple):
@@ -55,7 +52,8 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
             "the first step",
             lambda: any(isinstance(event, events.Trained) for event in home.events("learner-1")),
         )
-        _step_back(home)
+        for process in home.processes.values():
+            step_back(process.pid)
         whole = home.words(Role.SAMPLER, Path())[1]
         first = [_join(home, Path(folder) / f"first-{number}", whole) for number in range(times)]
         say(f"in an empty folder: {_said(first)}")
@@ -79,14 +77,6 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
             other=median(one.joined for one in first),
         ),
     ]
-
-
-def _step_back(home: LocalSwarm) -> None:
-    """Linux weighs sessions, and each peer has one (man 7 sched, the autogroup feature)."""
-    for process in home.processes.values():
-        weight = Path(f"/proc/{process.pid}/autogroup")
-        if weight.exists():
-            weight.write_text(str(LEAST))
 
 
 def _figure(what: str, seconds: list[float], note: str = "") -> Figure:

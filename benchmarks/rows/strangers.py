@@ -5,8 +5,9 @@ close them, beside how long it takes when nobody does.
                               <---- one honest request after the other, from this process
 
 A request that is refused, or not answered within LATE, counts as LATE. All of these share the machine's
-cores. Not handled: gossip and the board, whose limits are counted (tests/core/test_gossip_limits.py,
-tests/net/test_guard.py), and a line that is full.
+cores; the crowd runs when nobody else does, since it has machines of its own elsewhere. Not handled: gossip
+and the board, whose limits are counted (tests/core/test_gossip_limits.py, tests/net/test_guard.py), and a
+line that is full.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.partner import Partner
+from benchmarks.priority import step_back
 from benchmarks.processes import hosted
 from benchmarks.processes.crowd import ASK, LISTEN, RUN, SERVICE
 from benchmarks.table import Figure
@@ -47,6 +49,7 @@ def measure(say: Say, requests: int = REQUESTS, keys: int = KEYS) -> list[Figure
             setup = {**at, "folder": str(home["crowd"]), "keys": keys}
             with Partner("benchmarks.processes.crowd", setup) as crowd:
                 crowd.hear()
+                step_back(crowd.pid)
                 return asyncio.run(_figures(say, at, server, crowd, home["honest"], requests))
 
 
