@@ -26,7 +26,7 @@ from swarm.types import Array, Digest, PeerId, Struct
 HEAD = 4 << 10
 """Bytes of a frame besides its numbers: envelope, membership, ids, digests and times need half of it."""
 
-COMPRESS_ABOVE = 1024
+COMPRESS_FROM = 1024
 """Bytes: compressing a smaller frame saves little."""
 
 T = TypeVar("T")
@@ -108,7 +108,8 @@ def seal(
         signature=keyring.sign(_signed(run, proof, body)),
     )
     whole = encode(envelope)
-    data = b"\1" + Zstd().deflate(whole) if len(whole) > COMPRESS_ABOVE else b"\0" + whole
+    plain = len(whole) < min(COMPRESS_FROM, limit.sealed)
+    data = b"\0" + whole if plain else b"\1" + Zstd().deflate(whole)
     if len(data) > limit.sealed or len(whole) > limit.inflated:
         sizes = f"{len(data)} bytes ({len(whole)} inflated)"
         raise WireError(

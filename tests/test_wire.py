@@ -229,6 +229,15 @@ def test_what_does_not_fit_is_not_sealed() -> None:
         seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=BEAT_LIMIT)
 
 
+@pytest.mark.parametrize("limit", [BEAT_LIMIT, BEAT_LIMIT._replace(sealed=BEAT_LIMIT.sealed - 32)])
+def test_what_fits_when_it_is_compressed_is_sealed_at_any_length(limit: Limit) -> None:
+    """Of a private run a frame has 32 bytes less."""
+    base = BEAT_LIMIT.sealed - 40 - len(seal(msgspec.structs.replace(BEAT, hardware=""), RUN, ME))
+    for more in range(base, base + 60):
+        beat = msgspec.structs.replace(BEAT, hardware="c" * more)
+        assert decode(open_(seal(beat, RUN, ME, limit=limit), limit).body, Beat) == beat
+
+
 def bomb(declared: bool) -> bytes:
     """A small frame that inflates to 64 MiB."""
     block = bytes(1 << 20)
@@ -356,7 +365,7 @@ def test_a_frame_that_fits_to_the_last_byte_is_sealed_and_opened_and_no_larger_o
     assert FRAMES["plain"][0] == 0, "what follows the flag is what is inflated"
     exact = Limit(whole, whole - 1)
     assert open_(seal(RELEASE, RUN, ME, MEMBERSHIP, exact), exact) == open_(FRAMES["plain"])
-    for sealed, inflated in ((whole - 1, whole - 1), (whole, whole - 2)):
+    for sealed, inflated in ((whole // 3, whole - 1), (whole, whole - 2)):
         with pytest.raises(WireError, match="does not fit into"):
             seal(RELEASE, RUN, ME, MEMBERSHIP, Limit(sealed, inflated))
     with pytest.raises(WireError, match=f"frame of {whole} bytes, limit {whole - 1}"):
@@ -367,9 +376,9 @@ def test_a_frame_is_compressed_from_a_kilobyte_on() -> None:
     def sealed(letters: int) -> bytes:
         return seal(msgspec.structs.replace(BEAT, hardware="x" * letters), RUN, ME)
 
-    spare = wire.COMPRESS_ABOVE - (len(sealed(200)) - 1)
-    assert len(sealed(200 + spare)) == 1 + wire.COMPRESS_ABOVE and sealed(200 + spare)[0] == 0
-    assert sealed(201 + spare)[0] == 1 and len(sealed(201 + spare)) < wire.COMPRESS_ABOVE
+    spare = wire.COMPRESS_FROM - (len(sealed(200)) - 1)
+    assert len(sealed(199 + spare)) == wire.COMPRESS_FROM and sealed(199 + spare)[0] == 0
+    assert sealed(200 + spare)[0] == 1 and len(sealed(200 + spare)) < wire.COMPRESS_FROM
 
 
 def test_the_limit_of_a_group_grows_with_its_completions_and_tokens_up_to_that_of_mail() -> None:

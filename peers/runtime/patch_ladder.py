@@ -175,21 +175,20 @@ class PatchLadder:
     async def _files(
         self, way: Sequence[Step], holders: Sequence[PeerId], missing: set[Digest]
     ) -> list[Blocks]:
-        """The files of a way; none where one cannot be had, which is `missing` from then on."""
+        """The files of a way; none where one cannot be had, which is `missing` from then on. Steps that change
+        the same have one file."""
         self._make_room(way[-1].release.size)
-        found = await asyncio.gather(
-            *(self.files.fetch(made.version, patch.root, patch.size, holders) for patch, made in way),
-            return_exceptions=True,
-        )
-        files = list[Blocks]()
-        for (patch, _), file in zip(way, found, strict=True):
+        wanted = {patch.root: (made.version, patch.root, patch.size, holders) for patch, made in way}
+        fetches = (self.files.fetch(*each) for each in wanted.values())
+        files = dict[Digest, Blocks]()
+        for root, file in zip(wanted, await asyncio.gather(*fetches, return_exceptions=True), strict=True):
             if isinstance(file, NetError):
-                missing.add(patch.root)
+                missing.add(root)
             elif isinstance(file, BaseException):
                 raise file
             else:
-                files.append(file)
-        return files if len(files) == len(way) else []
+                files[root] = file
+        return [files[patch.root] for patch, _ in way] if len(files) == len(wanted) else []
 
     async def _apply(self, way: Sequence[Step], files: Sequence[Blocks], base: Blocks) -> Blocks | None:
         """What the files make of `base`, as a draft; None where that is something else."""

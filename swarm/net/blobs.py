@@ -276,9 +276,9 @@ class Blobs:
             ) from error
 
     async def _begin(self, held: Held) -> None:
-        """Hold blocks of it from now on, before it is complete."""
-        if held.root not in self._whole and held.root not in self._begun:
-            self._begun[held.root] = held
+        """Hold blocks of it from now on, before it is complete; who fetches the same waits for that, too."""
+        if held.root not in self._whole:
+            self._begun.setdefault(held.root, held)
             await self._off_loop(self._shelf.begin, held)
         self._prune()
 

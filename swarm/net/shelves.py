@@ -191,7 +191,9 @@ class Shelf:
         return draft.image
 
     def begin(self, held: Held) -> None:
-        """A place for the blocks of a version."""
+        """A place for the blocks of a version, unless it has one."""
+        if held.root in self._shelved:
+            return
         if held.root in self._alive:
             shelved = Shelved(held, self._alive[held.root])
             shelved.check()

@@ -3,6 +3,7 @@ a restart."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -71,6 +72,19 @@ def test_a_release_travels_whole_and_its_receiver_holds_it_for_others() -> None:
         release = held(publisher, WHOLE, 1)
         assert await fetched(second, release, [a.me]) == WHOLE
         assert await fetched(third, release, [b.me]) == WHOLE
+
+    with_peers(promise)
+
+
+def test_the_same_bytes_are_fetched_twice_at_a_time(tmp_path: Path) -> None:
+
+    async def promise(a: Any, b: Any, c: Any) -> None:
+        publisher, wants = Blobs(a.mail), Blobs(b.mail, folder=tmp_path)
+        await publisher.serve()
+        release = held(publisher, WHOLE, 1)
+        both = asyncio.gather(*(fetched(wants, release, [a.me]) for _ in range(2)))
+        assert await both == [WHOLE, WHOLE]
+        assert wants.is_whole(release.weights)
 
     with_peers(promise)
 
