@@ -293,13 +293,13 @@ class LearnerPeer:
     async def step(self) -> Cause:
         host, gradient, members = self.host, self._gradient, self._common_round.members
         assert gradient is not None
-        mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
-        await self.trained.stepped(members, mine, self._common_round.marks)
         await self.next_gradient.idle()
         await self.other_learners.give_way(members, self.own_release.is_ahead)
         # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(members):
             return Cause.AHEAD_SEEN
+        mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
+        await self.trained.stepped(members, mine, self._common_round.marks)
         start = host.now()
         metrics = await self._gradients.step(self.learner.step, gradient, self._batch)
         if isinstance(metrics, Cause):

@@ -175,8 +175,8 @@ class PatchLadder:
     async def _files(
         self, way: Sequence[Step], holders: Sequence[PeerId], missing: set[Digest]
     ) -> list[Blocks]:
-        """The files of a way; none where one cannot be had, which is `missing` from then on. Steps that change
-        the same have one file."""
+        """The files of a way; none where one cannot be had, which is `missing` from then on. Steps that
+        change the same have one file."""
         self._make_room(way[-1].release.size)
         wanted = {patch.root: (made.version, patch.root, patch.size, holders) for patch, made in way}
         fetches = (self.files.fetch(*each) for each in wanted.values())
