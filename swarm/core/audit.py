@@ -110,20 +110,23 @@ class Account:
 
     def trained(self, line: Line) -> dict[str, list[Point]]:
         """Mark of a group -> releases that count and were trained on it, once for each member that brought
-        it."""
+        it: also where two of its steps made the same weights, of which both releases count."""
         found: dict[str, list[Point]] = defaultdict(list)
         by_version, told = defaultdict[int, list[Release]](list), defaultdict[Point, set[str]](set)
         for (version, _), its in line.items():
             by_version[version] += its
-        for (_, version, parent, members), steps in self.steps.items():
+        brought = dict[tuple[PeerId, str, Point], None]()
+        for (peer, version, parent, members), steps in self.steps.items():
             made = [one for one in by_version[version] if made_by(members, parent, one)]
             if made:
                 # of several tries the last one before the release; others of a round step after it, too
                 before = [step for step in steps if step.at <= min(one.released for one in made)]
                 step = before[-1] if before else steps[0]
-                for group in step.groups:
-                    found[short(group)].append((version, made[0].weights))
-                told[version, made[0].weights].update(step.others)
+                point = version, made[0].weights
+                brought |= dict.fromkeys((peer, short(group), point) for group in step.groups)
+                told[point].update(step.others)
+        for _, group, point in brought:
+            found[group].append(point)
         # what a member brought that did not get to know that its round succeeded
         for point, marks in told.items():
             for each in marks:

@@ -113,6 +113,16 @@ def test_a_group_in_two_versions_or_brought_by_two_members_is_doubled() -> None:
     assert not audit(both).passed
 
 
+def test_a_group_in_two_steps_that_make_the_same_weights_is_trained_once() -> None:
+    """A learner came back without what it had released, and no reward differed: the version stays what it
+    was."""
+    both = (ONE, TWO)
+    first = [admitted(1, 0), stepped(1, "0", 1, 1, members=both), released(1, "a", "0", 2, learners=2)]
+    again = [started(3), stepped(1, "0", 4, 1), released(1, "a", "0", 5)]
+    found = audit([*first, *again])
+    assert found.passed and found.once == 1
+
+
 def test_a_step_that_the_line_does_not_have_trained_nothing() -> None:
     fork = [admitted(3, 4, TWO), stepped(1, "0", 2, 3, by=TWO), released(1, "b", "0", 3, by=TWO)]
     later = [released(2, "c", "a", 6)]

@@ -127,6 +127,20 @@ KEPT = (
         ),
     ),
     Plan(
+        seed=375,
+        peers={"seed": 1, "learner": 3, "sampler": 1},
+        mode="overlap",
+        faults=(
+            Fault(at=5.9, fault="bounce", peer="learner-1", down=0.5, step="announced"),
+            Fault(at=6.8, fault="bounce", peer="learner-0", down=8.0, step="announced"),
+            Fault(
+                at=9.3,
+                fault="oneway",
+                between=(("learner-1", "learner-2", "sampler-0", "seed-0"), ("learner-0",)),
+            ),
+        ),
+    ),
+    Plan(
         seed=416,
         peers={"seed": 1, "learner": 5, "sampler": 4},
         faults=(
@@ -156,7 +170,7 @@ that one after its return. At sites one announces a list and its release that no
 One contributes, dies, and trains again what a list has of it; or those who took that list died since, too. A
 lone learner's clock jumps: its own release is older than the window. One restarts while the only one who
 knows what its policy is made of cannot be asked; or its last step made the weights of another's release. Two
-rounds of two learners each end within a tenth of a second."""
+rounds of two learners each end within a tenth of a second; or one gives way, and its record is of no step."""
 
 
 @pytest.mark.parametrize("script", KEPT)

@@ -137,6 +137,23 @@ def test_who_skipped_versions_takes_the_steps_or_the_rung() -> None:
     among(promise)
 
 
+def test_two_steps_that_change_the_same_have_one_file_that_is_fetched_once() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler, steps = swarm.host("sampler"), [np.frombuffer(BYTES[0][: SIZE - 1], "<u2").copy()]
+        for _ in range(2):
+            steps.append(steps[-1].copy())
+            steps[-1][5] += 1
+        whole = [step.tobytes() + BYTES[0][-1:] for step in steps]
+        await swarm.release(whole[0])
+        await swarm.take(sampler, swarm.released[0])
+        await swarm.release(*whole[1:])
+        one, other = (release.patches[0].root for release in swarm.released[1:])
+        assert one == other
+        assert 0 < await swarm.take(sampler, swarm.released[2]) < 4 * swarm.released[2].patches[0].size
+
+    among(promise)
+
+
 def test_who_was_away_asks_a_holder_for_the_way() -> None:
     async def promise(swarm: Swarm) -> None:
         sampler = swarm.host("sampler")
