@@ -77,10 +77,11 @@ class CommonRound:
         partners = self._other_learners.partners()
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
             return await self._without_round()
-        self._rechecks.before_round(partners, self._own_release.weights, gradient.weight)
+        self._rechecks.before_round(partners, self._own_release.weights, gradient)
         try:
             patience = max(0.0, self._other_learners.worth_waiting(learns) - settings.match)
-            with self._other_learners.meeting(patience) as members:
+            early = host.now() < self._patient_until
+            with self._other_learners.meeting(patience, early) as members:
                 outcome = await host.ports.averager.average(
                     self._version(),
                     [gradient.vector],

@@ -11,8 +11,9 @@
 
 Invariants: the released weights are the truth: before a gradient is averaged, the digest of the version that
 it is of is the release's, or this learner loads the release ("snaps"). When a release overtakes a batch, its
-groups go back to the batcher: no group is lost, and none is trained twice. Not handled here: what the
-gradient is (swarm.learn), how members find each other (the Averager port).
+groups go back to the batcher, unless they have a gradient of the version before: no group is lost, and none
+is trained twice. Not handled here: what the gradient is (swarm.learn), how members find each other (the
+Averager port).
 """
 
 from __future__ import annotations
@@ -317,6 +318,16 @@ class LearnerPeer:
         await self._save_in_turn()
         return Cause.STEPPED
 
+    def _carries_over(self) -> bool:
+        """Keep a gradient that was late for the round of the version before: as good as one that is computed
+        ahead, it counts in the next round, at whose begin I am in step with the others."""
+        late = self._gradient is not None and self._gradient.version == self.learner.version - 1
+        if not late or self.round_totals.of_round:
+            return False
+        self._learnt_ahead = self._report.seconds.get("learn", 0.0)
+        self.other_learners.turns.forget()
+        return True
+
     def _policy_lost(self, error: RankLost) -> Cause:
         """A rank process was lost, and the policy with it: `fetch` loads the newest release."""
         self._faults.failed(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
@@ -361,7 +372,8 @@ class LearnerPeer:
         await self._merging.keep(had)
         behind = await self._catch_up.take()
         self.next_gradient.give_back()
-        self._give_back_batch()
+        if behind is None or not self._carries_over():
+            self._give_back_batch()
         if behind is None:
             return Cause.FETCH_FAILED
         made_of = Progress(

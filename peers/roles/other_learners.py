@@ -32,6 +32,9 @@ UNRELEASED = {State.GATHERING: Phase.RELEASING, State.LEARNING: Phase.EARLY, Sta
 LONG_STEP = 0.2
 """Seconds after which a step is announced, too. Most steps end earlier, and the release announces them."""
 
+HEARD = 2.5
+"""Times a heartbeat's pace: who was silent for longer lost two of them, or is gone."""
+
 IN_ROUND = (Phase.LEARNING, Phase.MATCHING)
 """Phases of a learner that has closed its batch and waits for a round."""
 
@@ -73,14 +76,14 @@ class OtherLearners:
         return self._unmet.expected(self.ready(), self._version())
 
     @contextmanager
-    def meeting(self, patience: float) -> Iterator[set[PeerId]]:
+    def meeting(self, patience: float, early: bool = False) -> Iterator[set[PeerId]]:
         """While the body averages my version, `patience` longer than the run's match window at most: yields a
         set for the members of its round. Who said that it comes to one, and was in none with me, again and
-        again, is not waited for any more."""
+        again, is not waited for any more; `early`: I had my gradient before the others can have theirs."""
         members, entered, version = set[PeerId](), set[PeerId](), self._version()
 
         def look() -> None:
-            entered.update(peer for peer, beat in self._all_beats().items() if _says_it_comes(beat, version))
+            entered.update(peer for peer, beat in self._all_beats().items() if self._comes(peer, beat))
 
         half = patience + self._host.config.run.averaging.match / 2
         looks = asyncio.get_running_loop().call_later(half, look)
@@ -90,9 +93,18 @@ class OtherLearners:
         finally:
             self._meets = False
             looks.cancel()
-        self._unmet.forget(self.ready())
-        for peer, rounds in self._unmet.ended(entered, members - {self._host.ports.me}).items():
+        self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
+        missing = set[PeerId]() if early else entered
+        for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}).items():
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
+
+    def _comes(self, peer: PeerId, beat: Beat) -> bool:
+        """Is it heard, and does it say that it comes to a round of my version, or computes for one that is
+        over? One that died has said so, too."""
+        silent = self._host.roster.silent(peer, self._host.now())
+        behind = self._version() - beat.version
+        comes = beat.phase is Phase.LEARNING if behind > 0 else beat.phase in IN_ROUND and behind == 0
+        return comes and silent < HEARD * self._host.config.run.pace.beat
 
     def as_fast(self) -> float:
         """How many learners of my speed would share the batch of a round that everybody takes part in."""
@@ -244,9 +256,3 @@ class OtherLearners:
 
     def _next(self) -> set[PeerId]:
         return self.with_unheard_release(self._version() + 1)
-
-
-def _says_it_comes(beat: Beat, version: int) -> bool:
-    """Does it say that it has groups for a round of this version, or still waits for one that is over?"""
-    has_groups = beat.phase in IN_ROUND or (beat.phase is Phase.GATHERING and beat.inbox > 0)
-    return has_groups and 0 <= beat.version <= version

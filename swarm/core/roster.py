@@ -127,6 +127,10 @@ class Roster:
         known = self._known.get(peer)
         return known.beat if known else None
 
+    def silent(self, peer: PeerId, now: float) -> float:
+        """Seconds since the last heartbeat of a peer that is alive."""
+        return now - self._known[peer].heard
+
     def hear(self, peer: PeerId, beat: Beat, now: float, proven: bool = True) -> bool:
         """Record a heartbeat. False when it is older than the known one, or than a peer can be that nobody
         here knows. `proven`: a member, or it has delivered; strangers never take such a one's place."""

@@ -10,7 +10,7 @@ of them counts more misses. A common round ends it. Not handled here: who steps 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from swarm.types import PeerId
 
@@ -26,6 +26,8 @@ match time."""
 class Unmet:
     def __init__(self) -> None:
         self._missed: Counter[PeerId] = Counter()
+        self._here: Mapping[PeerId, int] = {}
+        """Other learners -> incarnation."""
 
     def expected(self, others: Iterable[PeerId], version: int) -> list[PeerId]:
         """Those that are worth waiting for in a round of this version."""
@@ -45,6 +47,10 @@ class Unmet:
         self._missed.update(missed)
         return {peer: self._missed[peer] for peer in missed if self._missed[peer] >= MISSES}
 
-    def forget(self, others: Collection[PeerId]) -> None:
-        """Only `others` are here: who comes back later is tried anew."""
-        self._missed = Counter({peer: count for peer, count in self._missed.items() if peer in others})
+    def forget(self, others: Mapping[PeerId, int]) -> None:
+        """Only `others` are here, with these incarnations: who comes back later, or was started again, is
+        tried anew."""
+        for peer in [*self._missed]:
+            if others.get(peer) != self._here.get(peer):
+                del self._missed[peer]
+        self._here = others

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarm.core.unmet import MISSES, RETRY, Unmet
 from swarm.types import PeerId
 
@@ -12,6 +14,7 @@ def missing(peer: PeerId) -> Unmet:
     unmet = Unmet()
     for k in range(MISSES):
         assert unmet.expected([A, B], 1) == [A, B]
+        unmet.forget({A: 1, B: 1})
         assert unmet.ended({A, B}, {A, B} - {peer}) == ({peer: MISSES} if k == MISSES - 1 else {})
     return unmet
 
@@ -40,7 +43,10 @@ def test_who_was_in_no_round_missed_none() -> None:
     assert unmet.expected([A, B], 1) == [A, B]
 
 
-def test_who_goes_and_comes_back_is_tried_anew() -> None:
+@pytest.mark.parametrize("here", [{A: 1}, {A: 1, B: 2}])
+def test_who_goes_and_comes_back_or_starts_again_is_tried_anew(here: dict[PeerId, int]) -> None:
     unmet = missing(B)
-    unmet.forget([A])
+    unmet.forget({A: 1, B: 1})
+    assert unmet.expected([A, B], 1) == [A]
+    unmet.forget(here)
     assert unmet.expected([A, B], 1) == [A, B]
