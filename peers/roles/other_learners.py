@@ -52,6 +52,8 @@ class OtherLearners:
         """A round is under way."""
         self._unmet, self.most = Unmet(), run.window.seconds / WINDOW_SHARE
         """Seconds that one's state may take."""
+        self._waits: dict[PeerId, int] = {}
+        """Who waited for a round when I looked last, and of which version."""
         self._falling_in = FallingIn(self.most)
 
     def ready(self) -> list[PeerId]:
@@ -83,7 +85,9 @@ class OtherLearners:
         members, entered, version = set[PeerId](), set[PeerId](), self._version()
 
         def look() -> None:
-            entered.update(peer for peer, beat in self._all_beats().items() if self._comes(peer, beat))
+            beats = self._all_beats().items()
+            entered.update(peer for peer, beat in beats if self._comes(peer, beat))
+            self._waits = {peer: beat.version for peer, beat in beats if beat.phase is Phase.MATCHING}
 
         half = patience + self._host.config.run.averaging.match / 2
         looks = asyncio.get_running_loop().call_later(half, look)
@@ -99,12 +103,14 @@ class OtherLearners:
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
 
     def _comes(self, peer: PeerId, beat: Beat) -> bool:
-        """Is it heard, and does it say that it comes to a round of my version, or computes for one that is
-        over? One that died has said so, too."""
-        silent = self._host.roster.silent(peer, self._host.now())
-        behind = self._version() - beat.version
-        comes = beat.phase is Phase.LEARNING if behind > 0 else beat.phase in IN_ROUND and behind == 0
-        return comes and silent < HEARD * self._host.config.run.pace.beat
+        """Is it heard, and does it say that it has groups for a round of my version, or computes for one that
+        is over, or waits for that since I looked last? One that died has said so, too."""
+        if self._host.roster.silent(peer, self._host.now()) > HEARD * self._host.config.run.pace.beat:
+            return False
+        if beat.version < self._version():
+            return beat.phase is Phase.LEARNING or self._waits.get(peer) == beat.version
+        has_groups = beat.phase in IN_ROUND or (beat.phase is Phase.GATHERING and beat.inbox > 0)
+        return has_groups and beat.version == self._version()
 
     def as_fast(self) -> float:
         """How many learners of my speed would share the batch of a round that everybody takes part in."""

@@ -20,7 +20,7 @@ from swarm.identity import open_key
 from swarm.journal import read_journal
 from swarm.types import Release
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 SMALL = """
 [peer.swarm]
@@ -53,7 +53,7 @@ def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
     """A swarm of `swarm up` that trains and has no end."""
     with started_swarm(tmp_path, SETTINGS + SMALL.format(evaluators=0, versions=0)) as house:
         program = up(house)
-        house.wait_until(lambda: trains(house), 90, "the swarm did not train")
+        house.wait_until(lambda: trains(house), 180, "the swarm did not train")
         yield house, program
 
 
