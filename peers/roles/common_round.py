@@ -77,7 +77,7 @@ class CommonRound:
         partners = self._other_learners.partners()
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
             return await self._without_round()
-        self._rechecks.before_round(partners, self._own_release.weights, gradient)
+        self._rechecks.before_round(partners, self._own_release.weights, gradient.weight)
         try:
             patience = max(0.0, self._other_learners.worth_waiting(learns) - settings.match)
             early = host.now() < self._patient_until

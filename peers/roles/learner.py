@@ -11,9 +11,8 @@
 
 Invariants: the released weights are the truth: before a gradient is averaged, the digest of the version that
 it is of is the release's, or this learner loads the release ("snaps"). When a release overtakes a batch, its
-groups go back to the batcher, unless they have a gradient of the version before: no group is lost, and none
-is trained twice. Not handled here: what the gradient is (swarm.learn), how members find each other (the
-Averager port).
+groups go back to the batcher: no group is lost, and none is trained twice. Not handled here: what the
+gradient is (swarm.learn), how members find each other (the Averager port).
 """
 
 from __future__ import annotations
@@ -294,13 +293,13 @@ class LearnerPeer:
     async def step(self) -> Cause:
         host, gradient, members = self.host, self._gradient, self._common_round.members
         assert gradient is not None
+        mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
+        await self.trained.stepped(members, mine, self._common_round.marks)
         await self.next_gradient.idle()
         await self.other_learners.give_way(members, self.own_release.is_ahead)
         # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(members):
             return Cause.AHEAD_SEEN
-        mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
-        await self.trained.stepped(members, mine, self._common_round.marks)
         start = host.now()
         metrics = await self._gradients.step(self.learner.step, gradient, self._batch)
         if isinstance(metrics, Cause):
@@ -317,16 +316,6 @@ class LearnerPeer:
         self.own_release.begin(snapshot, made_of, members)
         await self._save_in_turn()
         return Cause.STEPPED
-
-    def _carries_over(self) -> bool:
-        """Keep a gradient that was late for the round of the version before: as good as one that is computed
-        ahead, it counts in the next round, at whose begin I am in step with the others."""
-        late = self._gradient is not None and self._gradient.version == self.learner.version - 1
-        if not late or self.round_totals.of_round:
-            return False
-        self._learnt_ahead = self._report.seconds.get("learn", 0.0)
-        self.other_learners.turns.forget()
-        return True
 
     def _policy_lost(self, error: RankLost) -> Cause:
         """A rank process was lost, and the policy with it: `fetch` loads the newest release."""
@@ -372,8 +361,7 @@ class LearnerPeer:
         await self._merging.keep(had)
         behind = await self._catch_up.take()
         self.next_gradient.give_back()
-        if behind is None or not self._carries_over():
-            self._give_back_batch()
+        self._give_back_batch()
         if behind is None:
             return Cause.FETCH_FAILED
         made_of = Progress(

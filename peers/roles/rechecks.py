@@ -10,8 +10,7 @@ It is computed before my own step, while my weights are those of the round. Whoe
 (Rejected) and left out where more than half of the others name it, too; of two learners the other one goes
 on alone. Manifests of the last KEPT gradients are held, and frames of FRAMES_BYTES in memory; those of an
 earlier life are gone. Not checked: gradients of a version before (`run.averaging.overlap`), those that take
-in the whole round's rewards, and whether a group's sampler drew it (swarm.core.auditing). A gradient that
-was late for its own version has no manifest: a member that shows none again and again has a strike.
+in the whole round's rewards, and whether a group's sampler drew it (swarm.core.auditing).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from swarm.blocks import digest_of
 from swarm.core.batcher import Waiting
 from swarm.core.recomputed import Rechecks
 from swarm.core.trained import mark, marks_of
-from swarm.learn.base_learner import BaseLearner, Gradient
+from swarm.learn.base_learner import BaseLearner
 from swarm.learn.microbatch import OutOfMemory
 from swarm.limits import MAIL_LIMIT
 from swarm.net.ports import Average, NetError, Refused, read_question
@@ -140,10 +139,10 @@ class BatchRechecks:
         """Learners with a strike."""
         return self._rechecks.against(self._host.now())
 
-    def before_round(self, partners: Collection[PeerId], weights: Digest, mine: Gradient) -> None:
-        """A round with some of these is about to begin, of my version's `weights`, with my gradient."""
-        if mine.version == self._learner.version:
-            self._show(weights, mine.weight)
+    def before_round(self, partners: Collection[PeerId], weights: Digest, weight: float) -> None:
+        """A round with some of these is about to begin, of my version's `weights`; my gradient has this
+        `weight`."""
+        self._show(weights, weight)
         if self._works:
             wanted = self._rechecks.due(partners, self._host.now()) is not None
             self._host.ports.averager.check(self.against(), self._key if wanted else 0)

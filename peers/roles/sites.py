@@ -278,10 +278,6 @@ class SiteLearnerPeer(LearnerPeer):
             self._begin_version(mine=self._trained.contributed)
         return cause
 
-    def _carries_over(self) -> bool:
-        """No round is late here: a gradient is of the weights that it is stepped from."""
-        return False
-
     async def _missed(self) -> Taken | None:
         """The list of my version, where the release that is ahead can have been made of it."""
         host, run, start, version = self.host, self.host.config.run, self.host.now(), self.learner.version

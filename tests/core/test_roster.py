@@ -40,6 +40,7 @@ def test_an_old_beat_is_no_sign_of_life() -> None:
     assert heard.hear(A, beat(seq=5), NOW)
     assert not heard.hear(A, beat(seq=4), NOW + 9)
     assert not heard.hear(A, beat(seq=5), NOW + 9)
+    assert heard.silent(A, NOW + 9) == 9
     assert heard.expire(NOW + 11) == [(A, 11.0)]
 
 
