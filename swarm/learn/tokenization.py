@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
+from swarm.learn.template_limits import LONGEST, try_template
 from swarm.types import Message, Task
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Tokenization:
             turns.insert(0, {"role": "system", "content": self._system})
         answered = turns[-1]["role"] == "assistant"  # a begun answer is continued
         try:
-            return self.tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=not answered, continue_final_message=answered
             )
         except TemplateError as error:
@@ -125,6 +126,12 @@ class Tokenization:
                 f" ({error}): leave run.task.system empty if it takes no system message, or set"
                 " run.model.template to off"
             ) from error
+        if len(text) > LONGEST + sum(len(turn["content"]) for turn in turns):
+            raise ModelError(
+                f"the chat template in {_where(self.tokenizer)} writes {len(text)} characters: more than"
+                f" {LONGEST} beside the conversation are refused"
+            )
+        return text
 
     def _check(self) -> None:
         """Raise ModelError unless every id that text, template or end can give has a row in the model."""
@@ -156,11 +163,18 @@ class Tokenization:
 def load(folder: Path, template: Template = "auto", system: str = "") -> Tokenization:
     """Read config, tokenizer and generation config of a model's folder.
 
-    Raises ModelError as Tokenization does, and when a file is missing.
+    Raises ModelError as Tokenization does, when a file is missing, and for a chat template without end
+    (swarm.learn.template_limits).
     """
-    config = config_of(folder)
+    config, tokenizer = config_of(folder), load_tokenizer(folder)
+    if template != "off" and tokenizer.chat_template is not None:
+        turns = [{"role": message.role, "content": message.content} for message in PROBE]
+        try_template(
+            lambda: tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True),
+            _where(tokenizer),
+        )
     return Tokenization(
-        load_tokenizer(folder), config.get_text_config().vocab_size, _ends(folder, config), template, system
+        tokenizer, config.get_text_config().vocab_size, _ends(folder, config), template, system
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from swarm.learn import tiny, tokenization
+from swarm.learn import template_limits, tiny, tokenization
 from swarm.learn.pretrained import ModelError
 from swarm.learn.tokenization import Tokenization
 from swarm.types import Message, Task
@@ -195,3 +195,25 @@ def test_a_tokenizer_with_a_decode_of_its_own_is_asked(folders: dict[str, Path])
     own = Own.from_pretrained(folders["llama"])
     ours = Tokenization(own, 500, template="off")
     assert ours.decode_batch([[5, 6, 499], [7]]) == ["2 tokens", "1 tokens"]
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "did not answer within",
+        ),
+        ("{{ ('a' * 10 ** 11) | length }}", "MiB"),
+        ("{{ 'a ' * 10 ** 6 }}", "characters"),
+    ],
+    ids=["endless", "memory", "length"],
+)
+def test_a_chat_template_without_end_is_refused_with_a_sentence(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, why: str
+) -> None:
+    monkeypatch.setattr(template_limits, "SECONDS", 1.0)
+    folder = shutil.copytree(folders["llama"], tmp_path / "hostile")
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match=why):
+        tokenization.load(folder)
