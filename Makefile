@@ -25,7 +25,7 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol test-wheel clean
+.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives bench-plots lint check-types chromium namespaces sandbox docs-protocol test-wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ bench: .venv/.bench  ## the figures of the README, as a table
 
 bench-releases: $(STAMP) namespaces  ## what a version costs: patches, progress, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
 	$(BIN)/swarm bench patches progress releases image loop lines swarms
+
+bench-plots: .venv/.bench  ## the pictures of docs/benchmarks, about ten minutes
+	$(BIN)/python -m benchmarks.pictures docs/benchmarks
 
 bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
 	$(BIN)/swarm bench dashboard

@@ -213,7 +213,7 @@ def test_make_and_ci_run_the_same_checks() -> None:
         "test-vllm",
         "test-wheel",
     }
-    benches = {f"bench-{what}" for what in ("dashboard", "engines", "objectives", "releases")}
+    benches = {f"bench-{what}" for what in ("dashboard", "engines", "objectives", "plots", "releases")}
     others = {"demo", "docs-protocol", "bench", *benches}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()

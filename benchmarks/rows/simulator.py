@@ -1,20 +1,25 @@
 """Row `simulator`: what simulated swarms cost, and what an observer hears in large ones.
 
-    paper-delay with n samplers, batches as large in proportion -> World -> peer-hours per CPU second
+    paper-delay with n samplers, batches as large in proportion -> World -> peer-hours per CPU second, memory
     a seed and n samplers that beat every 2 s                   -> Transferred of the seed -> gossip it hears
 
-The CPU includes the making of all peers, which a longer run does once. Not handled here: what peers of other
+The CPU includes the making of all peers, which a longer run does once. Each size has a process of its own: a
+process's peak of memory does not fall. Not handled here: what peers of other
 scenarios do (`swarms`), gossip's copies on a real mesh.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import resource
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.table import Figure, number
 from peers.commands import shipped, sim
@@ -34,6 +39,9 @@ CROWDS = (200, 500, 1000)
 
 HOURS = 0.25
 
+SMALL = 4
+"""Samplers of a swarm that is played first, for what every process imports and keeps."""
+
 SETTLED = 60.0
 """Virtual seconds after which everybody has heard how large the swarm is, and what came before is told."""
 
@@ -41,13 +49,10 @@ SETTLED = 60.0
 def measure(
     say: Say, peers: Sequence[int] = PEERS, crowds: Sequence[int] = CROWDS, hours: float = HOURS
 ) -> list[Figure]:
-    import torch
-
-    torch.set_num_threads(1)
     costs, gossip = list[Figure](), list[Figure]()
     for count in peers:
         say(f"{count} samplers for {hours:g} virtual hours")
-        costs.append(_cost(paper(count, hours)))
+        costs += _figures(alone(count, hours))
     for count in crowds:
         say(f"{count} samplers that beat")
         gossip.append(_heard(crowd(count)))
@@ -70,17 +75,56 @@ def crowd(samplers: int) -> Scenario:
     )
 
 
-def _cost(scene: Scenario) -> Figure:
+class Cost(NamedTuple):
+    """What a simulated swarm took."""
+
+    peers: int
+    hours: float
+    """Virtual."""
+    seconds: float
+    """Of CPU."""
+    memory: float
+    """Bytes a peer at the peak, beyond what a swarm of SMALL samplers left."""
+    calls: int
+
+    @property
+    def rate(self) -> float:
+        """Peer-hours a CPU second."""
+        return self.peers * self.hours / self.seconds
+
+
+def alone(samplers: int, hours: float) -> Cost:
+    """In a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_cost, samplers, hours).result()
+
+
+def _cost(samplers: int, hours: float) -> Cost:
+    import torch
+
+    torch.set_num_threads(1)
+    World(paper(SMALL, hours / 10), sim.spawn).run()
+    scene, before = paper(samplers, hours), psutil.Process().memory_info().rss
     peers, began = sum(scene.peers.values()), time.process_time()
     outcome = World(scene, sim.spawn).run()
     seconds = time.process_time() - began
-    return Figure(
-        row="simulator",
-        what=f"{peers} peers of paper-delay",
-        value=peers * scene.hours / seconds,
-        unit="peer-hours/CPU s",
-        note=f"{number(outcome.calls / peers / scene.hours)} callbacks a peer-hour, {number(seconds)} CPU s",
-    )
+    grown = max(0, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return Cost(peers, scene.hours, seconds, grown / peers, outcome.calls)
+
+
+def _figures(cost: Cost) -> list[Figure]:
+    what = f"{cost.peers} peers of paper-delay"
+    calls = number(cost.calls / cost.peers / cost.hours)
+    return [
+        Figure(
+            row="simulator",
+            what=what,
+            value=cost.rate,
+            unit="peer-hours a CPU second",
+            note=f"{calls} callbacks a peer-hour, {number(cost.seconds)} CPU s",
+        ),
+        Figure(row="simulator", what=f"memory of each of {what}", value=cost.memory / 2**20, unit="MiB"),
+    ]
 
 
 class Heard:

@@ -148,7 +148,7 @@ def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
         names = [home.join(Role.LEARNER) for _ in range(learners)]
         samples = [home.join(Role.SAMPLER) for _ in range(samplers)]
         home.until(
-            "all learners to train together", lambda: all(_warm(home, name, learners) for name in names)
+            "all learners to train together", lambda: all(trains(home, name, learners) for name in names)
         )
         home.until(
             "all samplers to sample", lambda: all(_last(home, name, events.Sampled) for name in samples)
@@ -213,7 +213,8 @@ def _states(mine: Sequence[events.AnyEvent], began: float, ended: float) -> dict
     return spent
 
 
-def _warm(home: LocalSwarm, peer_folder: str, learners: int) -> bool:
+def trains(home: LocalSwarm, peer_folder: str, learners: int) -> bool:
+    """Whether the learner is warm and its last round had so many members."""
     steps = [event for event in home.events(peer_folder) if isinstance(event, events.Trained)]
     return len(steps) >= WARM and steps[-1].members == learners
 

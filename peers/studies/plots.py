@@ -53,6 +53,8 @@ class Panel(NamedTuple):
     log_x: bool = False
     """Each x at the same distance from the next, as fits a sweep that goes 0, 0.01, 0.03, 0.1."""
     log_y: bool = False
+    from_zero: bool = False
+    """The y axis begins at 0."""
 
 
 def lines(path: Path, panels: Sequence[Panel], columns: int = 2) -> Path:
@@ -74,6 +76,8 @@ def lines(path: Path, panels: Sequence[Panel], columns: int = 2) -> Path:
             axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
         if panel.log_y:
             axes.set_yscale("log")
+        if panel.from_zero:
+            axes.set_ylim(bottom=0)
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     figure.legend(
         [handles[label] for label in labels], labels, loc="outside lower center", ncols=5, frameon=False
