@@ -49,7 +49,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 .venv/.bench: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peer,bench,track]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peer,bench,track]' 'py-spy>=0.4'
 	@touch $@
 
 demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained model, in ./demo-run (RESUME=1 goes on with the last one)
