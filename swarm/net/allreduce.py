@@ -5,7 +5,8 @@
 In come a group, what its members claimed and a flat tensor; the means take the place of its values, part by
 part. Invariants: every member ends with the bytes that each reducer encoded; sizes are compared before
 anything is allocated; a part that is lost or of another shape breaks the round for all senders, and leaves
-some values and some means. A value that is too large breaks no round
+some values and some means. A mean is added up in the order of the members, so `mean_again` makes the same
+one of their tensors. A value that is too large breaks no round
 (swarm.core.standing): a reducer scales parts down that exceed their sender's announced norm, all members
 scale means down that exceed the largest possible mean, and take zeros for parts and means that are not
 finite. From three members on a reducer makes the clipped mean of each part (swarm.core.clipping). Each member
@@ -21,6 +22,7 @@ from collections.abc import (
     AsyncIterator,
     Collection,
     Mapping,
+    Sequence,
 )
 from itertools import accumulate
 from typing import (
@@ -29,6 +31,7 @@ from typing import (
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
+from hivemind.averaging.partition import TensorPartContainer, TensorPartReducer
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout
@@ -36,10 +39,13 @@ from hivemind.utils.asyncio import aiter_with_timeout
 from swarm.core.clipping import Agreement, Cosines
 from swarm.core.reducers import presence
 from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
+from swarm.core.step_recipe import MeanRecipe
 from swarm.net import sketch
-from swarm.net.clipping import Seen, combine
+from swarm.net.clipping import Mean, Seen, combine
 from swarm.net.codec import Codec
 from swarm.net.norm import norm
+
+NOTHING = torch.empty(0)
 
 
 class Runner(AllReduceRunner):  # type: ignore[misc]
@@ -69,6 +75,11 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             [part for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
         ]
         self._mean: tuple[int, asyncio.Future[tuple[runtime_pb2.Tensor, torch.Tensor]]] | None = None
+        # Parts come in any order, and are added up in that of the members: hivemind's reducer, which adds as
+        # they come, is given none of their values and tells when all are here.
+        mine = self.parts_for_local_averaging
+        self._shapes = [part.shape for part in mine]
+        self.tensor_part_reducer = TensorPartReducer([torch.Size([0])] * len(mine), len(self.sender_peer_ids))
         self._come: dict[int, dict[int, torch.Tensor]] = {}
         """Number of a part of mine -> index of a sender -> that part, until the mean is made."""
         self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
@@ -195,8 +206,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         sender = self.sender_peer_ids.index(self.peer_id)
         share = self._standing[self.peer_id].share
         for number, part in enumerate(self._parts[index]):
-            mean = await self._accumulate(sender, number, _scaled(part, share))
-            _, rounded = await self._as_sent(number, mean)
+            await self._gathered(sender, number, _scaled(part, share))
+            _, rounded = await self._as_sent(number)
             self._note(self.peer_id, part, rounded)
             part.copy_(rounded)
 
@@ -218,26 +229,23 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         if number != len(mine):
             raise AllreduceException(f"it sent {number} of {len(mine)} parts")
 
-    async def _accumulate(self, sender: int, number: int, part: torch.Tensor) -> torch.Tensor:
+    async def _gathered(self, sender: int, number: int, part: torch.Tensor) -> None:
+        """A member's part of mine is here; wait for those of all others."""
         self._come.setdefault(number, {})[sender] = part
         try:
-            weight = self._standing[self.sender_peer_ids[sender]].weight
-            mean: torch.Tensor = await self.tensor_part_reducer.accumulate_part(
-                sender, number, part, weight=weight
-            )
+            await self.tensor_part_reducer.accumulate_part(sender, number, NOTHING)
         except asyncio.CancelledError:
             if self.broken:
                 raise AllreduceException(self.broken) from None
             raise
         if self.broken:
             raise AllreduceException(self.broken)
-        return mean
 
-    async def _as_sent(self, number: int, mean: torch.Tensor) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
+    async def _as_sent(self, number: int) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
         """A mean as all members get it, encoded once for all of them. All have taken the one before it: each
         took it before it sent its next part."""
         if self._mean is None or self._mean[0] != number:
-            encoding = asyncio.get_running_loop().run_in_executor(None, self._encoded, number, mean)
+            encoding = asyncio.get_running_loop().run_in_executor(None, self._encoded, number)
             encoding.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._mean = number, encoding
         # One that is cancelled does not take it from the others.
@@ -248,28 +256,28 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         mine = self.tensor_part_reducer.num_parts
         return {str(peer): seen.cosines for peer, seen in self._seen.items()} if mine else {}
 
-    def _encoded(self, number: int, mean: torch.Tensor) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
-        """The mean of a part of mine, encoded; another one where some members' parts are far from it."""
-        come = self._come.pop(number)
-        peers = self.sender_peer_ids
+    def _encoded(self, number: int) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
+        """The mean of a part of mine, encoded."""
+        come, peers = self._come.pop(number), self.sender_peer_ids
         weights = [self._standing[peer].weight for peer in peers]
-        made = combine([come[k] for k in range(len(peers))], weights, self._out)
+        parts = [come[k] for k in range(len(peers))]
+        made = combine(parts, weights, self._out)
         for peer, kept, agreement in zip(peers, made.kept, made.agreements, strict=True):
             self._seen[peer].add(kept, agreement)
-        return self._codec.as_sent(mean if made.value is None else made.value)
+        return self._codec.as_sent(_value(made, parts, weights))
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        number, loop, shapes = 0, asyncio.get_running_loop(), self.tensor_part_reducer.part_shapes
+        number, loop, shapes = 0, asyncio.get_running_loop(), self._shapes
         async for message in stream:
             if number >= len(shapes):
                 raise AllreduceException("it sent more parts than belong to me")
             part = await loop.run_in_executor(
                 None, self._scaled_part, sender_index, number, message.tensor_part, shapes[number]
             )
-            mean = await self._accumulate(sender_index, number, part)
-            packed, _ = await self._as_sent(number, mean)
+            await self._gathered(sender_index, number, part)
+            packed, _ = await self._as_sent(number)
             number += 1
             yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=packed)
         if number != len(shapes):
@@ -281,6 +289,46 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         received = self.tensor_part_reducer.num_parts_received[self.sender_peer_ids.index(peer_id)]
         if received < self.tensor_part_reducer.num_parts:
             self._break(f"lost {peer_id} after {received} of {self.tensor_part_reducer.num_parts} parts")
+
+
+def mean_again(
+    vectors: Sequence[torch.Tensor], recipe: MeanRecipe, groups: int, compression: str
+) -> torch.Tensor:
+    """The mean of flat float32 `vectors`, of the recipe's members in their order, bit for bit as a round of
+    these members made it; `groups` are those of the run's whole batch."""
+    codec, mean = Codec(compression), torch.empty_like(vectors[0])
+    claims = [Claim(one.weight, one.norm, one.usual) for one in recipe.members]
+    out = [k for k, one in enumerate(recipe.members) if one.out]
+    judged = standings(claims, groups)
+    fractions, weights = [one.share for one in recipe.members], [one.weight for one in judged]
+    of_each = [
+        TensorPartContainer([one], fractions, compression=codec, part_size_bytes=recipe.part)
+        for one in (*vectors, mean)
+    ]
+    for reducer, into in enumerate(of_each[-1]._input_parts_by_peer):
+        allowed = [Allowance(claim.norm) for claim in claims]
+        for number, (part, _) in enumerate(into):
+            come = []
+            for k, container in enumerate(of_each[:-1]):
+                its, _ = container._input_parts_by_peer[reducer][number]
+                share = judged[k].share
+                if k != reducer:
+                    its = codec.read(codec.compress(its), its.shape)
+                    share *= allowed[k].take(norm(its))
+                come.append(its * share if share != 1 else its)
+            value = _value(combine(come, weights, out), come, weights)
+            part.copy_(codec.as_sent(value)[1])
+    return mean
+
+
+def _value(made: Mean, parts: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """What was made of the parts: where nothing was clipped, their weighted mean."""
+    if made.value is not None:
+        return made.value
+    total = torch.zeros_like(parts[0])
+    for part, weight in zip(parts, weights, strict=True):
+        total.add_(part, alpha=weight)
+    return total.div_(sum(weights))
 
 
 def _scaled(part: torch.Tensor, share: float) -> torch.Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from swarm.core.step_recipe import MeanRecipe
+
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Between a peer and its averager process."""
@@ -69,6 +71,7 @@ class Ended(Message):
     spans: tuple[tuple[int, int], ...] = ()
     sketches: dict[str, bytes] = {}
     """See swarm.net.sketch; float64."""
+    recipe: MeanRecipe | None = None
 
 
 FromParent = Order | Leave

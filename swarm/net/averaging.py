@@ -40,6 +40,7 @@ from swarm.config import Averaging
 from swarm.core import shares
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import once
+from swarm.core.step_recipe import Ingredient, MeanRecipe
 from swarm.net.allreduce import Runner
 from swarm.net.announcing import Announcement, MatchError, false_reducers, lines_of, read_announcement, tag
 from swarm.net.averager_messages import (
@@ -59,6 +60,7 @@ from swarm.net.norm import LARGEST, norm
 from swarm.net.paced import PacedP2P
 from swarm.net.rate import RateLimits
 from swarm.process import Pipe
+from swarm.types import PeerId
 
 MARGIN = 0.3
 """Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a
@@ -229,6 +231,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         out = [k for k, peer in enumerate(told) if tag(peer) in against]
         judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
         claims = dict(zip(told, judged, strict=True))
+        parts = shares.shares(lines)
         runner = Runner(
             claims=claims,
             groups=self._setup.groups,
@@ -241,7 +244,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             group_id=group.group_id,
             tensors=[self._setup.buffer],
             ordered_peer_ids=group.peer_ids,
-            peer_fractions=tuple(shares.shares(lines)),
+            peer_fractions=tuple(parts),
             part_size_bytes=shares.part_bytes(lines),
             sender_timeout=(patience := shares.patience(lines, settings.chunk)),
             reducer_timeout=2 * patience,
@@ -265,6 +268,13 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             sketches=runner.sketched(),
             norms={str(peer): one.norm for peer, one in told.items()},
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
+            recipe=MeanRecipe(
+                members=tuple(
+                    Ingredient(peer=PeerId(str(peer)), **claims[peer]._asdict(), share=part, out=k in out)
+                    for k, (peer, part) in enumerate(zip(told, parts, strict=True))
+                ),
+                part=shares.part_bytes(lines),
+            ),
         )
 
     @contextmanager

@@ -31,6 +31,7 @@ from swarm.types import PeerId
 if TYPE_CHECKING:
     import torch
 
+    from swarm.core.step_recipe import MeanRecipe
     from swarm.net.sketch import Sketches
     from swarm.net.turns import AnswerTurns
 
@@ -174,6 +175,8 @@ class Average:
     """Members that reduced nothing, since most others doubt their means (swarm.core.reducers)."""
     sketches: Sketches | None = None
     """Of what the other members sent, as far as it came here; None unless `Averager.check` asked for it."""
+    recipe: MeanRecipe | None = None
+    """How the mean is made of the members' tensors; None where nobody makes it again."""
 
 
 class Averager(Protocol):

@@ -11,7 +11,8 @@ from hivemind.p2p import PeerID, ServicerBase
 
 from swarm.core.shares import Uplink, shares
 from swarm.core.standing import Claim
-from swarm.net.allreduce import Runner
+from swarm.core.step_recipe import Ingredient, MeanRecipe
+from swarm.net.allreduce import Runner, mean_again
 from swarm.net.codec import SCALE, Codec
 from swarm.net.norm import norm
 
@@ -252,3 +253,25 @@ def test_what_is_not_finite_never_travels(bad):
     two[7] = bad
     outcomes = [outcome for outcome, _ in reduced([one, two], announced=[1.0, 1.0])]
     assert all(isinstance(outcome, Exception) for outcome in outcomes), outcomes
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("codec", ["float16", "none", "int8"])
+def test_the_same_tensors_make_the_same_mean_again(count, codec):
+    tensors = draws(count, 30_001)
+    tensors[0] *= 40  # beyond what its norm counts for
+    weights, lines = (
+        [1.0, 3.0, 0.7, 2.0][:count],
+        [Uplink(125_000 * rate) for rate in (20, 5, 100, 30)[:count]],
+    )
+    made = the_one(results := reduced(tensors, weights, codec, groups=8, lines=lines))
+    order = results[0][1].ordered_peer_ids
+    recipe = MeanRecipe(
+        members=tuple(
+            Ingredient(peer=str(peer), weight=weight, norm=norm(one), usual=0.0, share=share)
+            for peer, weight, one, share in zip(order, weights, tensors, shares(lines), strict=True)
+        ),
+        part=1 << 14,
+    )
+    assert torch.equal(mean_again(tensors, recipe, 8, codec), made)
+    assert not torch.equal(mean_again([tensors[0] * 1.001, *tensors[1:]], recipe, 8, codec), made)
