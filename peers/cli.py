@@ -273,10 +273,16 @@ def _add_windows(commands: Any) -> None:
     )
     options.page(it)
     options.once(it)
-    about = "serve the page over the journal of a finished run"
+    about = "serve the page over the journal of a finished run, or make one of its versions again"
     it = add_command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10", ("set",))
+    named = "a journal.jsonl, or a run's folder"
+    it.add_argument("journal", metavar="JOURNAL", type=Path, nargs="*", help=named)
     it.add_argument(
-        "journal", metavar="JOURNAL", type=Path, nargs="+", help="a journal.jsonl, or a run's folder"
+        "--version",
+        type=int,
+        metavar="V",
+        help="serve nothing: make version V again, bit for bit, from what learners recorded of it"
+        " (peer.learner.record; folders `record` of elsewhere are named after the run's); 5: other bits",
     )
     it.add_argument(
         "--audit",
@@ -284,12 +290,8 @@ def _add_windows(commands: Any) -> None:
         help="serve nothing: read all journals in these folders and say what became of every acknowledged"
         " group (exit code 1 where one was lost or trained twice)",
     )
-    it.add_argument(
-        "--speed",
-        type=options.speed,
-        metavar="X",
-        help="play from the beginning, so many journal seconds a second",
-    )
+    named = "play from the beginning, so many journal seconds a second"
+    it.add_argument("--speed", type=options.speed, metavar="X", help=named)
     options.page(it)
     about = "draw runs side by side: accuracy, reward, lag, KL"
     it = add_command(commands, "plot", verbs.plot, about, "swarm plot demo-run other-run --x hours", ())

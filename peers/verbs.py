@@ -81,6 +81,17 @@ def dashboard(args: argparse.Namespace) -> int:
 
 
 def replay(args: argparse.Namespace) -> int:
+    if args.version is not None:
+        if args.audit or args.speed is not None:
+            raise WrongUsage("--version makes a version again: leave --audit and --speed out")
+        extras.need(extras.PEER)
+        args.folder = args.journal[0] if args.journal else None
+        folder = arguments.only_folder(args)
+        from peers.commands import remake
+
+        return remake.remake(args.version, args.journal[1:], folder)
+    if not args.journal:
+        raise WrongUsage("name a journal.jsonl, or a run's folder")
     if args.audit:
         from peers.commands import audit
 

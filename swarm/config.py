@@ -348,11 +348,12 @@ class Training(Section):
     device: Name = "auto"
     """`cpu`, `cuda`, `cuda:N`; `auto`: a GPU where there is one."""
     gpus: Number = 0
-    """GPUs of this machine that one model is sharded over (FSDP2); 0: all of them where the model does not
-    fit one."""
+    """GPUs that one model is sharded over (FSDP2); 0: all of this machine's where it does not fit one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward and backward pass; master weights are float32. `auto`: bfloat16 on a GPU, float32 on a
     CPU."""
+    record: Number = 0
+    """Newest versions of which all is kept that `swarm replay --version` makes them again of; 0: none."""
     checkpointing: Literal["auto", "on", "off"] = "auto"
     """Recompute activations in the backward pass instead of keeping them: a third slower, far less memory.
     `auto`: when memory runs out."""

@@ -25,8 +25,10 @@ from still_host import still_host
 from peers.build.spec_transfer import FileRequest
 from peers.roles.accusations import Accusation, AccusedQuery
 from peers.roles.evidence import Evidence
+from peers.roles.manifests import BatchManifest, StepManifest
 from peers.roles.observer import Past
-from peers.roles.rechecks import BatchManifest, BatchQuery
+from peers.roles.rechecks import BatchQuery
+from peers.roles.recorder import RecordedStep
 from peers.roles.state_transfer import Offer
 from peers.roles.tally import LAGS_PER_EVENT, Tally
 from peers.runtime.contacts import Kept
@@ -88,6 +90,8 @@ DECODED = {
     "DrawsCame": DrawsCame,
     "BatchQuery": BatchQuery,
     "BatchManifest": BatchManifest,
+    "StepManifest": StepManifest,
+    "RecordedStep": RecordedStep,
     "Accusation": Accusation,
     "AccusedQuery": AccusedQuery,
     "Kept": Kept,

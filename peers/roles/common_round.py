@@ -21,6 +21,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.batcher import Waiting
 from swarm.core.rounds import Cause
+from swarm.core.step_recipe import MeanRecipe
 from swarm.learn.base_learner import Gradient
 from swarm.net.ports import RoundLost
 from swarm.types import PeerId
@@ -49,6 +50,8 @@ class CommonRound:
         """Of the groups of those members whose gradients count."""
         self.counts = True
         """My gradient does: no other member's is of one of its groups, and it is not left out."""
+        self.recipe: MeanRecipe | None = None
+        """How the mean was made; None where I was alone, or nobody can make it again."""
         self._false: frozenset[PeerId] = frozenset()
         """Members that reduced nothing in the last round, since most others doubt their means."""
         self._breaks, self._patient_until = 0, 0.0
@@ -69,7 +72,9 @@ class CommonRound:
         # the others cannot use a gradient of weights that are not the release's
         if self._own_release.is_overtaken():
             return Cause.AHEAD_SEEN
+        self._rechecks.show(self._own_release.weights, gradient)
         self.members, self.marks, self.counts = frozenset([host.ports.me]), {}, True
+        self.recipe = None
         if not others:
             self._report.seconds["average"] = host.now() - start
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
@@ -77,7 +82,7 @@ class CommonRound:
         partners = self._other_learners.partners()
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
             return await self._without_round()
-        self._rechecks.before_round(partners, self._own_release.weights, gradient.weight)
+        self._rechecks.before_round(partners)
         try:
             patience = max(0.0, self._other_learners.worth_waiting(learns) - settings.match)
             early = host.now() < self._patient_until
@@ -107,6 +112,7 @@ class CommonRound:
             outcome.marks,
             host.ports.me in outcome.marks,
         )
+        self.recipe = outcome.recipe
         self._tell(outcome.false)
         host.traffic.averaged(outcome.exchanged)
         host.emit(

@@ -34,6 +34,7 @@ from peers.roles.next_gradient import NextGradient
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
 from peers.roles.rechecks import BatchRechecks
+from peers.roles.recorder import Recorder
 from peers.roles.round_totals import RoundTotals
 from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport
@@ -79,7 +80,7 @@ class LearnerPeer:
             self._under_way,
             folder,
         )
-        self.checkpoints = Checkpoints(host, learner, folder, self.trained.saved)
+        self.checkpoints = Checkpoints(host, learner, folder, self._saved)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
         self._learnt_ahead = 0.0
@@ -97,6 +98,7 @@ class LearnerPeer:
         self._common_round = CommonRound(
             host, self.other_learners, self.own_release, self._report, self.rechecks, lambda: learner.version
         )
+        self.recorder = Recorder(host, learner, self.rechecks, self.own_release, folder)
         self._faults = FaultReports(host)
         self._gradients = Gradients(host, learner, self.inbox, self._faults)
         self.next_gradient = NextGradient(host, self.inbox, self._may_learn_ahead, self._gradients.compute)
@@ -110,7 +112,7 @@ class LearnerPeer:
         async with asyncio.TaskGroup() as tasks:
             own = self.own_release
             runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
-            checks = (self.inbox.draw_returns.run, self.auditor.run)
+            checks = (self.inbox.draw_returns.run, self.auditor.run, self.recorder.run)
             beside = [tasks.create_task(run()) for run in (*runs, *checks)]
             await self._begin()
             await self._run_rounds()
@@ -314,6 +316,7 @@ class LearnerPeer:
         self._record_step(gradient, metrics, start)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot, host.releases.draft)
         self.own_release.begin(snapshot, made_of, members)
+        await self.recorder.stepped(made_of.parent, len(members) == 1, self._common_round.recipe)
         await self._save_in_turn()
         return Cause.STEPPED
 
@@ -354,6 +357,10 @@ class LearnerPeer:
         if self.learner.version % self.host.config.run.release.checkpoint_every == 0:
             await self.checkpoints.save(self.own_release.made_of)
 
+    async def _saved(self, version: int) -> None:
+        await self.recorder.saved(version)
+        await self.trained.saved(version)
+
     async def fetch(self) -> Cause:
         """Load the swarm's release, which is ahead of this learner or differs from it."""
         had = self.own_release.had()
@@ -384,3 +391,5 @@ class LearnerPeer:
         self.own_release.begin(snapshot, made_of, [self.host.ports.me] if merged else ())
         await self.own_release.packed()
         self.trained.loaded(made_of, had, weights)
+        if self.recorder.works:  # a record goes on from what this learner has
+            await self.checkpoints.save(made_of)

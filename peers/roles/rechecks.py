@@ -1,6 +1,6 @@
 """Signed manifests of a learner's batches, and gradients of other learners computed again from theirs.
 
-    a gradient goes into a round -> BatchManifest, signed: version, digests of its samplers' frames in order
+    a gradient is to be averaged -> BatchManifest, signed: version, digests of its samplers' frames in order
     service batches              <- BatchQuery: the manifest, or one of its groups as its sampler signed it
     a round with sketches        -> whose is due (swarm.core.recomputed)? its manifest, its groups, rewards
         of my own -> their gradient by my weights, which are the round's -> the sketch of what it sent:
@@ -20,26 +20,28 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import Annotated
+from typing import NamedTuple
 
-from msgspec import Meta
+from msgspec.structs import replace
 
 from peers.roles.evidence import Unsigned, signed_group
 from peers.roles.learner_inbox import LearnerInbox
+from peers.roles.manifests import BatchManifest
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import digest_of
 from swarm.core.batcher import Waiting
+from swarm.core.claimed_logprobs import objection
 from swarm.core.recomputed import Rechecks
 from swarm.core.trained import mark, marks_of
-from swarm.learn.base_learner import BaseLearner
+from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.microbatch import OutOfMemory
 from swarm.limits import MAIL_LIMIT
 from swarm.net.ports import Average, NetError, Refused, read_question
 from swarm.net.sketch import Sketches
 from swarm.protocol import Kind, Role, Service
 from swarm.tasks.base import RewardError
-from swarm.types import Count, Digest, Finite, Group, PeerId, Struct, Task
+from swarm.types import Count, Digest, Group, PeerId, Struct, Task
 
 KEPT = 8
 """Manifests that are held: a round's members ask within its step."""
@@ -49,19 +51,6 @@ FRAMES_BYTES = 64 << 20
 
 ASKED = 5.0
 """Seconds for an answer."""
-
-
-class BatchManifest(Struct, tag="batch-manifest"):
-    """What a learner's gradient of one version is of."""
-
-    version: Count
-    weights: Digest
-    """Of the policy that computed it."""
-    weight: Finite
-    """Of the gradient in the round's mean."""
-    groups: Annotated[tuple[Digest, ...], Meta(max_length=1 << 12)]
-    """SHA-256 of their samplers' frames, in the order in which they were learnt on; empty where a frame is
-    not here any more."""
 
 
 class BatchQuery(Struct, tag="batch-query"):
@@ -77,6 +66,16 @@ class Unshown(Exception):
     """A member does not show what its gradient is of."""
 
 
+class Batch(NamedTuple):
+    """What a gradient is of."""
+
+    manifest: bytes
+    """As its learner signed it."""
+    frames: tuple[bytes, ...]
+    """Of the groups, as their samplers signed them, in order."""
+    groups: tuple[Group, ...]
+
+
 class BatchRechecks:
     def __init__(self, host: Host, learner: BaseLearner, inbox: LearnerInbox, of_round: bool) -> None:
         """`of_round`: gradients take in the rewards of the others' batches."""
@@ -88,14 +87,15 @@ class BatchRechecks:
         self._key = rng.getrandbits(62) | 1
         self._rechecks = Rechecks(rng, audit.share if works else 0.0)
         self._works = works and audit.share > 0
+        self._shows = not run.averaging.overlap  # where a gradient is of the version before its step's
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
         self._frames: OrderedDict[str, bytes] = OrderedDict()
         """Group id -> frame."""
         self._frames_bytes = 0
         self._shown: OrderedDict[tuple[int, Digest], tuple[bytes, dict[Digest, bytes]]] = OrderedDict()
         """Version and weights -> the sealed manifest, and the frames of its groups by their digests."""
-        self._batch: Sequence[str] = ()
-        """Ids of the groups of my gradient."""
+        self._batch: Sequence[Waiting] = ()
+        """The groups of my gradient."""
         inbox.signed = self._hold
 
     async def serve(self) -> None:
@@ -109,14 +109,24 @@ class BatchRechecks:
 
     def computed(self, batch: Sequence[Waiting]) -> None:
         """My gradient of my version is of `batch`."""
-        self._batch = [item.group.id for item in batch]
+        self._batch = list(batch)
 
-    def _show(self, weights: Digest, weight: float) -> None:
-        """Sign the manifest of my gradient: it goes into a round, and the digest of its version is known."""
-        version = self._learner.version
-        frames = [self._frames.get(group, b"") for group in self._batch]
+    def show(self, weights: Digest, gradient: Gradient) -> None:
+        """Sign the manifest of my gradient: it is about to be averaged, or stepped along, and its version has
+        these `weights`."""
+        if not self._shows:
+            return
+        version, drift = self._learner.version, self._host.config.run.window.drift
+        frames = [self._frames.get(item.group.id, b"") for item in self._batch]
         digests = [digest_of(frame) if frame else Digest("") for frame in frames]
-        said = BatchManifest(version=version, weights=weights, weight=weight, groups=tuple(digests))
+        said = BatchManifest(
+            version=version,
+            weights=weights,
+            weight=gradient.weight,
+            groups=tuple(digests),
+            masked=tuple(k for k, check in enumerate(gradient.checks) if objection(check, drift)),
+            arithmetic=gradient.arithmetic,
+        )
         self._shown[version, weights] = self._host.seal(said), dict(zip(digests, frames, strict=True))
         while len(self._shown) > KEPT:
             self._shown.popitem(last=False)
@@ -125,6 +135,10 @@ class BatchRechecks:
         asked = read_question(question, BatchQuery)
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run are shown batches")
+        return self._answer(asked)
+
+    def _answer(self, asked: BatchQuery) -> bytes:
+        """Raises Refused."""
         if (held := self._shown.get((asked.version, asked.weights))) is None:
             raise Refused("no gradient of this version is remembered here")
         if not asked.group:
@@ -139,10 +153,8 @@ class BatchRechecks:
         """Learners with a strike."""
         return self._rechecks.against(self._host.now())
 
-    def before_round(self, partners: Collection[PeerId], weights: Digest, weight: float) -> None:
-        """A round with some of these is about to begin, of my version's `weights`; my gradient has this
-        `weight`."""
-        self._show(weights, weight)
+    def before_round(self, partners: Collection[PeerId]) -> None:
+        """A round with some of these is about to begin."""
         if self._works:
             wanted = self._rechecks.due(partners, self._host.now()) is not None
             self._host.ports.averager.check(self.against(), self._key if wanted else 0)
@@ -170,26 +182,33 @@ class BatchRechecks:
             reason = f"{why}: what it averages is left out for an hour where most others find the same"
             host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
 
-    async def _groups(self, peer: PeerId, weights: Digest, marks: bytes) -> list[Group]:
-        """What a member's gradient is of, by its signed manifest and its samplers' frames. Raises Unshown,
-        Unsigned, WireError, NetError."""
-        version = self._learner.version
-        asked = BatchQuery(version=version, weights=weights)
-        opened, said = self._host.read(await self._ask(peer, asked), MAIL_LIMIT, BatchManifest)
-        if opened.sender != peer or (said.version, said.weights) != (version, weights):
-            raise Unshown("its manifest is another peer's, or of another version")
-        if not said.groups or "" in said.groups or len(said.groups) > self._host.config.run.batch.groups:
-            raise Unshown(f"its manifest has {len(said.groups)} groups, of which some are not shown")
-        queries = (BatchQuery(version=version, weights=weights, group=group) for group in said.groups)
-        frames = await asyncio.gather(*(self._ask(peer, query) for query in queries))
-        groups = [self._read(*both) for both in zip(frames, said.groups, strict=True)]
-        if len({group.id for group in groups}) < len(groups):
-            raise Unshown("its manifest has a group twice")
+    async def _groups(self, peer: PeerId, weights: Digest, marks: bytes) -> Sequence[Group]:
+        """What a member's gradient of my version is of. Raises Unshown, Unsigned, WireError, NetError."""
+        groups = (await self.batch(peer, self._learner.version, weights)).groups
         if not {*marks_of(marks)} <= {mark(group.id) for group in groups}:
             raise Unshown("its manifest lacks groups that it named in the round")
         return groups
 
+    async def batch(self, peer: PeerId, version: int, weights: Digest) -> Batch:
+        """What a learner's gradient is of, this one's or another's, by its signed manifest and its samplers'
+        frames. Raises Unshown, Unsigned, WireError, NetError."""
+        query = BatchQuery(version=version, weights=weights)
+        manifest = await self._ask(peer, query)
+        opened, said = self._host.read(manifest, MAIL_LIMIT, BatchManifest)
+        if opened.sender != peer or (said.version, said.weights) != (version, weights):
+            raise Unshown("its manifest is another peer's, or of another version")
+        if not said.groups or "" in said.groups or len(said.groups) > self._host.config.run.batch.groups:
+            raise Unshown(f"its manifest has {len(said.groups)} groups, of which some are not shown")
+        queries = (replace(query, group=group) for group in said.groups)
+        frames = await asyncio.gather(*(self._ask(peer, query) for query in queries))
+        groups = tuple(self._read(*both) for both in zip(frames, said.groups, strict=True))
+        if len({group.id for group in groups}) < len(groups):
+            raise Unshown("its manifest has a group twice")
+        return Batch(manifest, tuple(frames), groups)
+
     async def _ask(self, peer: PeerId, query: BatchQuery) -> bytes:
+        if peer == self._host.ports.me:
+            return self._answer(query)
         return await self._host.ports.mail.send(peer, Service.BATCHES, wire.encode(query), ASKED)
 
     def _read(self, frame: bytes, digest: Digest) -> Group:

@@ -161,6 +161,7 @@ def watched(learner: Learner, seen: list[TakenGroup]) -> Learner:
         rewards: Sequence[tuple[float, ...]],
         now: float,
         others: tuple[BatchRewards, ...] = (),
+        chunks: Sequence[int] = (),
     ) -> Gradient:
         work = GradientWork(groups, prompts, rewards, Total.of([group.lengths for group in groups], rewards))
         with torch.no_grad():
@@ -173,7 +174,7 @@ def watched(learner: Learner, seen: list[TakenGroup]) -> Learner:
             seen.append(
                 TakenGroup(lag=lag, drift=its.drift, evidence=its.evidence, lowest=lowest, highest=highest)
             )
-        return make(groups, prompts, rewards, now, others)
+        return make(groups, prompts, rewards, now, others, chunks)
 
     learner.gradient = gradient  # type: ignore[method-assign]
     return learner

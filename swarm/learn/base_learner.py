@@ -29,6 +29,7 @@ from torch import Tensor
 
 from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import ClaimCheck, objection
+from swarm.core.step_recipe import Arithmetic
 from swarm.image import MakeDraft, in_memory, only_leaves
 from swarm.learn import checkpoint, objectives
 from swarm.learn.weights import Snapshot
@@ -52,6 +53,8 @@ class Gradient:
     """One for each group; groups that swarm.core.claimed_logprobs objects to add nothing to the vector."""
     version: int
     """Of the policy that computed it."""
+    arithmetic: Arithmetic
+    """What makes the same bits again."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class GradientWork:
     rewards: Sequence[tuple[float, ...]]
     total: objectives.Total
     """Of the whole batch."""
+    chunks: Sequence[int] = ()
+    """Groups that go through the policy at a time; empty: as many as memory lets through."""
 
     def chunk(self, part: slice) -> GradientWork:
         return GradientWork(self.groups[part], self.prompts[part], self.rewards[part], self.total)
@@ -87,6 +92,7 @@ class GradientResult(NamedTuple):
     """One for each group of the work, in its order."""
     cosine: float | None
     """Between the gradients of the batch's two halves; None where there are no two."""
+    arithmetic: Arithmetic = Arithmetic()
 
 
 class BaseLearner(ABC):
@@ -114,18 +120,21 @@ class BaseLearner(ABC):
         rewards: Sequence[tuple[float, ...]],
         now: float,
         others: tuple[BatchRewards, ...] = (),
+        chunks: Sequence[int] = (),
     ) -> Gradient:
         """Mean gradient over `groups`; `prompts[i]` and the G `rewards[i]` are those that the learner itself
         computed for group i; `now` is in unix seconds.
 
         `others`: rewards of the batches that it is averaged with, for an objective that is `of_round`.
+        `chunks`: groups that go through the policy at a time, for a gradient that is computed again; a
+        learner on one device alone keeps to them.
 
         Raises OutOfMemory when not even one group fits.
         """
         if not groups:
             raise ValueError("a gradient needs at least one group")
         total = objectives.Total.of([group.lengths for group in groups], rewards, others)
-        result = self._learn(GradientWork(groups, prompts, rewards, total))
+        result = self._learn(GradientWork(groups, prompts, rewards, total, chunks))
         metrics = objectives.merge(result.losses)
         if result.cosine is not None:
             metrics["cosine"] = result.cosine
@@ -144,6 +153,7 @@ class BaseLearner(ABC):
             shown.weights,
             checks,
             self.version,
+            result.arithmetic,
         )
 
     def step(self, vector: Tensor) -> dict[str, float]:

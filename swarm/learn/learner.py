@@ -12,7 +12,7 @@ then OutOfMemory is raised. Not handled here: what is the same for every learner
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import ClaimCheck, objection
+from swarm.core.step_recipe import Arithmetic
 from swarm.image import MakeDraft, in_memory
 from swarm.learn import microbatch, objectives, weights
 from swarm.learn.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
@@ -110,7 +111,7 @@ class Learner(BaseLearner):
         with microbatch.oom_as(f"a gradient of {self.size} values does not fit in memory"):
             total = GradientAccumulator(self._named)
         self._microbatch.begin()
-        losses, checks, half = self._chunks(work, total)
+        losses, checks, half, chunks = self._chunks(work, total)
         vector = total.vector()
         sizes = [len(group.lengths) for group in work.groups]
         advantages, weights = (
@@ -118,15 +119,24 @@ class Learner(BaseLearner):
             for of_chunks in ([loss.advantage for loss in losses], [loss.weight for loss in losses])
         )
         results = [GroupResult(*each) for each in zip(checks, advantages, weights, strict=True)]
-        return GradientResult(
-            vector, losses, results, None if half is None else cosine(half, total.sketch() - half)
+        alike = None if half is None else cosine(half, total.sketch() - half)
+        return GradientResult(vector, losses, results, alike, self._arithmetic(chunks))
+
+    def _arithmetic(self, chunks: Sequence[int]) -> Arithmetic:
+        dtype = next(iter(self._named.values())).dtype
+        return Arithmetic(
+            chunks=tuple(chunks),
+            device=self._device.type,
+            dtype=str(dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+            torch=str(torch.__version__),
         )
 
     def _chunks(
         self, work: GradientWork, total: GradientAccumulator
-    ) -> tuple[list[objectives.Loss], list[ClaimCheck], Tensor | None]:
+    ) -> tuple[list[objectives.Loss], list[ClaimCheck], Tensor | None, list[int]]:
         """Add the gradient of every group to `total`. Returns the chunks' losses, each group's checks, a
-        sketch of the first half's gradient.
+        sketch of the first half's gradient, and how many groups each chunk had.
 
         One chunk ends in the middle of the batch, whatever fits.
         """
@@ -135,25 +145,29 @@ class Learner(BaseLearner):
         parts: list[objectives.Loss] = []
         checks: list[ClaimCheck] = []
         half: Tensor | None = None
+        sizes: list[int] = []
         while done < groups:
-            if self._microbatch.unmeasured:
+            if self._microbatch.unmeasured and not work.chunks:
                 self._probe(work)
             if done == middle and half is None:
                 half = total.sketch()
             rest = cells[done : middle if done < middle else groups]
-            count = self._microbatch.take(rest)
+            count = work.chunks[len(sizes)] if work.chunks else self._microbatch.take(rest)
             if count == 1 and not self._microbatch.fits(rest[0]) and self._recompute_if_allowed():
                 continue
             passed = self._attempt(work.chunk(slice(done, done + count)))
+            if passed is None and work.chunks:
+                raise OutOfMemory(f"the chunk of {count} groups that is asked for does not fit in memory")
             if passed is None:
                 self._step_down(count, work)
                 continue
             total.add()
             parts.append(passed[0])
             checks += passed[1]
+            sizes.append(count)
             done += count
         self._microbatch.succeeded()
-        return parts, checks, half
+        return parts, checks, half, sizes
 
     def _attempt(self, chunk: GradientWork) -> tuple[objectives.Loss, list[ClaimCheck]] | None:
         """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran

@@ -23,8 +23,11 @@ from swarm.types import Release
 pytestmark = pytest.mark.timeout(300)
 
 SMALL = """
+[peer.learner]
+record = 4
+
 [peer.swarm]
-learners = 1
+learners = {learners}
 samplers = 1
 evaluators = {evaluators}
 
@@ -51,7 +54,7 @@ def trains(house: SwarmProcesses, version: int = 1) -> bool:
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
     """A swarm of `swarm up` that trains and has no end."""
-    with started_swarm(tmp_path, SETTINGS + SMALL.format(evaluators=0, versions=0)) as house:
+    with started_swarm(tmp_path, SETTINGS + SMALL.format(learners=1, evaluators=0, versions=0)) as house:
         program = up(house)
         house.wait_until(lambda: trains(house), 180, "the swarm did not train")
         yield house, program
@@ -59,7 +62,7 @@ def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
 
 @pytest.mark.slow
 def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(tmp_path: Path) -> None:
-    with started_swarm(tmp_path, SETTINGS + SMALL.format(evaluators=1, versions=6)) as house:
+    with started_swarm(tmp_path, SETTINGS + SMALL.format(learners=2, evaluators=1, versions=6)) as house:
         program = up(house)
         family: dict[int, psutil.Process] = {}
 
@@ -80,6 +83,8 @@ def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(
         status = swarm("status", "--json", "--folder", str(house.folder))
         assert status.returncode == 0, status.stderr
         assert json.loads(status.stdout)["head"]["version"] >= 6
+        again = swarm("replay", str(house.folder), "--version", "6")
+        assert again.returncode == 0 and "version 6: " in again.stdout, again.stdout + again.stderr
 
 
 def check_model(house: SwarmProcesses, exported: Path) -> None:

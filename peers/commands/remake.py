@@ -1,0 +1,261 @@
+"""`swarm replay --version`: makes a version again from what learners recorded of its steps, bit for bit.
+
+    record: newest state below the version -> learner
+            steps up to the version: manifests, frames -- whose signatures are checked --> groups
+    run folder -> model, tokenizer, tasks, rewards
+    groups -> gradient of each member -> mean -> step -> the digests that the learner signed? 0: yes, 5: no
+
+Nothing that learners say is believed: rewards, gradients and means are computed again, the state's weights
+are those that the first step names. Its moments are the learner's word, but where the record begins with the
+run. Not handled here: what is recorded (peers.roles.recorder).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from peers.build import task_source
+from peers.build.run_folder import RunFolder
+from peers.commands.export import opened
+from peers.errors import DONE, REFUSED, CannotHere, Refusal, say
+from peers.roles.evidence import Unsigned, signed_group
+from peers.roles.manifests import BatchManifest, StepManifest
+from peers.roles.recorder import FOLDER, STATE, STEP, MemberBatch, RecordedStep, version_of
+from peers.runtime.frames import Frames
+from swarm import wire
+from swarm.blocks import digest_of
+from swarm.config import Config, Training
+from swarm.core.claimed_logprobs import objection
+from swarm.core.step_recipe import Arithmetic, MeanRecipe
+from swarm.durable import Torn, read_checked
+from swarm.identity import Keyring
+from swarm.limits import MAIL_LIMIT
+from swarm.replays import rows_of
+from swarm.types import Digest, Group, PeerId
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from swarm.learn.base_learner import BaseLearner
+    from swarm.learn.tokenization import Tokenization
+    from swarm.tasks.base import TaskSource
+
+
+class Step(NamedTuple):
+    """A recorded step, whose signature is right."""
+
+    learner: PeerId
+    made: StepManifest
+    batches: Sequence[MemberBatch]
+
+
+class Line(NamedTuple):
+    """Steps that follow one another, from a state on."""
+
+    state: Path
+    steps: list[Step]
+
+
+def remake(version: int, records: Sequence[Path], folder: Path) -> int:
+    """Make `version` again from `records`, or from those of the run `folder`, and print what comes out.
+    Returns an exit code; raises UserError."""
+    run = opened(folder)
+    found = list(records) or sorted(run.path.glob(f"peers/*/{FOLDER}"))
+    if not found:
+        raise CannotHere(
+            f"{run.path} has no record: learners keep that of their newest N versions with --set"
+            " peer.learner.record=N"
+        )
+    frames = Frames(run.digest, Keyring.new(), None, run.keys())
+    each = [line for record in found for line in _lines(record, version, frames)]
+    lines = {line.steps[-1].made.weights: line for line in each}.values()  # others recorded the same
+    if not lines:
+        raise CannotHere(f"version {version} is not recorded: {'; '.join(map(_told, found))}")
+    maker = _Maker(run, frames)
+    alike = [maker.make(line) for line in lines]
+    return DONE if all(alike) else REFUSED
+
+
+def _told(record: Path) -> str:
+    """Which versions a record has."""
+    steps, states = ([version_of(path) for path in record.glob(f"*{kind}")] for kind in (STEP, STATE))
+    has = [step for step in steps if states and step > min(states)]
+    return f"{record} has {f'{min(has)} to {max(has)}' if has else 'none'}"
+
+
+def _lines(record: Path, version: int, frames: Frames) -> Iterator[Line]:
+    """The shortest line of steps to each recorded version of that number."""
+    read = {
+        path: _read(path, frames) for path in sorted(record.glob(f"*{STEP}")) if version_of(path) <= version
+    }
+    steps = {(one.made.version, one.made.weights): one for one in read.values()}
+    for end in [step for step in steps.values() if step.made.version == version]:
+        line = [end]
+        while not (state := record / f"{line[0].made.version - 1:09}{STATE}").is_file():
+            before = steps.get((line[0].made.version - 1, line[0].made.parent))
+            if before is None:
+                break
+            line.insert(0, before)
+        else:
+            yield Line(state, line)
+
+
+def _read(path: Path, frames: Frames) -> Step:
+    """Raises Refusal."""
+    try:
+        recorded = wire.decode(read_checked(path), RecordedStep)
+        signed, made = frames.read(recorded.made, MAIL_LIMIT, StepManifest)
+    except (Torn, wire.WireError) as error:
+        raise Refusal(f"{path} is no record of this run: {error}") from error
+    if len(recorded.batches) != (1 if made.recipe is None else len(made.recipe.members)):
+        raise Refusal(f"{path} has {len(recorded.batches)} batches, which are not those of its round")
+    return Step(signed.sender, made, recorded.batches)
+
+
+class _Maker:
+    """Makes steps again with what the run folder has, on the CPU."""
+
+    def __init__(self, run: RunFolder, frames: Frames) -> None:
+        self._run, self._frames, self._settings = run, frames, run.settings
+
+    def make(self, line: Line) -> bool:
+        """Print what comes out of a line's steps: whether each has the weights and the state that its learner
+        signed; none is made after one that has not."""
+        import torch
+
+        torch.set_num_threads(max(1, self._arithmetic(line.steps[0]).threads))
+        learner, tokens = self._learner(line)
+        with closing(task_source.source(self._run, Config(run=self._settings), tokens.render, say)) as source:
+            for step in line.steps:
+                vectors = [self._gradient(learner, tokens, source, step, k) for k in range(len(step.batches))]
+                learner.step(self._mean(vectors, step.made.recipe))
+                weights, state = learner.digest(), digest_of(learner.state())
+                alike = (weights, state) == (step.made.weights, step.made.state)
+                print(f"version {step.made.version}: {self._what(step)}: {_said(step, weights, state)}")
+                if not alike:
+                    print("\n".join(self._reasons(step, vectors)), file=sys.stderr)
+                    return False
+        return True
+
+    def _learner(self, line: Line) -> tuple[BaseLearner, Tokenization]:
+        """A learner in the state that the line begins with. Raises CannotHere and Refusal."""
+        from peers.build import factory
+
+        first, dtype = line.steps[0], self._arithmetic(line.steps[0]).dtype
+        training = Training(device="cpu", dtype="bfloat16" if dtype == "bfloat16" else "float32")
+        peer = msgspec.structs.replace(Config().peer, learner=training)
+        learner, tokens = factory.learner(self._run.model, Config(run=self._settings, peer=peer))
+        try:
+            learner.load_state(read_checked(line.state))
+        except (Torn, ValueError) as error:
+            raise Refusal(f"{line.state} is no state of this run: {error}") from error
+        if (learner.version, learner.digest()) != (first.made.version - 1, first.made.parent):
+            raise Refusal(
+                f"{line.state} is not version {first.made.version - 1} with the weights"
+                f" {first.made.parent[:12]}, which the next one goes on from"
+            )
+        return learner, tokens
+
+    def _gradient(
+        self, learner: BaseLearner, tokens: Tokenization, source: TaskSource, step: Step, which: int
+    ) -> Tensor:
+        """One member's. Raises Refusal where its batch is not what it signed."""
+        said, groups = self._manifest(step, which), self._groups(step.batches[which], tokens.vocabulary)
+        if [digest_of(frame) for frame in step.batches[which].groups] != [*said.groups]:
+            raise Refusal(f"version {step.made.version}: the groups are not those that the learner signed")
+        chunks = said.arithmetic.chunks
+        if sum(chunks) != len(groups):
+            raise CannotHere(
+                f"version {step.made.version}: its learner does not say how it computed the gradient; one on"
+                " several devices does not"
+            )
+        tasks = [source.task(group.task) for group in groups]
+        rewards = [
+            tuple(source.rewards(task, tokens.decode_batch(rows_of(group))))
+            for task, group in zip(tasks, groups, strict=True)
+        ]
+        prompts = [task.prompt for task in tasks]
+        made = learner.gradient(groups, prompts, rewards, time.time(), chunks=chunks)
+        drift = self._settings.window.drift
+        masked = [k for k, check in enumerate(made.checks) if objection(check, drift)]
+        if (masked, made.weight) != ([*said.masked], said.weight):
+            text = f"{step.made.version}: member {which + 1} signed another mask or another weight"
+            print(text, file=sys.stderr)
+        return made.vector
+
+    def _manifest(self, step: Step, which: int) -> BatchManifest:
+        """Raises Refusal."""
+        recipe, made = step.made.recipe, step.made
+        member = step.learner if recipe is None else recipe.members[which].peer
+        try:
+            signed, said = self._frames.read(step.batches[which].manifest, MAIL_LIMIT, BatchManifest)
+        except wire.WireError as error:
+            raise Refusal(
+                f"version {made.version}: a manifest is not what anybody signed: {error}"
+            ) from error
+        if signed.sender != member or (said.version, said.weights) != (made.version - 1, made.parent):
+            raise Refusal(
+                f"version {made.version}: a manifest is not that of {member}, or of another version"
+            )
+        return said
+
+    def _groups(self, batch: MemberBatch, vocabulary: int) -> list[Group]:
+        """As their samplers signed them. Raises Refusal."""
+        sampling = self._settings.sampling
+        try:
+            return [
+                signed_group(self._frames, frame, MAIL_LIMIT, sampling, vocabulary)[1]
+                for frame in batch.groups
+            ]
+        except (Unsigned, wire.WireError) as error:
+            raise Refusal(f"a group is not what its sampler signed: {error}") from error
+
+    def _mean(self, vectors: list[Tensor], recipe: MeanRecipe | None) -> Tensor:
+        if recipe is None:
+            return vectors[0]
+        from swarm.net.allreduce import mean_again
+
+        return mean_again(vectors, recipe, self._settings.batch.groups, self._settings.averaging.compression)
+
+    def _what(self, step: Step) -> str:
+        groups, learners = sum(len(each.groups) for each in step.batches), len(step.batches)
+        return f"{groups} groups of {learners} learner{'s' * (learners > 1)}"
+
+    def _arithmetic(self, step: Step) -> Arithmetic:
+        """That of the learner that recorded the step."""
+        recipe = step.made.recipe
+        peers = [one.peer for one in recipe.members] if recipe is not None else [step.learner]
+        if step.learner not in peers:
+            raise Refusal(f"version {step.made.version}: who recorded it was not in its round")
+        return self._manifest(step, peers.index(step.learner)).arithmetic
+
+    def _reasons(self, step: Step, vectors: Sequence[Tensor]) -> Iterator[str]:
+        """What may explain other bits."""
+        import torch
+
+        from swarm.net.norm import norm
+
+        said = self._arithmetic(step)
+        yield (
+            f"the learner computed on {said.device} in {said.dtype}, with {said.threads} threads of torch"
+            f" {said.torch}; here it is a cpu, with {torch.get_num_threads()} of torch {torch.__version__}"
+        )
+        members = step.made.recipe.members if step.made.recipe is not None else ()
+        for one, vector in zip(members, vectors, strict=False):
+            if one.norm != (size := norm(vector)):
+                yield f"the gradient of {one.peer} has a norm of {size:.9g}, it announced {one.norm:.9g}"
+
+
+def _said(step: Step, weights: Digest, state: Digest) -> str:
+    if weights != step.made.weights:
+        return f"OTHER weights, {weights[:12]}; {step.learner} signed {step.made.weights[:12]}"
+    if state != step.made.state:
+        return f"the same weights {weights[:12]}, ANOTHER state of the optimizer"
+    return f"the same weights {weights[:12]}, the same state of the optimizer"

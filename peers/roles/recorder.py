@@ -1,0 +1,185 @@
+"""Keeps what this learner's versions are made of, so that anybody can make them again (`swarm replay
+--version`).
+
+    a step  -> the batches of all members of its round, as they signed them      (service batches)
+            -> StepManifest, signed, once the version's digest is known
+    record/000000120.state             this learner's state at a version: another name of its checkpoint
+    record/000000121-DIGEST.step       RecordedStep
+
+A state begins a line of steps that follow one another; where this learner loads a release, a new state does.
+Steps go with the state below them, once `peer.learner.record` newer ones are there. Not recorded, since one
+peer alone cannot make them again: mergers of two lines, and steps of which another member does not show its
+batch. Not handled here: making a version again (peers.commands.remake).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+from peers.roles.evidence import Unsigned
+from peers.roles.manifests import GROUPS, StepManifest
+from peers.roles.own_release import OwnRelease
+from peers.roles.rechecks import Batch, BatchRechecks, Unshown
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm.blocks import digest_of
+from swarm.core.step_recipe import MEMBERS, MeanRecipe
+from swarm.durable import make_folder, write_checked
+from swarm.learn import checkpoint
+from swarm.learn.base_learner import BaseLearner
+from swarm.limits import MAIL_LIMIT
+from swarm.net.ports import NetError
+from swarm.protocol import Kind
+from swarm.types import Digest, Struct
+
+FOLDER, STEP, STATE = "record", ".step", ".state"
+
+Frame = Annotated[bytes, Meta(max_length=MAIL_LIMIT.sealed)]
+
+
+class MemberBatch(Struct, frozen=True):
+    """What one member's gradient is of."""
+
+    manifest: Frame
+    """Of its BatchManifest."""
+    groups: Annotated[tuple[Frame, ...], Meta(max_length=GROUPS)]
+
+
+class RecordedStep(Struct, frozen=True, tag="recorded-step"):
+    run: Digest
+    made: Frame
+    """Of the StepManifest."""
+    batches: Annotated[tuple[MemberBatch, ...], Meta(max_length=MEMBERS)]
+    """In the order of its recipe."""
+
+
+class Stepped(NamedTuple):
+    version: int
+    parent: Digest
+    state: Digest
+    recipe: MeanRecipe | None
+
+
+class Recorder:
+    def __init__(
+        self,
+        host: Host,
+        learner: BaseLearner,
+        rechecks: BatchRechecks,
+        own_release: OwnRelease,
+        checkpoints: Path | None,
+    ) -> None:
+        """`checkpoints` is the folder of this learner's checkpoint, beside which the record is; None records
+        nothing."""
+        self._host, self._learner = host, learner
+        self._rechecks, self._own_release = rechecks, own_release
+        self._checkpoint = checkpoints and checkpoints / checkpoint.NAME
+        self._folder = checkpoints and checkpoints.with_name(FOLDER)
+        self._most, self._why_not = host.config.peer.learner.record, _cannot(host, learner)
+        self.works = self._most > 0 and checkpoints is not None and not self._why_not
+        self._steps = asyncio.Queue[Stepped]()
+
+    async def run(self) -> None:
+        """Record steps, beside the round, until cancelled."""
+        if self._most > 0 and self._why_not:
+            text = f"no version is recorded for `swarm replay --version`: {self._why_not}"
+            self._host.emit(events.Noted, level="warning", text=text)
+        async with asyncio.TaskGroup() as records:
+            while True:
+                records.create_task(self._record(await self._steps.get()))
+
+    async def stepped(self, parent: Digest, alone: bool, recipe: MeanRecipe | None) -> None:
+        """This learner has just stepped from `parent` to its version: along the mean of a round, or `alone`
+        along its own gradient."""
+        if not self.works or (recipe is None and not alone):
+            return
+        run = self._host.ports.work.run
+        state = await run(Kind.COPY, lambda: digest_of(self._learner.state()))
+        self._steps.put_nowait(Stepped(self._learner.version, parent, state, recipe))
+
+    async def saved(self, version: int) -> None:
+        """The checkpoint is of `version`."""
+        if not self.works:
+            return
+        assert self._checkpoint is not None and self._folder is not None
+        checkpoint, folder = self._checkpoint, self._folder
+
+        def link() -> None:
+            make_folder(folder)
+            draft = folder / "new"
+            draft.unlink(missing_ok=True)
+            os.link(checkpoint, draft)
+            draft.rename(folder / f"{version:09}{STATE}")
+
+        await self._write(link)
+
+    async def _record(self, step: Stepped) -> None:
+        host, me = self._host, self._host.ports.me
+        await self._own_release.packed()
+        weights = self._own_release.weights
+        if self._learner.version != step.version or not weights:
+            return  # a better release took its place
+        peers = [me] if step.recipe is None else [one.peer for one in step.recipe.members]
+        asked = (self._rechecks.batch(peer, step.version - 1, step.parent) for peer in peers)
+        try:
+            batches = await asyncio.gather(*asked)
+        except (NetError, Unshown, Unsigned, wire.WireError) as error:
+            text = f"version {step.version} is not recorded: {error}"
+            host.emit(events.Noted, level="info", text=text)
+            return
+        made = StepManifest(
+            version=step.version, weights=weights, parent=step.parent, state=step.state, recipe=step.recipe
+        )
+        recorded = RecordedStep(
+            run=host.who.run, made=host.seal(made), batches=tuple(map(_member_batch, batches))
+        )
+        folder, most = self._folder, self._most
+        assert folder is not None
+
+        def write() -> None:
+            write_checked(folder / f"{step.version:09}-{weights[:12]}{STEP}", wire.encode(recorded))
+            for old in outdated(folder, step.version - most):
+                old.unlink(missing_ok=True)
+
+        await self._write(write)
+
+    async def _write(self, write: Callable[[], None]) -> None:
+        try:
+            await self._host.ports.work.run(Kind.KEEP, write)
+        except OSError as error:
+            self._host.disk.tell("record", f"the last version is not recorded: {error.strerror}")
+        else:
+            self._host.disk.tell("record", "")
+
+
+def outdated(folder: Path, floor: int) -> list[Path]:
+    """Files of versions that no state begins any more, where those above `floor` are to stay."""
+    files = [(version_of(path), path) for path in folder.glob("*.*")]
+    states = [version for version, path in files if path.suffix == STATE]
+    base = max((version for version in states if version <= floor), default=min(states, default=floor))
+    return [path for version, path in files if version < base or (version == base and path.suffix == STEP)]
+
+
+def version_of(path: Path) -> int:
+    """The version that a file of a record is of."""
+    return int(path.name[:9])
+
+
+def _cannot(host: Host, learner: BaseLearner) -> str:
+    """Why nobody could make this learner's versions again; empty where somebody can."""
+    averaging = host.config.run.averaging
+    if averaging.mode != "butterfly":
+        return "sites do not average gradients"
+    if averaging.overlap:
+        return "with run.averaging.overlap a gradient is of the version before its step's"
+    return "a gradient takes in the whole round's rewards" if learner.objective.of_round else ""
+
+
+def _member_batch(batch: Batch) -> MemberBatch:
+    return MemberBatch(manifest=batch.manifest, groups=batch.frames)
