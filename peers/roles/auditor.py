@@ -9,19 +9,20 @@ finds.
 
 Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
 by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
-thread that computes gradients: what is drawn beyond it waits, and beyond WAITING the oldest is let go, which
-verifies nobody. A policy of its own is made for the first replay, beside the learner's. What cannot be
-replayed here (a group whose noise has no Replay, weights that are gone, a run whose samplers may use fewer
-bits) says nothing about anybody. Not handled here: what margins mean (swarm.core.auditing).
+thread that computes gradients, and what this learner has no batch for anyway: what is drawn beyond it waits,
+first the groups of samplers of which none was replayed yet, and beyond WAITING the oldest is let go, which
+verifies nobody (peers.roles.replay_queue). A policy of its own is made for the first replay, beside the
+learner's. What cannot be replayed here (a group whose noise has no Replay, weights that are gone, a run whose
+samplers may use fewer bits) says nothing about anybody. Not handled here: what margins mean
+(swarm.core.auditing).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from peers.errors import UserError
 from peers.roles.accusations import AccusationExchange, Accused
 from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
+from peers.roles.replay_queue import Drawn, ReplayQueue
 from peers.runtime.host import Host
 from swarm import events
 from swarm.blocks import Damaged
@@ -43,22 +45,7 @@ from swarm.replays import Replay, Replayed, claims_of, rows_of, weigh
 from swarm.types import Digest, Group, PeerId, Verdict
 from swarm.weights import Weights
 
-WAITING = 64
-"""Groups that wait for their replay."""
-
 MakeReplay = Callable[[], Replay]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A group that is to be replayed: I drew it, or another learner accuses its sampler."""
-
-    group: Group
-    frame: bytes
-    """As its sampler signed it."""
-    prompt: str
-    weights: Weights
-    accused: Accused | None = None
 
 
 class Auditor:
@@ -71,7 +58,7 @@ class Auditor:
         self._rng = random.Random(secret)
         self._replay: Replay | None = None
         self._loaded: Digest | None = None
-        self._waiting: deque[Drawn] = deque()
+        self._queue = ReplayQueue(self.audits.proven)
         self._read = 0
         """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
         self._held: OrderedDict[Digest, Weights] = OrderedDict()
@@ -84,6 +71,7 @@ class Auditor:
         self._accusations = AccusationExchange(host, inbox, self)
         if self._works():
             inbox.audit, inbox.aside = self.draw, self.aside
+            inbox.batcher.unproven = self._queue.unproven
             self._look()
 
     def _works(self) -> bool:
@@ -150,9 +138,8 @@ class Auditor:
         self._append(Drawn(group, frame, prompt, self._held[group.weights]))
 
     def _append(self, drawn: Drawn) -> None:
-        self._waiting.append(drawn)
-        if len(self._waiting) > WAITING:
-            self._undecided(self._waiting.popleft())
+        if (let_go := self._queue.append(drawn)) is not None:
+            self._undecided(let_go)
         self._news.set()
 
     def holds(self, version: int, weights: Digest) -> bool:
@@ -198,10 +185,22 @@ class Auditor:
             await self._news.wait()
             if self._unwritten:
                 await self._write_aside()
-            while self._waiting and (replay := await self._ready()) is not None:
-                spent = await self._audit(self._next(), replay)
-                await self.host.ports.clock.sleep(spent * (1 / self.host.config.peer.audit.share - 1))
+            while self._queue and (replay := await self._ready()) is not None:
+                drawn = self._queue.take(self._loaded)
+                spent = await self._audit(drawn, replay)
+                self._queue.settle(drawn.group.sampler)
+                self.host.move()
+                await self._rest(spent)
             self._news.clear()
+
+    async def _rest(self, spent: float) -> None:
+        """Leave the others their share of the time, unless this learner waits for what replays let in."""
+        host = self.host
+        until = host.now() + spent * (1 / host.config.peer.audit.share - 1)
+        while (left := until - host.now()) > 0:
+            if self._queue.unproven and self._inbox.closes(host.now()) is None:
+                return
+            await host.changed(left)
 
     async def _ready(self) -> Replay | None:
         """What replays; None where it cannot be had, and nothing is audited from then on."""
@@ -213,14 +212,6 @@ class Auditor:
                     raise
                 self._give_up(str(error))
         return self._replay
-
-    def _next(self) -> Drawn:
-        """The oldest group of the version that is loaded, or else of all."""
-        for drawn in self._waiting:
-            if drawn.group.weights == self._loaded:
-                self._waiting.remove(drawn)
-                return drawn
-        return self._waiting.popleft()
 
     async def _audit(self, drawn: Drawn, replay: Replay) -> float:
         """Returns the seconds that it took on the work port."""
@@ -327,9 +318,7 @@ class Auditor:
         """Nothing of a sampler that waits is trained, or replayed unless somebody accuses it."""
         gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
         self._inbox.drop(gone, Verdict.UNVERIFIED)
-        self._waiting = deque(
-            each for each in self._waiting if each.accused is not None or each.group.sampler != sampler
-        )
+        self._queue.drop(sampler)
 
     async def _keep(self, drawn: Drawn, aside: Consequence) -> None:
         """Write evidence that others can replay."""
@@ -373,8 +362,9 @@ class Auditor:
     def _give_up(self, why: str) -> None:
         """Replay nothing any more."""
         self._make = self._replay = self._loaded = None
-        while self._waiting:
-            self._undecided(self._waiting.popleft())
+        while self._queue:
+            self._undecided(self._queue.take(None))
+        self._queue.unproven.clear()
         self._held.clear()
         text = f"groups are not audited here any more: {why}; set peer.audit.share = 0, or free memory"
         self.host.emit(events.Noted, level="warning", text=text)

@@ -152,9 +152,9 @@ class LearnerInbox:
         if judgement.verdict is Verdict.ADMIT:
             group = self.admission.by_my_clock(group)
             self.batcher.add(group, host.now())
-            kept = await self.keep(group, self._tasks[group.id].rewards)
-            self.audit(group, frame)
+            self.audit(group, frame)  # before any batch may take it
             self.signed(group, frame)
+            kept = await self.keep(group, self._tasks[group.id].rewards)
             host.delivered(sender)
             host.status.admitted += 1
             host.move()

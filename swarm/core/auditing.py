@@ -153,6 +153,11 @@ class Audits:
         record = self._samplers.get(sampler)
         return max(FLOOR, min(1.0, SURE / max(1, record.verified))) if record is not None else 1.0
 
+    def proven(self, sampler: PeerId) -> bool:
+        """Whether the last replays of the sampler's groups were honest."""
+        record = self._samplers.get(sampler)
+        return record is not None and record.verified > 0
+
     def drawn(self, sampler: PeerId, rng: random.Random) -> bool:
         """Whether this group is replayed. `rng` is the auditor's own: nobody else knows what it draws."""
         return rng.random() < self.rate(sampler)

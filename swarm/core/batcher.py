@@ -8,7 +8,8 @@ A batch first takes at most `run.batch.share` from each sampler, then whatever w
 binds (swarm.core.quotas) gets no more than its share. The room for waiting groups is twice the buffer, and
 one sampler may use at most twice the part that is still free: one that sends without end fills two thirds,
 two fill two fifths each, and there is room for another (Choudhury and Hahne, Dynamic queue length thresholds
-for shared-memory packet switches, 1998: alpha = 2).
+for shared-memory packet switches, 1998: alpha = 2). Groups of samplers that are `unproven` take up room and
+are in no batch.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Batcher:
         self._taken = -math.inf
         """Time of the last batch."""
         self.quotas = Quotas(size)
+        self.unproven: Collection[PeerId] = ()
+        """Samplers of which a group is to be replayed before one is trained on (peers.roles.auditor)."""
         self.scoring: Counter[PeerId] = Counter()
         """Groups that are admitted and being scored, by sampler: they count in the room like those that
         wait."""
@@ -150,7 +153,7 @@ class Batcher:
             return None
         if limits.size == self.share(learners):
             return 0.0
-        since = self._waiting[0].admitted
+        since = next(each.admitted for each in self._waiting if each.group.sampler not in self.unproven)
         if limits.binding:
             # Groups that a quota left over are no reason to close the next batch early.
             since = max(since, self._taken)
@@ -169,7 +172,8 @@ class Batcher:
             sampler = item.group.sampler
             newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.share
             if (
-                counts[sampler] >= limits.bound[sampler]
+                sampler in self.unproven
+                or counts[sampler] >= limits.bound[sampler]
                 or (newcomer and new >= limits.newcomers)
                 or (beyond and over <= 0)
             ):
@@ -210,13 +214,14 @@ class Batcher:
     def _limits(self, groups: int, now: float) -> BatchLimits:
         """Limits of a batch of at most `groups`. Groups of others let a bound sampler have more, so this
         iterates until nothing changes."""
-        quota, strangers = self.quotas.at(groups, now), self.quotas.strangers(self._counts)
+        counts = {each: count for each, count in self._counts.items() if each not in self.unproven}
+        quota, strangers = self.quotas.at(groups, now), self.quotas.strangers(counts)
         bound = {sampler: limit for sampler in strangers if (limit := quota.bound(sampler)) is not None}
         fresh = {sampler for sampler in strangers if self.quotas.newcomer(sampler, now)}
         together = quota.newcomers if fresh else None
-        most, newcomers, there = dict.fromkeys(self._counts, groups) | dict.fromkeys(bound, 0), 0, -1
+        most, newcomers, there = dict.fromkeys(counts, groups) | dict.fromkeys(bound, 0), 0, -1
         while True:
-            within = {sampler: min(self._counts[sampler], limit) for sampler, limit in most.items()}
+            within = {sampler: min(counts[sampler], limit) for sampler, limit in most.items()}
             of_fresh = sum(within[sampler] for sampler in fresh)
             of_known = sum(within.values()) - of_fresh
             newcomers = groups if together is None else together.beside(min(of_known, groups))

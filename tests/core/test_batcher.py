@@ -27,6 +27,20 @@ def filled(count: int, now: float = NOW) -> Batcher:
     return batcher
 
 
+def test_groups_of_an_unproven_sampler_wait_beside_the_batches_and_take_up_room() -> None:
+    batcher = Batcher(SIZE, WINDOW)
+    batcher.unproven = unproven = {STRANGER}
+    for seed in range(4):
+        batcher.add(group(seed, sampler=STRANGER), NOW)
+    assert batcher.due(1, NOW) is None and not batcher.take(1, 0, NOW).groups
+    batcher.add(group(9, sampler=OTHER), NOW + 2)
+    assert batcher.due(1, NOW + 3) == 4.0, "the close counts from the first group that it takes"
+    assert [item.group.sampler for item in batcher.take(1, 0, NOW + 3).groups] == [OTHER]
+    assert batcher.credit(1) == 4
+    unproven.clear()
+    assert len(batcher.take(1, 0, NOW + 3).groups) == 4
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 6)),

@@ -16,9 +16,6 @@ torch.set_num_threads(1)
 NOT_NAMED = {"honest", "it sends nothing", "one group of 12 dropped"}
 """Who leaves out less than a tenth is not told from one that loses groups."""
 
-MOST = {"30 identities that take turns": 0.2}
-"""Share of poison; 0.1 for the others."""
-
 
 def told(cheat: str, seconds: float, defended: bool = True) -> Row:
     return suffer(Cheated(cheat=cheat, defended=defended, seconds=seconds))
@@ -35,6 +32,12 @@ def test_who_draws_or_claims_something_else_is_replayed_and_set_aside(cheat: str
 def test_who_draws_what_is_not_due_has_no_group_trained_on(cheat: str) -> None:
     row = told(cheat, 4.0)
     assert (row["refused"], row["poison"], row["by"]) == (1.0, 0.0, "admission")
+
+
+def test_names_that_are_given_up_after_their_first_groups_have_trained_nobody() -> None:
+    row = told("30 identities that take turns", 16.0)
+    assert row["poison"] == 0.0 < float(row["named"]) and row["innocent"] == 0
+    assert float(row["trained"]) > 40
 
 
 def test_nobody_is_named_where_nobody_cheats_and_poison_is_counted_where_all_is_believed() -> None:
@@ -64,4 +67,4 @@ def test_each_cheat_is_named_but_those_that_nobody_finds_and_no_honest_sampler_i
     row = suffer(cell)
     assert row["innocent"] == 0
     assert (float(row["named"]) > 0) == (cell.cheat not in NOT_NAMED)
-    assert float(row["poison"]) < MOST.get(cell.cheat, 0.1)
+    assert float(row["poison"]) < 0.1

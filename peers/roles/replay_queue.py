@@ -1,0 +1,82 @@
+"""Groups that wait for their replay, and the samplers that wait with them.
+
+    append(drawn) -> full? the oldest is let go          take(loaded) -> the next one
+    unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
+
+Groups of unproven samplers are in no batch (swarm.core.batcher), so theirs come first: a name that is given
+up after its first groups has trained nobody. Whose group was let go stays unproven: who floods an auditor
+gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is drawn, what
+a replay tells (peers.roles.auditor).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peers.roles.accusations import Accused
+from swarm.types import Digest, Group, PeerId
+from swarm.weights import Weights
+
+WAITING = 64
+"""Groups that wait for their replay."""
+
+UNPROVEN = 4096
+"""Samplers that are unproven at a time; beyond, the first of them are no longer."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A group that is to be replayed: I drew it, or another learner accuses its sampler."""
+
+    group: Group
+    frame: bytes
+    """As its sampler signed it."""
+    prompt: str
+    weights: Weights
+    accused: Accused | None = None
+
+
+class ReplayQueue:
+    def __init__(self, proven: Callable[[PeerId], bool]) -> None:
+        """`proven(sampler)`: its last replays were honest."""
+        self._proven = proven
+        self._waiting = deque[Drawn]()
+        self.unproven = dict[PeerId, None]()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def append(self, drawn: Drawn) -> Drawn | None:
+        """Returns the group that is let go for it."""
+        self._waiting.append(drawn)
+        if drawn.accused is None and not self._proven(drawn.group.sampler):
+            self.unproven[drawn.group.sampler] = None
+            if len(self.unproven) > UNPROVEN:
+                del self.unproven[next(iter(self.unproven))]
+        return self._waiting.popleft() if len(self._waiting) > WAITING else None
+
+    def take(self, loaded: Digest | None) -> Drawn:
+        """The oldest group: of an unproven sampler, if there is one; of the weights that are loaded, if there
+        is one."""
+        drawn = min(
+            self._waiting,
+            key=lambda one: (one.group.sampler not in self.unproven, one.group.weights != loaded),
+        )
+        self._waiting.remove(drawn)
+        return drawn
+
+    def settle(self, sampler: PeerId) -> None:
+        """A group of it was taken, and replayed if that could be."""
+        if self._proven(sampler) or not any(map(self._is_drawn(sampler), self._waiting)):
+            self.unproven.pop(sampler, None)
+
+    def drop(self, sampler: PeerId) -> None:
+        """Nothing of it is replayed, unless somebody accuses it."""
+        gone = self._is_drawn(sampler)
+        self._waiting = deque(one for one in self._waiting if not gone(one))
+
+    @staticmethod
+    def _is_drawn(sampler: PeerId) -> Callable[[Drawn], bool]:
+        return lambda one: one.accused is None and one.group.sampler == sampler

@@ -1,0 +1,54 @@
+"""Groups that wait for their replay, and whose groups wait with them."""
+
+from __future__ import annotations
+
+from nouns import group
+
+from peers.roles.replay_queue import UNPROVEN, WAITING, Drawn, ReplayQueue
+from swarm.blocks import Blocks
+from swarm.types import Digest, PeerId
+from swarm.weights import Weights
+
+NEW, KNOWN = PeerId("new"), PeerId("known")
+
+
+def drawn(number: int, sampler: PeerId) -> Drawn:
+    return Drawn(group(number, sampler=sampler), b"", "", Weights(0, Blocks.of(b"weights")))
+
+
+def test_a_newcomer_s_first_group_comes_before_all_that_wait_longer() -> None:
+    queue = ReplayQueue(lambda sampler: sampler == KNOWN)
+    for number in range(3):
+        queue.append(drawn(number, KNOWN))
+    queue.append(drawn(3, NEW))
+    assert [*queue.unproven] == [NEW]
+    assert [queue.take(Digest("")).group.sampler for _ in range(4)] == [NEW, KNOWN, KNOWN, KNOWN]
+
+
+def test_it_is_unproven_until_a_replay_was_honest_or_tells_nothing_and_no_other_is_to_come() -> None:
+    honest = set[PeerId]()
+    queue = ReplayQueue(honest.__contains__)
+    for number in range(3):
+        queue.append(drawn(number, NEW))
+    queue.take(None)
+    queue.settle(NEW)
+    assert NEW in queue.unproven
+    honest.add(NEW)
+    queue.settle(NEW)
+    assert NEW not in queue.unproven
+    honest.clear()
+    queue.append(drawn(3, NEW))
+    for _ in range(3):
+        queue.take(None)
+    queue.settle(NEW)
+    assert not queue.unproven
+
+
+def test_who_floods_the_queue_gets_nothing_past_it() -> None:
+    queue = ReplayQueue(lambda sampler: False)
+    let_go = [queue.append(drawn(number, PeerId(f"name-{number}"))) for number in range(WAITING + 3)]
+    assert [one.group.sampler for one in let_go if one is not None] == ["name-0", "name-1", "name-2"]
+    assert "name-0" in queue.unproven
+    for number in range(UNPROVEN):
+        queue.append(drawn(number, PeerId(f"more-{number}")))
+    assert len(queue.unproven) == UNPROVEN
