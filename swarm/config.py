@@ -77,8 +77,7 @@ class TaskSettings(Section):
     system: str = ""
     """System message before every prompt; only with a chat template."""
     timeout: Seconds = 10.0
-    """Seconds to score one group; a group that takes longer is dropped with an event. Raise it for slow
-    rewards."""
+    """Seconds to score one group; what takes longer is dropped with an event. Raise it for slow rewards."""
 
 
 class Sampling(Section):
@@ -87,8 +86,7 @@ class Sampling(Section):
     group_size: Annotated[int, Meta(ge=2, le=COMPLETIONS)] = 8
     """G, completions per task. A larger group has a less noisy baseline and costs more sampling per task."""
     max_tokens: Count = 6
-    """Most tokens of a completion, the end token included: memory and time grow with it. The default is for
-    digit-sums: five digits and the end token."""
+    """Most tokens of a completion: memory and time grow with it. 6: digit-sums' five and the end token."""
     temperature: Positive = 1.0
     """Divides the logits before the softmax; completions vary more above 1."""
     quantized: bool = False
@@ -97,6 +95,9 @@ class Sampling(Section):
     replayable: bool = False
     """Take only groups that learners can replay, those of the engine hf: in a run with strangers any other
     sampler escapes audits."""
+    heads: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Most probable tokens that samplers, of the engine hf, tell with each token: learners check by them,
+    without the model, that every group is what its seed draws. 4 are 24 bytes a token more; 0: none."""
 
 
 class ObjectiveSettings(Section):
@@ -191,8 +192,7 @@ class Averaging(Section):
     """Seconds beyond `match` that a learner waits for the start of a group that accepted it; below
     `match`."""
     chunk: Seconds = 5.0
-    """Seconds without a chunk after which a member counts as lost; more where the members' lines ask for
-    more."""
+    """Seconds without a chunk after which a member counts as lost; more where members' lines ask for it."""
     deadline: Weight = 0.0
     """Most seconds of a round, beyond which it is begun anew. 0: twice what the gradient's size and the
     members' uplinks ask for, at least 20 and at most `window.seconds`. sites: seconds in which the others

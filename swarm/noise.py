@@ -50,7 +50,7 @@ class GroupNoise:
     ) -> None:
         self._seeds = [seed % (1 << 64) for seed in seeds]
         self._size, self._vocabulary, self._device = size, vocabulary, device
-        self._blocks = _blocks(vocabulary)
+        self._blocks = blocks_of(vocabulary)
         self._keys = torch.tensor([_signed(seed) for seed in self._seeds], device=device)
         self._positions = min(positions, AT_ONCE // (self._blocks * WORDS * size))
         """That one call makes of a whole group on a CPU; 0: each row has a call of its own."""
@@ -83,7 +83,7 @@ def at_places(
     """(N, V) float32 at N places: a group's seed, a completion, a position, in groups of `size`."""
     if device.type == "cpu":
         return gumbel(torch.from_numpy(of_rows(places, size, vocabulary)))
-    blocks = _blocks(vocabulary)
+    blocks = blocks_of(vocabulary)
     keys = torch.tensor([_signed(seed % (1 << 64)) for seed, _, _ in places], device=device)
     return _on(keys, torch.tensor([(t * size + g) * blocks for _, g, t in places], device=device), vocabulary)
 
@@ -94,8 +94,8 @@ def _on(keys: Tensor, first: Tensor, vocabulary: int) -> Tensor:
     if keys.device.type == "cuda" and _compiles():
         from swarm import noise_kernel
 
-        return noise_kernel.gumbel_on(keys, first, _blocks(vocabulary), vocabulary)
-    return gumbel(words_on(keys, first, _blocks(vocabulary))[:, :vocabulary])
+        return noise_kernel.gumbel_on(keys, first, blocks_of(vocabulary), vocabulary)
+    return gumbel(words_on(keys, first, blocks_of(vocabulary))[:, :vocabulary])
 
 
 @cache
@@ -107,19 +107,39 @@ def _compiles() -> bool:
 
 def of_group(seed: int, size: int, vocabulary: int, positions: int, first: int = 0) -> NDArray[np.uint32]:
     """The words (G, T, V) of a whole group at T positions from `first` on."""
-    blocks = _blocks(vocabulary)
+    blocks = blocks_of(vocabulary)
     drawn = words(seed % (1 << 64), first * size * blocks, positions * size * blocks)
     return drawn.reshape(positions, size, blocks * WORDS)[..., :vocabulary].swapaxes(0, 1)
 
 
 def of_rows(places: Sequence[tuple[int, int, int]], size: int, vocabulary: int) -> NDArray[np.uint32]:
     """The words (N, V) at N places: a group's seed, a completion, a position."""
-    blocks = _blocks(vocabulary)
+    blocks = blocks_of(vocabulary)
     drawn = [words(seed % (1 << 64), (t * size + g) * blocks, blocks) for seed, g, t in places]
     return np.stack(drawn)[:, :vocabulary]
 
 
-def _blocks(vocabulary: int) -> int:
+def of_tokens(
+    seed: int,
+    size: int,
+    vocabulary: int,
+    rows: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    tokens: NDArray[np.int32],
+) -> NDArray[np.uint32]:
+    """The words of `tokens` (N, n) at N places: completions `rows` (N,) of a group, at `positions` (N,)."""
+    first = ((positions * size + rows) * blocks_of(vocabulary))[:, None] + tokens // WORDS
+    keys = torch.full((first.size,), _signed(seed % (1 << 64)))
+    drawn = words_on(keys, torch.from_numpy(first.ravel()), 1).numpy()
+    return drawn[np.arange(len(drawn)), (tokens % WORDS).ravel()].reshape(tokens.shape).astype(np.uint32)
+
+
+def uniform(seed: int, size: int, positions: int) -> NDArray[np.float64]:
+    """(G, T) numbers from 0 to 1 of a group, by which swarm.sample.toy draws."""
+    return np.random.Generator(np.random.Philox(key=seed % (1 << 64))).random((size, positions))
+
+
+def blocks_of(vocabulary: int) -> int:
     """That hold a word for each token."""
     return -(-vocabulary // WORDS)
 
@@ -129,6 +149,11 @@ def gumbel(drawn: Tensor) -> Tensor:
     those of small u, where float32 is precise. -inf, which no argmax takes, with probability 2^-25."""
     u = drawn.to(torch.float32).add_(0.5).mul_(-(2.0**-32))
     return u.log1p_().neg_().log_().neg_()
+
+
+def gumbel_of(drawn: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """The same of numpy's words."""
+    return gumbel(torch.from_numpy(drawn)).numpy()
 
 
 def words(key: int, first: int, blocks: int) -> NDArray[np.uint32]:

@@ -129,6 +129,16 @@ class Times(Struct):
     """The upload began (an injected upload delay lies before it)."""
 
 
+class Heads(Struct):
+    """What a sampler found most probable at each token of a group: `run.sampling.heads` tokens, or the whole
+    vocabulary, the most probable first (swarm.heads)."""
+
+    tokens: Annotated[bytes, Meta(max_length=BLOB)]
+    """(sum T_i, k) int32."""
+    logprobs: Annotated[bytes, Meta(max_length=BLOB)]
+    """(sum T_i, k) uint16: natural-log probabilities in steps of -1/1024."""
+
+
 class Group(Struct, tag="group"):
     """G completions of one task by one sampler under one policy version. Atomic: never split, never mixed.
 
@@ -156,6 +166,8 @@ class Group(Struct, tag="group"):
     times: Times
     noise: Word = ""
     """A Noise; another word: nobody here can replay it."""
+    heads: Heads | None = None
+    """None where the run asks for none."""
 
 
 class Receipt(Struct, tag="receipt"):

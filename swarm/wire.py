@@ -86,10 +86,10 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise WireError(f"not a {getattr(plain, '__name__', plain)}: {error}") from error
 
 
-def group_limit(completions: int, tokens: int) -> Limit:
-    """The limit of a group of `completions` with up to `tokens` tokens each: 8 bytes a token, 16 for a
-    completion's length and reward."""
-    inflated = min(HEAD + completions * (16 + 8 * tokens), MAIL_LIMIT.inflated)
+def group_limit(completions: int, tokens: int, heads: int = 0) -> Limit:
+    """The limit of a group of `completions` with up to `tokens` tokens each: 8 bytes a token, 6 for each
+    token of its head, 16 for a completion's length and reward."""
+    inflated = min(HEAD + completions * (16 + (8 + 6 * heads) * tokens), MAIL_LIMIT.inflated)
     return Limit(min(inflated, FRAME_LIMIT), inflated)
 
 

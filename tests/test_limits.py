@@ -58,6 +58,7 @@ from swarm.types import (
     Beat,
     Digest,
     Group,
+    Heads,
     PeerId,
     Receipt,
     Release,
@@ -327,8 +328,13 @@ MEMBERSHIP = Membership(
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize(("completions", "tokens"), [(2, 1), (8, 6), (16, 1024), (64, 512), (4096, 8)])
-def test_the_largest_group_of_a_run_fits_its_limit(completions: int, tokens: int, private: bool) -> None:
+@pytest.mark.parametrize(
+    ("completions", "tokens", "heads"),
+    [(2, 1, 0), (8, 6, 0), (8, 6, 4), (16, 1024, 8), (64, 512, 0), (4096, 8, 0)],
+)
+def test_the_largest_group_of_a_run_fits_its_limit(
+    completions: int, tokens: int, heads: int, private: bool
+) -> None:
     total = completions * tokens
     group = msgspec.structs.replace(
         GROUP,
@@ -339,9 +345,10 @@ def test_the_largest_group_of_a_run_fits_its_limit(completions: int, tokens: int
         rewards=(0.1,) * completions,
         tokens=Array(dtype="int32", shape=(total,), data=os.urandom(4 * total)),
         logprobs=Array(dtype="float32", shape=(total,), data=os.urandom(4 * total)),
+        heads=Heads(tokens=os.urandom(4 * total * heads), logprobs=os.urandom(2 * total * heads)),
     )
     frames = Frames(RUN, ME, MEMBERSHIP, RunKeys(bytes(32)) if private else None)
-    limit = wire.group_limit(completions, tokens)
+    limit = wire.group_limit(completions, tokens, heads)
     assert frames.read(frames.seal(group, limit), limit, Group)[1] == group
 
 

@@ -100,6 +100,7 @@ NOUNS = [
     MEMBERSHIP,
     DELEGATION,
     GROUP.tokens,
+    types.Heads(tokens=bytes(8), logprobs=bytes(4)),
     GROUP.times,
     BEAT.lag,
     types.Fetching(version=1, held=2, size=3),

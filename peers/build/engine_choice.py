@@ -40,7 +40,7 @@ class EngineFacts(NamedTuple):
     quantize: str
     """`none`, `int8` or `nf4`: what the policy's linear layers are sampled in."""
     replayable: bool = False
-    """Whether the run takes only groups that learners can replay."""
+    """Whether the run takes only groups that learners can replay, or check by their heads."""
 
 
 def installed() -> bool:
@@ -61,7 +61,9 @@ def chosen(model: Path, config: Config) -> EngineChoice:
         from peers.fit.model_shape import examine  # imports torch
 
         parameters = examine(model).parameters
-    seen = EngineFacts(vllm, gpus, parameters, quantization(config), config.run.sampling.replayable)
+    sampling = config.run.sampling
+    replayable = sampling.replayable or sampling.heads > 0
+    seen = EngineFacts(vllm, gpus, parameters, quantization(config), replayable)
     return choose(asked, seen)
 
 
@@ -87,8 +89,8 @@ def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
     engine cannot be used."""
     if seen.replayable and settings.name.startswith("vllm"):
         raise WrongUsage(
-            "this run takes only groups that learners can replay (run.sampling.replayable), and vLLM's noise"
-            " is its own: set peer.engine.name to hf"
+            "this run takes only groups whose noise learners can make again (run.sampling.replayable, heads),"
+            " and vLLM's is its own: set peer.engine.name to hf"
         )
     match settings.name:
         case "hf":

@@ -31,7 +31,7 @@ from swarm.image import ReadOnly
 from swarm.process import Pipe
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError
-from swarm.types import Digest, Noise, Task
+from swarm.types import Digest, Heads, Noise, Task
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -129,10 +129,12 @@ class SampledGroup(msgspec.Struct, frozen=True):
     """float32, likewise."""
     texts: tuple[str, ...]
     noise: Noise
+    heads: Heads | None
 
     @classmethod
     def of(cls, one: Completions) -> SampledGroup:
-        return cls(one.lengths, one.tokens.tobytes(), one.logprobs.tobytes(), one.texts, one.noise)
+        arrays = one.tokens.tobytes(), one.logprobs.tobytes()
+        return cls(one.lengths, *arrays, one.texts, one.noise, one.heads)
 
 
 class Sampled(Message, frozen=True):

@@ -188,7 +188,8 @@ def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) ->
     policy = _policy(model, run, device, asked.dtype, quantize)
     load = loader(quantize != "none" and run.model.training == "full")
     tokens, sampling = load_tokenization(model, run), run.sampling
-    return HfEngine(policy, tokens, load, sampling.max_tokens, sampling.temperature, alive)
+    shape = sampling.max_tokens, sampling.temperature, sampling.heads
+    return HfEngine(policy, tokens, load, *shape, alive)
 
 
 def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> PreTrainedModel | PeftModel:

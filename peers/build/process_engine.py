@@ -223,4 +223,5 @@ def _completions(group: SampledGroup) -> Completions:
         np.frombuffer(group.logprobs, np.float32),
         group.texts,
         group.noise,
+        group.heads,
     )

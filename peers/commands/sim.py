@@ -196,7 +196,7 @@ def _table(config: Config, stand_in: StandIn | None) -> PolicyParts:
         return (LargeSiteLearner if run.averaging.mode == "sites" else LargeLearner)(stand_in, run)
 
     return PolicyParts(
-        engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
+        engine=lambda: ToyEngine(from_bytes, run.sampling.temperature, run.sampling.heads),
         learner=lambda: (learner(), decoder),
         replay=lambda: TableReplay(from_bytes, run.sampling.temperature),
     )

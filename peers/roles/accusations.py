@@ -93,7 +93,7 @@ class AccusationExchange:
     def __init__(self, host: Host, inbox: LearnerInbox, replays: Replays) -> None:
         self._host, self._inbox, self._replays = host, inbox, replays
         run = host.config.run.sampling
-        self._limit = wire.group_limit(run.group_size, run.max_tokens)
+        self._limit = wire.group_limit(run.group_size, run.max_tokens, run.heads)
         self._cases = Accusations()
         self._frames: OrderedDict[Digest, bytes] = OrderedDict()
         self._frames_bytes = 0

@@ -1,6 +1,7 @@
 """Groups from their frames and texts from groups, off the event loop where they are large.
 
     frame --opened--> envelope, Group (WireError)          Group --decoded--> one text for each completion
+    Group --contradiction--> why its tokens are not those of its heads
 
 A group of 8 x 7,300 tokens would stop heartbeats for ten milliseconds; a small one takes less time than the
 way to a thread and back. Not handled here: whether a group is admitted (swarm.core.admission).
@@ -13,16 +14,20 @@ from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
 from peers.runtime.host import Host
-from swarm import wire
+from swarm import heads, wire
 from swarm.limits import Limit
 from swarm.protocol import Kind
-from swarm.types import Group
+from swarm.tasks.toy import Toy
+from swarm.types import Group, Noise
 
 T = TypeVar("T")
 
 APART, APART_TOKENS = 32 << 10, 8192
 """Bytes of a frame, and tokens of a group, beyond which they are opened and decoded in a thread: about half a
 millisecond of the event loop each, several times what the way to a thread and back costs."""
+
+CHECKED_APART = 512
+"""Tokens of a group beyond which its heads are checked in a thread: about two milliseconds."""
 
 
 class Decoder(Protocol):
@@ -43,6 +48,8 @@ class GroupOpener:
 
     def __init__(self, host: Host, decoder: Decoder, limit: Limit) -> None:
         self._host, self._decoder, self._limit = host, decoder, limit
+        self._noise = Noise.INVERSE if host.config.run.task.name == Toy.environment else Noise.GUMBEL
+        """Of this run's policy, by which heads are checked."""
 
     async def opened(self, frame: bytes) -> tuple[wire.Opened, Group]:
         """Raises WireError for what is no group of this run, signed by its sender."""
@@ -51,6 +58,15 @@ class GroupOpener:
     async def decoded(self, group: Group) -> list[str]:
         """The group's completions as text, one string each."""
         return await self._call(sum(group.lengths) > APART_TOKENS, self.texts, group)
+
+    async def contradiction(self, group: Group) -> str | None:
+        """Why a group contradicts its own heads, or None; also of a run without heads."""
+        if group.heads is None:
+            return None
+        if group.noise != self._noise:
+            return f"its noise is {group.noise!r}, heads are checked by {self._noise.value!r} here"
+        apart = sum(group.lengths) > CHECKED_APART
+        return await self._call(apart, heads.contradiction, group, self._decoder.vocabulary)
 
     def texts(self, group: Group) -> list[str]:
         """The same at once, here."""

@@ -1,7 +1,7 @@
 """A learner's inbox: judges each delivered group and packs admitted groups into batches.
 
-    stream "groups" -> unseal -> trust -> admission -> task and rewards regenerated -> batcher -> take()
-     (large ones off the loop)   |  its sampler is asked     off the loop where rewards are slow
+    stream "groups" -> unseal -> trust -> admission -> heads -> task, rewards regenerated -> batcher -> take()
+     (large ones off the loop)   |  its sampler is asked            off the loop where rewards are slow
                                  +- for a release that is not known here
 
 Every delivery gets one verdict; the sampler gets it in a receipt, with the learner's version and the
@@ -91,7 +91,7 @@ class LearnerInbox:
         run = host.config.run
         self.host, self.source, self.decoder = host, source, decoder
         self.reward_calls = RewardCalls(host, source)
-        limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
+        limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens, run.sampling.heads)
         self.opener = GroupOpener(host, decoder, limit)
         self.admission = Admission(
             Draws(host.who.run, run.batch.groups),
@@ -147,7 +147,10 @@ class LearnerInbox:
             self._senders.pop(sender, None)
             self._senders[sender] = now
         if scored := judgement.verdict is Verdict.ADMIT:
-            judgement = await self._scored(group, judgement)
+            if (problem := await self.opener.contradiction(group)) is not None:
+                judgement = replace(judgement, verdict=Verdict.UNTRUSTED, detail=problem)
+            else:
+                judgement = await self._scored(group, judgement)
         kept = False
         if judgement.verdict is Verdict.ADMIT:
             group = self.admission.by_my_clock(group)

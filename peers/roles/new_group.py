@@ -36,4 +36,5 @@ def make_group(
         rewards=tuple(rewards),
         times=times,
         noise=completions.noise,
+        heads=completions.heads,
     )

@@ -48,7 +48,7 @@ class Outbox:
     def __init__(self, host: Host, folder: Path | None, most: int) -> None:
         """Room for about `most` groups of the largest size; None keeps nothing."""
         sampling = host.config.run.sampling
-        largest = wire.group_limit(sampling.group_size, sampling.max_tokens).inflated
+        largest = wire.group_limit(sampling.group_size, sampling.max_tokens, sampling.heads).inflated
         self._host = host
         self._log = GroupLog(host, folder, SEGMENT_BYTES, most * largest)
         self._segments: dict[int, set[str]] = {}

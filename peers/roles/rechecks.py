@@ -88,7 +88,7 @@ class BatchRechecks:
         self._rechecks = Rechecks(rng, audit.share if works else 0.0)
         self._works = works and audit.share > 0
         self._shows = not run.averaging.overlap  # where a gradient is of the version before its step's
-        self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
+        self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens, run.sampling.heads)
         self._frames: OrderedDict[str, bytes] = OrderedDict()
         """Group id -> frame."""
         self._frames_bytes = 0

@@ -73,7 +73,9 @@ class TrainedGroups:
         on, or that no version has yet. Groups and steps are kept in `folder`; None keeps them in memory
         alone."""
         run = host.config.run
-        limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens).inflated
+        limit = wire.group_limit(
+            run.sampling.group_size, run.sampling.max_tokens, run.sampling.heads
+        ).inflated
         room = (2 * run.batch.buffer + run.release.checkpoint_every) * run.batch.groups
         most = max(2 * SEGMENT_BYTES, int(room * limit))
         self._host, self._inbox, self._at, self._under_way = host, inbox, at, under_way

@@ -235,6 +235,8 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
         check_array(group.logprobs, "float32", (total,))
     except WireError as error:
         return str(error)
+    if _head_bytes(group) != (4 * total * (heads := min(sampling.heads, vocabulary)), 2 * total * heads):
+        return f"its heads are not of {heads} tokens for each of {total}"
     if group.id != group_id(
         group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data
     ):
@@ -255,3 +257,7 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
     if not all(map(math.isfinite, (times.released, times.fetched, times.used, times.finished, times.sent))):
         return "a time is not finite"
     return None
+
+
+def _head_bytes(group: Group) -> tuple[int, int]:
+    return (len(group.heads.tokens), len(group.heads.logprobs)) if group.heads is not None else (0, 0)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from swarm.types import Noise
+from swarm.types import Heads, Noise
 from swarm.weights import Weights
 
 
@@ -63,6 +63,8 @@ class Completions:
     texts: tuple[str, ...]
     """(G,) without special tokens."""
     noise: Noise = Noise.UNKNOWN
+    heads: Heads | None = None
+    """Where the run asks for them."""
 
 
 class SampleCounts:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from swarm.blocks import Blocks
+from swarm.heads import Head, pack
 from swarm.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
 from swarm.types import Noise
@@ -54,6 +55,7 @@ class HfEngine:
         load_weights: Callable[[nn.Module, Blocks], None],
         max_tokens: int,
         temperature: float = 1.0,
+        heads: int = 0,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._policy = model.eval()
@@ -62,6 +64,7 @@ class HfEngine:
         self._load_weights = load_weights
         self._max_tokens = max_tokens
         self._temperature = temperature
+        self._heads = heads
         self._alive = alive
         self._ends = torch.tensor(tokenizer.ends, device=model.device)
         self._largest_call: int | None = None
@@ -95,7 +98,7 @@ class HfEngine:
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         def part(start: int, stop: int) -> list[str]:
-            tokens, _, lengths = self._generate(prompts[start:stop], 1, None)
+            tokens, _, _, lengths = self._generate(prompts[start:stop], 1, None)
             return self._texts(tokens, lengths)
 
         return self._in_parts(len(prompts), 1, part)
@@ -135,7 +138,7 @@ class HfEngine:
         return out
 
     def _groups_of(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
-        tokens, logprobs, lengths = self._generate(prompts, group_size, seeds)
+        tokens, logprobs, head, lengths = self._generate(prompts, group_size, seeds)
         texts = self._texts(tokens, lengths)
         mask = np.arange(tokens.shape[1]) < lengths[:, None]
         out = []
@@ -148,6 +151,7 @@ class HfEngine:
                     logprobs=logprobs[rows][mask[rows]].astype(np.float32),
                     texts=tuple(texts[rows]),
                     noise=Noise.GUMBEL,
+                    heads=pack(*head.at(rows, mask[rows])) if head is not None else None,
                 )
             )
         return out
@@ -155,9 +159,9 @@ class HfEngine:
     @torch.inference_mode()
     def _generate(
         self, prompts: Sequence[str], copies: int, seeds: Sequence[int] | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens (N, T), log-probabilities (N, T) and lengths (N,) with N = prompts x copies; greedy without
-        seeds, one for each prompt."""
+    ) -> tuple[np.ndarray, np.ndarray, Head | None, np.ndarray]:
+        """Tokens (N, T), log-probabilities (N, T), heads (N, T, k) and lengths (N,), N = prompts x copies;
+        greedy without seeds, one for each prompt."""
         device = self._model.device
         ids, attend = self._padded(prompts)
         cache = DynamicCache(config=self._model.config)
@@ -171,6 +175,9 @@ class HfEngine:
         tokens = torch.zeros(len(logits), self._max_tokens, dtype=torch.long, device=device)
         logprobs = torch.zeros(len(logits), self._max_tokens, device=device)
         lengths = torch.zeros(len(logits), dtype=torch.long, device=device)
+        k = min(self._heads, logits.shape[-1])
+        head_tokens = tokens[..., None].repeat(1, 1, k)
+        head_logprobs = logprobs[..., None].repeat(1, 1, k)
         noise = (
             None if seeds is None else GroupNoise(seeds, copies, self._max_tokens, logits.shape[-1], device)
         )
@@ -181,6 +188,8 @@ class HfEngine:
             chosen = scores.argmax(-1, keepdim=True)
             tokens[rows, t] = chosen[:, 0]
             logprobs[rows, t] = logp.gather(1, chosen)[:, 0]
+            if k:
+                head_logprobs[rows, t], head_tokens[rows, t] = logp.topk(k)
             lengths[rows] = t + 1
             live = ~torch.isin(chosen[:, 0], self._ends)
             left = int(live.sum())
@@ -195,7 +204,8 @@ class HfEngine:
             if attend is not None:
                 attend = torch.cat([attend, attend.new_ones(len(rows), 1)], 1)
             logits = self._forward(chosen, attend, cache)
-        return tokens.cpu().numpy(), logprobs.cpu().numpy(), lengths.cpu().numpy()
+        head = Head(head_tokens.cpu().numpy(), head_logprobs.cpu().numpy()) if k else None
+        return tokens.cpu().numpy(), logprobs.cpu().numpy(), head, lengths.cpu().numpy()
 
     def _forward(self, ids: Tensor, attend: Tensor | None, cache: DynamicCache) -> Tensor:
         """Logits after the last token (N, V); the cache grows by `ids` (N, new)."""

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from swarm.core.auditing import Tolerance
+from swarm.heads import pack
+from swarm.noise import uniform
 from swarm.replays import Replayed
 from swarm.sample.base import Completions
-from swarm.types import Noise
+from swarm.types import Heads, Noise
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -43,9 +45,12 @@ class ToyEngine:
     """Weights and temperature -> their table: a simulated swarm has a thousand engines, which load the same
     weights."""
 
-    def __init__(self, decode: Callable[[bytes], Mapping[str, Tensor]], temperature: float = 1.0) -> None:
+    def __init__(
+        self, decode: Callable[[bytes], Mapping[str, Tensor]], temperature: float = 1.0, heads: int = 0
+    ) -> None:
         self._decode = decode
         self._temperature = temperature
+        self._heads = heads
         self._groups = 0
         self._shapes: Mapping[str, list[int]] | None = None
         """Of the first weights."""
@@ -96,16 +101,23 @@ class ToyEngine:
         bucket = int(prompt) % len(self._cdf)
         return self._logp[bucket], self._cdf[bucket]
 
+    def heads(self, prompt: str, group_size: int) -> Heads:
+        """Of a group of this prompt: a table's completions have the same ones."""
+        logp, _ = self.row(prompt)
+        order = np.argsort(-logp, -1, kind="stable")[:, : self._heads]
+        return pack(*(np.tile(each, (group_size, 1)) for each in (order, np.take_along_axis(logp, order, 1))))
+
     def _group(self, prompt: str, group_size: int, seed: int) -> Completions:
         logp, cdf = self.row(prompt)
         letters = len(cdf)
-        tokens = (_drawn(seed, group_size, letters)[:, :, None] >= cdf).sum(-1)
+        tokens = (uniform(seed, group_size, letters)[:, :, None] >= cdf).sum(-1)
         return Completions(
             lengths=(letters,) * group_size,
             tokens=tokens.astype(np.int32).ravel(),
             logprobs=logp[np.arange(letters), tokens].astype(np.float32).ravel(),
             texts=tuple(map(_text, tokens)),
             noise=Noise.INVERSE,
+            heads=self.heads(prompt, group_size) if self._heads else None,
         )
 
 
@@ -129,17 +141,12 @@ class TableReplay:
         if any(len(row) != letters for row in rows):
             wrong = np.full(sum(map(len, rows)), np.inf, np.float32)
             return Replayed(wrong, -wrong)
-        tokens, drawn = np.array(rows), _drawn(seed, len(rows), letters)
+        tokens, drawn = np.array(rows), uniform(seed, len(rows), letters)
         place, before = np.arange(letters), np.concatenate([np.zeros((letters, 1)), cdf[:, :-1]], 1)
         away = np.maximum(np.maximum(before[place, tokens] - drawn, drawn - cdf[place, tokens]), 0.0)
         return Replayed(
             -np.log1p(-away).astype(np.float32).ravel(), logp[place, tokens].astype(np.float32).ravel()
         )
-
-
-def _drawn(seed: int, group_size: int, letters: int) -> np.ndarray:
-    """(G, T) uniform numbers, the same for the same seed modulo 2^64."""
-    return np.random.Generator(np.random.Philox(key=seed % (1 << 64))).random((group_size, letters))
 
 
 def _text(tokens: Sequence[int] | np.ndarray) -> str:

@@ -16,7 +16,7 @@ from swarm.core import admission
 from swarm.core.admission import AT_ONCE, Admission, malformation, staleness
 from swarm.core.releases import Releases
 from swarm.core.trained import mark
-from swarm.types import Array, Digest, Group, Noise, PeerId, Times, Verdict
+from swarm.types import Array, Digest, Group, Heads, Noise, PeerId, Times, Verdict
 
 WINDOW = Window(versions=3, seconds=60.0)
 SAMPLING = Sampling(group_size=2, max_tokens=4)
@@ -89,6 +89,16 @@ def test_where_groups_must_be_replayable_others_are_malformed() -> None:
     asked = msgspec.structs.replace(SAMPLING, replayable=True)
     assert "run.sampling.replayable" in (malformation(group(), asked, VOCABULARY) or "")
     assert malformation(group(noise=Noise.GUMBEL), asked, VOCABULARY) is None
+
+
+def test_heads_have_as_many_bytes_as_the_run_asks_for() -> None:
+    asked = msgspec.structs.replace(SAMPLING, heads=2)
+    good = Heads(tokens=bytes(24), logprobs=bytes(12))
+    assert malformation(group(heads=good), asked, VOCABULARY) is None
+    assert malformation(group(heads=Heads(tokens=bytes(12), logprobs=bytes(6))), asked, 1) is not None
+    cut = Heads(tokens=bytes(24), logprobs=bytes(11))
+    for spoiled, sampling in ((None, asked), (cut, asked), (good, SAMPLING)):
+        assert "heads" in (malformation(group(heads=spoiled), sampling, VOCABULARY) or "")
 
 
 def test_the_window_in_seconds_ends_exactly_there() -> None:

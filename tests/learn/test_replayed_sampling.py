@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import undecided_policy
-from nouns import seeds
+from msgspec.structs import replace
+from nouns import floats, ints, seeds
+from nouns import group as any_group
 from undecided_policy import rows
 
+from swarm.heads import contradiction
 from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.replay import ModelReplay
@@ -27,9 +30,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return undecided_policy.make(tmp_path_factory.mktemp("policy") / "embedded")
 
 
-def sampled(folder: Path, temperature: float = 1.0, dtype: str = "float32") -> list[Completions]:
+def sampled(
+    folder: Path, temperature: float = 1.0, dtype: str = "float32", heads: int = 0
+) -> list[Completions]:
     policy = model.load_policy(folder, dtype=dtype)
-    engine = HfEngine(policy, tokenization.load(folder), weights.load_into, 6, temperature)
+    engine = HfEngine(policy, tokenization.load(folder), weights.load_into, 6, temperature, heads)
     return engine.sample(PROMPTS, GROUP, seeds(SEED, PROMPTS))
 
 
@@ -55,6 +60,24 @@ def replayer(folder: Path, temperature: float = 1.0) -> ModelReplay:
 def test_a_policy_finds_the_tokens_that_it_sampled(folder: Path, temperature: float) -> None:
     margins = replayed(folder, sampled(folder, temperature), temperature)
     assert len(margins) == len(PROMPTS) * GROUP and max(margins) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_heads_of_any_precision_contradict_no_honest_group(folder: Path, dtype: str) -> None:
+    vocabulary = tokenization.load(folder).vocabulary
+    for i, made in enumerate(sampled(folder, 0.9, dtype, heads=4)):
+        group = any_group(
+            seed=SEED + i,
+            lengths=made.lengths,
+            tokens=ints(*made.tokens.tolist()),
+            logprobs=floats(*made.logprobs.tolist()),
+            rewards=(0.0,) * GROUP,
+            noise=made.noise,
+            heads=made.heads,
+        )
+        assert made.heads is not None and len(made.heads.tokens) == 16 * len(made.tokens)
+        assert contradiction(group, vocabulary) is None
+        assert "nats off" in (contradiction(replace(group, seed=SEED - 1), vocabulary) or "")
 
 
 def test_another_dtype_moves_the_margins_a_little(folder: Path) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
+from msgspec.structs import replace
+from nouns import floats, ints
+from nouns import group as any_group
 from undecided_policy import rows
 
+from swarm.heads import contradiction
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes, release_bytes
 from swarm.sample.base import Completions
 from swarm.sample.toy import TableReplay, ToyEngine
+from swarm.types import Group
 from swarm.weights import Weights
 
 SEED, GROUP = -5, 8
@@ -66,3 +73,32 @@ def test_completions_of_another_length_than_the_table_s_show() -> None:
     group = sampled(table(1))
     longer = Completions((5, *group.lengths[1:]), np.append(group.tokens, 0), group.logprobs, group.texts)
     assert np.isinf(margins(longer, table(1))).all()
+
+
+def test_a_table_is_checked_by_its_heads() -> None:
+    weights, true = table(1), table(1)
+    for count in (4, 8):
+        engine = ToyEngine(from_bytes, heads=count)
+        engine.load(weights)
+        (group,) = engine.sample(["3"], GROUP, [SEED])
+        honest = of(group)
+        assert contradiction(honest, 8) is None
+        cooler = sampled(true, 0.8)
+        logprobs = (
+            engine.row("3")[0][np.arange(4), cooler.tokens.reshape(GROUP, 4)].astype(np.float32).ravel()
+        )
+        cheat = dataclasses.replace(group, tokens=cooler.tokens, logprobs=logprobs)
+        assert "what its seed draws" in (contradiction(of(cheat), 8) or "")
+        assert "nats off" in (contradiction(replace(honest, seed=SEED + 1), 8) or "")
+
+
+def of(made: Completions) -> Group:
+    return any_group(
+        seed=SEED,
+        lengths=made.lengths,
+        tokens=ints(*made.tokens.tolist()),
+        logprobs=floats(*made.logprobs.tolist()),
+        rewards=(0.0,) * GROUP,
+        noise=made.noise,
+        heads=made.heads,
+    )
