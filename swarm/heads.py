@@ -2,6 +2,7 @@
 
     an engine's k highest log-probabilities --pack--> Heads, in the group, signed with it
     group --contradiction--> why its tokens are not those that its seed draws from its own heads, or None
+    heads, a policy's log-probabilities --apart--> nats between the two, for audits
 
 A token is the argmax of log-probability plus noise (swarm.noise), and everybody has the noise: the score of
 the token that was chosen is at least that of each token of its head. All figures are one engine's, so that
@@ -27,6 +28,9 @@ STEP = 1 / 1024
 MARGIN = 2 * STEP
 """Nats that figures of one engine may disagree by, four times what rounding moves one: a head's are rounded
 by half a STEP, the log-probability that is claimed of a token is not."""
+
+NEGLIGIBLE = -8.0
+"""Log-probability below which it does not matter what a head says: precisions differ much there."""
 
 FORWARD = 4
 """Times as many blocks of noise as are needed are made in one stream: one by one they cost as much."""
@@ -57,10 +61,22 @@ def unpack(heads: Heads, places: int) -> Head:
     return Head(np.frombuffer(heads.tokens, "<i4").reshape(places, -1), logprobs.reshape(places, -1))
 
 
+def of_group(group: Group) -> Head | None:
+    """The heads of a group that is not malformed; None in a run without heads."""
+    return unpack(group.heads, sum(group.lengths)) if group.heads is not None else None
+
+
+def apart(head: Head, logprobs: NDArray[np.float32], highest: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(N,) nats by which heads of N tokens are beside a policy that gives `logprobs` (N, k) to their tokens,
+    and whose highest ones are `highest` (N, k): a head with other figures, or without the most probable."""
+    said, given, best = (np.maximum(each, NEGLIGIBLE) for each in (head.logprobs, logprobs, highest))
+    return np.maximum(np.abs(said - given), np.abs(said - best)).max(1)
+
+
 def contradiction(group: Group, vocabulary: int) -> str | None:
     """Why a group that is not malformed contradicts its own heads, or None."""
-    assert group.heads is not None
-    head = unpack(group.heads, sum(group.lengths))
+    head = of_group(group)
+    assert head is not None
     tokens, claimed = np.frombuffer(group.tokens.data, "<i4"), np.frombuffer(group.logprobs.data, "<f4")
     if (problem := _inconsistency(head, tokens, claimed, vocabulary)) is not None:
         return problem

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.core.auditing import Tolerance, Weighed
+from swarm.heads import Head, of_group
 from swarm.types import Group, Noise
 from swarm.weights import Weights
 
@@ -36,6 +37,8 @@ class Replayed:
     """(sum T_i,) nats, at least 0: by how much the best token's score exceeds the chosen one's."""
     logprobs: NDArray[np.float32]
     """(sum T_i,) natural-log probabilities of the chosen tokens."""
+    apart: NDArray[np.float32] | None = None
+    """(sum T_i,) nats between the heads of the group and those of the replay (swarm.heads.apart)."""
 
 
 class Replay(Protocol):
@@ -52,25 +55,33 @@ class Replay(Protocol):
         """Replay under these weights from now on. Raises ValueError for weights of another model, Damaged."""
         ...
 
-    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
-        """The group with this prompt and seed, whose completions are `rows` (token ids)."""
+    def replay(
+        self, prompt: str, rows: Sequence[Sequence[int]], seed: int, head: Head | None = None
+    ) -> Replayed:
+        """The group with this prompt, seed and heads, whose completions are `rows` (token ids)."""
         ...
 
 
 def weigh(replayed: Replayed, claimed: Sequence[float] | NDArray[np.float32], allowed: Tolerance) -> Weighed:
     """The figures of a group whose sampler claims these log-probabilities, (sum T_i,). What is not finite
-    counts as off."""
+    counts as off, and so does a token with a false head."""
     margins = np.nan_to_num(replayed.margins.astype(np.float64), nan=np.inf)
     differ = np.abs(replayed.logprobs.astype(np.float64) - np.asarray(claimed, np.float64))
     differ = np.nan_to_num(differ, nan=np.inf)
+    farthest = differ if replayed.apart is None else np.maximum(differ, replayed.apart)
     return Weighed(
         tokens=len(margins),
         deciding=int((replayed.logprobs < CERTAIN).sum()),
-        off=int(((margins > allowed.hard) | (differ > allowed.hard)).sum()),
-        largest=float(min(max(margins.max(), differ.max()), LARGEST)),
+        off=int(((margins > allowed.hard) | (farthest > allowed.hard)).sum()),
+        largest=float(min(max(margins.max(), farthest.max()), LARGEST)),
         drift=float((np.minimum(margins, MOST) - allowed.mean).sum()),
         claimed=float(max(0.0, np.minimum(differ, LARGEST).mean() - allowed.claimed)),
     )
+
+
+def replay_group(replay: Replay, prompt: str, group: Group) -> Replayed:
+    """The replay of a group that is not malformed, and whose heads are of the vocabulary."""
+    return replay.replay(prompt, rows_of(group), group.seed, of_group(group))
 
 
 def rows_of(group: Group) -> list[list[int]]:

@@ -28,7 +28,7 @@ from swarm.config import Config
 from swarm.core.auditing import Weighed
 from swarm.identity import Keyring
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
-from swarm.replays import Replayed, claims_of, rows_of, weigh
+from swarm.replays import Replayed, claims_of, replay_group, weigh
 from swarm.types import Digest, Group, Release
 from swarm.weights import Weights
 
@@ -117,7 +117,7 @@ def _replayed(
     finally:
         source.close()
     replay.load(weights)
-    replayed = replay.replay(prompt, rows_of(group), group.seed)
+    replayed = replay_group(replay, prompt, group)
     return weigh(replayed, claims_of(group), replay.allowed), replayed
 
 

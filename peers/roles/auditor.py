@@ -41,7 +41,7 @@ from swarm.core.auditing import COUNT, LEAST, Audits, Consequence, Finding, Tole
 from swarm.durable import Torn
 from swarm.learn.microbatch import ran_out
 from swarm.protocol import Kind
-from swarm.replays import Replay, Replayed, claims_of, rows_of, weigh
+from swarm.replays import Replay, Replayed, claims_of, replay_group, weigh
 from swarm.types import Digest, Group, PeerId, Verdict
 from swarm.weights import Weights
 
@@ -250,7 +250,7 @@ class Auditor:
         if self._loaded != group.weights:
             replay.load(drawn.weights)
             self._loaded = group.weights
-        return replay.replay(drawn.prompt, rows_of(group), group.seed)
+        return replay_group(replay, drawn.prompt, group)
 
     def _judge(self, drawn: Drawn, replayed: Replayed, allowed: Tolerance) -> Consequence | None:
         group, claims = drawn.group, claims_of(drawn.group)

@@ -23,6 +23,7 @@ from swarm.config import Sampling
 from swarm.core.admission import malformation
 from swarm.core.auditing import Consequence
 from swarm.durable import make_folder, read_checked, write_checked, write_durably
+from swarm.heads import contradiction
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
 from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
 from swarm.weights import Weights
@@ -58,6 +59,8 @@ def signed_group(
         raise Unsigned(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
     if (problem := malformation(group, sampling, vocabulary)) is not None:
         raise Unsigned(f"the group is none of this run: {problem}")
+    if group.heads is not None and (problem := contradiction(group, vocabulary)) is not None:
+        raise Unsigned(f"no learner admits the group: {problem}")
     return opened, group
 
 

@@ -14,6 +14,7 @@ those are off is what is allowed, several times (swarm.core.auditing). Not handl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from swarm import noise
 from swarm.blocks import Blocks
 from swarm.core.auditing import Tolerance, tolerance
+from swarm.heads import Head, apart
 from swarm.learn.policy import LanguageModel
 from swarm.replays import Replayed
 from swarm.types import Noise
@@ -63,15 +65,17 @@ class ModelReplay:
     def load(self, weights: Weights) -> None:
         self._load_weights(self._policy.module, weights.blocks)
 
-    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
-        group = prompt, rows, self._temperature, seed
+    def replay(
+        self, prompt: str, rows: Sequence[Sequence[int]], seed: int, head: Head | None = None
+    ) -> Replayed:
+        group = prompt, rows, self._temperature, seed, head
         if len(self._usual) < CALIBRATED:
             found, usual = replay_both(self._policy, *group)
             self._usual.append(usual)
         else:
             found = replay(self._policy, *group)
         wrong = np.concatenate([self._ended_otherwise(row) for row in rows])
-        return Replayed(np.where(wrong, np.float32(np.inf), found.margins), found.logprobs)
+        return replace(found, margins=np.where(wrong, np.float32(np.inf), found.margins))
 
     def _ended_otherwise(self, row: Sequence[int]) -> NDArray[np.bool_]:
         """(T,) Which tokens come after an end, or are the last one though nothing ended there."""
@@ -82,14 +86,24 @@ class ModelReplay:
 
 
 def replay(
-    policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
+    policy: LanguageModel,
+    prompt: str,
+    rows: Sequence[Sequence[int]],
+    temperature: float,
+    seed: int,
+    head: Head | None = None,
 ) -> Replayed:
     """Of the G completions `rows` (token ids) of the group that was drawn with this seed, (sum T_i,)."""
-    return _of_tokens(policy, prompt, rows, temperature, seed, [_ids(rows)])[0]
+    return _of_tokens(policy, prompt, rows, temperature, seed, [_ids(rows)], head)[0]
 
 
 def replay_both(
-    policy: LanguageModel, prompt: str, rows: Sequence[Sequence[int]], temperature: float, seed: int
+    policy: LanguageModel,
+    prompt: str,
+    rows: Sequence[Sequence[int]],
+    temperature: float,
+    seed: int,
+    head: Head | None = None,
 ) -> tuple[Replayed, Replayed]:
     """The replay, and that of the tokens that another precision would draw, each after the same text; instead
     of log-probabilities it has by how much that precision has other ones for the tokens of `rows`."""
@@ -100,7 +114,8 @@ def replay_both(
         for part, logp, scores in _scores(policy, prompt, rows, temperature, seed):
             drawn.append(scores.argmax(-1).cpu())
             claims.append(logp.gather(1, chosen[part, None].to(logp.device))[:, 0].cpu())
-    found, usual = _of_tokens(policy, prompt, rows, temperature, seed, [chosen, torch.cat(drawn)])
+    both = [chosen, torch.cat(drawn)]
+    found, usual = _of_tokens(policy, prompt, rows, temperature, seed, both, head)
     return found, Replayed(usual.margins, np.abs(torch.cat(claims).float().numpy() - found.logprobs))
 
 
@@ -111,19 +126,31 @@ def _of_tokens(
     temperature: float,
     seed: int,
     choices: Sequence[Tensor],
+    head: Head | None = None,
 ) -> list[Replayed]:
     """In one forward pass, the replay of each choice of tokens (sum T_i,) at the places of `rows`, each token
-    after their text."""
+    after their text; all have the distance of `head`."""
     margins = [list[NDArray[np.float32]]() for _ in choices]
     logprobs = [list[NDArray[np.float32]]() for _ in choices]
+    beside: list[NDArray[np.float32]] = []
     for part, logp, scores in _scores(policy, prompt, rows, temperature, seed):
         best = scores.max(-1).values
         for k, chosen in enumerate(choices):
             tokens = chosen[part, None].to(logp.device)
             margins[k].append((best - scores.gather(1, tokens)[:, 0]).cpu().numpy())
             logprobs[k].append(logp.gather(1, tokens)[:, 0].cpu().numpy())
+        if head is not None:
+            beside.append(_beside(Head(head.tokens[part], head.logprobs[part]), logp))
+    far = np.concatenate(beside) if beside else None
     both = zip(margins, logprobs, strict=True)
-    return [Replayed(np.concatenate(one), np.concatenate(other)) for one, other in both]
+    return [Replayed(np.concatenate(one), np.concatenate(other), far) for one, other in both]
+
+
+def _beside(head: Head, logp: Tensor) -> NDArray[np.float32]:
+    """(N,) nats between heads and the log-probabilities (N, V) of all tokens."""
+    tokens = torch.from_numpy(head.tokens.astype(np.int64)).to(logp.device)
+    highest = logp.topk(head.tokens.shape[1]).values
+    return apart(head, logp.gather(1, tokens).float().cpu().numpy(), highest.float().cpu().numpy())
 
 
 def _scores(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from swarm.core.auditing import Tolerance
-from swarm.heads import pack
+from swarm.heads import Head, apart, pack
 from swarm.noise import uniform
 from swarm.replays import Replayed
 from swarm.sample.base import Completions
@@ -134,7 +134,9 @@ class TableReplay:
     def load(self, weights: Weights) -> None:
         self._engine.load(weights)
 
-    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
+    def replay(
+        self, prompt: str, rows: Sequence[Sequence[int]], seed: int, head: Head | None = None
+    ) -> Replayed:
         """A margin is -log(1 - d), where the uniform number is d away from those that draw the token."""
         logp, cdf = self._engine.row(prompt)
         letters = len(cdf)
@@ -145,8 +147,16 @@ class TableReplay:
         place, before = np.arange(letters), np.concatenate([np.zeros((letters, 1)), cdf[:, :-1]], 1)
         away = np.maximum(np.maximum(before[place, tokens] - drawn, drawn - cdf[place, tokens]), 0.0)
         return Replayed(
-            -np.log1p(-away).astype(np.float32).ravel(), logp[place, tokens].astype(np.float32).ravel()
+            -np.log1p(-away).astype(np.float32).ravel(),
+            logp[place, tokens].astype(np.float32).ravel(),
+            _beside(head, np.tile(logp, (len(rows), 1))) if head is not None else None,
         )
+
+
+def _beside(head: Head, logp: np.ndarray) -> np.ndarray:
+    """(N,) nats between heads and the log-probabilities (N, V) of all tokens."""
+    highest = np.sort(logp, -1)[:, ::-1][:, : head.tokens.shape[1]]
+    return apart(head, np.take_along_axis(logp, head.tokens, -1), highest).astype(np.float32)
 
 
 def _text(tokens: Sequence[int] | np.ndarray) -> str:

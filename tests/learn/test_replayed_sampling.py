@@ -16,6 +16,7 @@ from swarm.heads import contradiction
 from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.replay import ModelReplay
+from swarm.replays import replay_group
 from swarm.sample.base import Completions
 from swarm.sample.hf import HfEngine
 
@@ -78,6 +79,10 @@ def test_heads_of_any_precision_contradict_no_honest_group(folder: Path, dtype: 
         assert made.heads is not None and len(made.heads.tokens) == 16 * len(made.tokens)
         assert contradiction(group, vocabulary) is None
         assert "nats off" in (contradiction(replace(group, seed=SEED - 1), vocabulary) or "")
+        again = replayer(folder, 0.9)
+        found, other = (replay_group(again, prompt, group) for prompt in (PROMPTS[i], "31="))
+        assert found.apart is not None and found.apart.max() < again.allowed.hard
+        assert other.apart is not None and other.apart.max() > again.allowed.hard
 
 
 def test_another_dtype_moves_the_margins_a_little(folder: Path) -> None:

@@ -18,6 +18,7 @@ from swarm.core import auditing, revocation
 from swarm.core.accusations import WRONG
 from swarm.core.auditing import FOREVER
 from swarm.events import Audited, Event, Judged, Rejected
+from swarm.heads import Head
 from swarm.learn.weights import from_bytes
 from swarm.protocol import Service
 from swarm.replays import Replayed
@@ -33,8 +34,10 @@ APART = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR))
 class Slander(TableReplay):
     """Finds every token far off."""
 
-    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
-        true = super().replay(prompt, rows, seed)
+    def replay(
+        self, prompt: str, rows: Sequence[Sequence[int]], seed: int, head: Head | None = None
+    ) -> Replayed:
+        true = super().replay(prompt, rows, seed, head)
         return Replayed(true.margins + np.float32(9.0), true.logprobs)
 
 

@@ -19,6 +19,7 @@ from peers.errors import CannotHere
 from peers.roles.evidence import ASIDE, read_aside
 from peers.runtime.host import Host
 from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, Trained
+from swarm.heads import Head
 from swarm.learn.weights import from_bytes
 from swarm.peer_limits import Auditing
 from swarm.replays import Replayed
@@ -226,7 +227,9 @@ def test_without_a_share_nothing_is_replayed_and_with_invites_alone_neither() ->
 class NoRoom(TableReplay):
     """Loads a version, and has no memory to replay with."""
 
-    def replay(self, prompt: str, rows: Sequence[Sequence[int]], seed: int) -> Replayed:
+    def replay(
+        self, prompt: str, rows: Sequence[Sequence[int]], seed: int, head: Head | None = None
+    ) -> Replayed:
         raise MemoryError("out of memory")
 
 

@@ -11,9 +11,10 @@ from nouns import floats, ints
 from nouns import group as any_group
 from undecided_policy import rows
 
-from swarm.heads import contradiction
+from swarm.heads import Head, contradiction, of_group, pack
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes, release_bytes
+from swarm.replays import claims_of, replay_group, weigh
 from swarm.sample.base import Completions
 from swarm.sample.toy import TableReplay, ToyEngine
 from swarm.types import Group
@@ -76,20 +77,52 @@ def test_completions_of_another_length_than_the_table_s_show() -> None:
 
 
 def test_a_table_is_checked_by_its_heads() -> None:
-    weights, true = table(1), table(1)
+    weights = table(1)
+    cooler = sampled(weights, 0.8)
+    again = TableReplay(from_bytes)
+    again.load(weights)
+    logprobs = again.replay("3", rows(cooler), SEED).logprobs
     for count in (4, 8):
-        engine = ToyEngine(from_bytes, heads=count)
-        engine.load(weights)
-        (group,) = engine.sample(["3"], GROUP, [SEED])
+        group = told(weights, count)
         honest = of(group)
         assert contradiction(honest, 8) is None
-        cooler = sampled(true, 0.8)
-        logprobs = (
-            engine.row("3")[0][np.arange(4), cooler.tokens.reshape(GROUP, 4)].astype(np.float32).ravel()
-        )
         cheat = dataclasses.replace(group, tokens=cooler.tokens, logprobs=logprobs)
         assert "what its seed draws" in (contradiction(of(cheat), 8) or "")
         assert "nats off" in (contradiction(replace(honest, seed=SEED + 1), 8) or "")
+
+
+def test_a_replay_tells_heads_that_are_not_those_of_the_version() -> None:
+    group = of(told(table(1), 4))
+    again = TableReplay(from_bytes)
+    for weights, false in ((table(1), 0), (table(2), 4 * GROUP)):
+        again.load(weights)
+        found = replay_group(again, "3", group)
+        assert found.apart is not None and (found.apart > again.allowed.hard).sum() == false
+    claims = claims_of(group)
+    again.load(table(1))
+    for spoiled, off in ((group, 0), (without_the_first(group), 1)):
+        assert weigh(replay_group(again, "3", spoiled), claims, again.allowed).off == off
+
+
+def told(weights: Weights, heads: int) -> Completions:
+    engine = ToyEngine(from_bytes, heads=heads)
+    engine.load(weights)
+    return engine.sample(["3"], GROUP, [SEED])[0]
+
+
+def without_the_first(group: Group) -> Group:
+    """The head of its first token leaves out the most probable one; what it says of the others is true."""
+    ids, logprobs = (each.copy() for each in head_of(group))
+    ids[0], logprobs[0] = np.roll(ids[0], -1), np.roll(logprobs[0], -1)
+    ids[0, -1] = min({*range(8)} - {*ids[0].tolist()})
+    logprobs[0, -1] = logprobs[0, -2]
+    return replace(group, heads=pack(ids, logprobs))
+
+
+def head_of(group: Group) -> Head:
+    head = of_group(group)
+    assert head is not None
+    return head
 
 
 def of(made: Completions) -> Group:
