@@ -55,6 +55,22 @@ def cheats_table(done: Sequence[tuple[Cheated, Row]]) -> str:
     return "\n".join(lines)
 
 
+def heads_table(done: Sequence[tuple[Cheated, Row]]) -> str:
+    """Markdown: the same of runs with heads, where nobody believes all."""
+    lines = [
+        "| with heads, the cheats | reward | poison | refused | named | by | after | honest named |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cheat in dict.fromkeys(cell.cheat for cell, _ in done):
+        rows = [row for one, row in done if one.cheat == cheat]
+        lines.append(
+            f"| {cheat} | {_mean(rows, 'reward'):.3f} | {_mean(rows, 'poison'):.1%} |"
+            f" {_mean(rows, 'refused'):.0%} | {_mean(rows, 'named'):.0%} | {_by(rows)} | {_after(rows)} |"
+            f" {sum(float(row['innocent']) for row in rows):.0f} |"
+        )
+    return "\n".join(lines)
+
+
 def _by(rows: Sequence[Row]) -> str:
     return ", ".join(sorted({str(row["by"]) for row in rows if row["by"]}))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -29,12 +30,14 @@ from peers.roles.new_group import make_group
 from peers.roles.sampler import Drawn, Sampler
 from peers.runtime.host import Host
 from peers.studies import liars
-from peers.studies.adversary_table import cheats_table
+from peers.studies.adversary_table import cheats_table, heads_table
 from peers.studies.cheats import (
     BUCKETS,
     CHEATS,
     FIRST,
+    FORGERIES,
     GAPS,
+    HEADED,
     IDENTITIES,
     LIES,
     PARTNERS,
@@ -61,6 +64,9 @@ from swarm.weights import Weights
 COMPARED = 16
 """Version whose reward is told: where a cheat's groups are refused, later ones take longer."""
 
+HEADS = 4
+"""Of eight tokens: of the others learners know the mass alone."""
+
 AUDIT = 0.006
 """Virtual seconds of a replay; a gradient of 16 groups takes fifty times as long."""
 
@@ -73,21 +79,30 @@ class Cheated(Struct):
     """The learner is the one that ships; else it believes everything but rewards, which it computes."""
     seconds: float
     seed: int = 1
+    heads: int = 0
+    """As run.sampling.heads."""
 
 
 def plan(quick: bool) -> list[Cheated]:
     seconds, seeds = (24.0, (1,)) if quick else (60.0, (1, 2, 3))
-    return [
+    without = [
         Cheated(cheat=cheat, defended=defended, seconds=seconds * (1 + (cheat in GAPS)), seed=seed)
         for seed in seeds
         for cheat in (*CHEATS, *LIES)
         for defended in (True, False)
     ]
+    return without + [
+        Cheated(cheat=cheat, defended=True, seconds=seconds, seed=seed, heads=HEADS)
+        for seed in seeds
+        for cheat in HEADED
+    ]
 
 
 def main(quick: bool, out: Path, minutes: float) -> int:
     """Run or resume the study of samplers in the folder `out`. Returns an exit code."""
-    print(cheats_table(measured(plan(quick), suffer, out / "cheats.csv", minutes)))
+    done = measured(plan(quick), suffer, out / "cheats.csv", minutes)
+    print(cheats_table([(cell, row) for cell, row in done if not cell.heads]))
+    print("", heads_table([(cell, row) for cell, row in done if cell.heads]), sep="\n")
     return 0
 
 
@@ -134,7 +149,7 @@ def scenario(one: Cheated) -> Scenario:
         run=Run(
             name="cheats",
             task=settings.TaskSettings(name="toy", options={"buckets": BUCKETS}),
-            sampling=settings.Sampling(group_size=4, max_tokens=4),
+            sampling=settings.Sampling(group_size=4, max_tokens=4, heads=one.heads),
             optimizer=settings.Optimizer(lr=0.8),
             batch=settings.BatchSize(groups=16, close_after=3.0),
             window=settings.Window(versions=5),
@@ -167,7 +182,7 @@ def spawn(peer: SimPeer, one: Cheated, truth: Truth) -> Coroutine[Any, Any, None
     if peer.role is not Role.SAMPLER:
         return sim.run_peer(peer, parts)
     if peer.name == "sampler-0":
-        parts = parts._replace(engine=lambda: Watched(truth))
+        parts = parts._replace(engine=lambda: Watched(truth, one.heads))
     if int(peer.name.rpartition("-")[2]) < FIRST:
         return sim.run_peer(peer, parts)
     return sim.run_peer(peer, parts, lambda host, parts: _cheat(host, parts, one.cheat, truth))
@@ -176,8 +191,8 @@ def spawn(peer: SimPeer, one: Cheated, truth: Truth) -> Coroutine[Any, Any, None
 class Watched(ToyEngine):
     """An honest sampler's, which keeps each policy."""
 
-    def __init__(self, truth: Truth) -> None:
-        super().__init__(from_bytes)
+    def __init__(self, truth: Truth, heads: int) -> None:
+        super().__init__(from_bytes, heads=heads)
         self._truth = truth
 
     def load(self, weights: Weights) -> None:
@@ -190,7 +205,7 @@ class CheatingSampler(Sampler):
 
     def __init__(self, host: Host, parts: sim.PolicyParts, tasks: TaskSource, cheat: str, truth: Truth):
         super().__init__(host, parts.engine(), tasks, None)
-        self._cheat = CHEATS.get(cheat, CHEATS["honest"])()
+        self._cheat = (CHEATS | FORGERIES).get(cheat, CHEATS["honest"])()
         self._lie, self._truth = LIES.get(cheat, lambda group: group), truth
 
     async def _seal(self, drawn: Drawn) -> Group | None:
@@ -265,8 +280,12 @@ def _named(told: Sequence[Event]) -> dict[PeerId, tuple[float, str]]:
                 by = "missing draws" if " draws" in event.reason else "its claims"
                 named.setdefault(sender, (event.at, by))
             case Judged(verdict=Verdict.UNTRUSTED | Verdict.MALFORMED) as event:
-                named.setdefault(event.sampler, (event.at, "admission"))
+                by = "its heads" if HEAD.search(event.detail) else "admission"
+                named.setdefault(event.sampler, (event.at, by))
     return named
+
+
+HEAD = re.compile(r"\bheads?\b")
 
 
 def _reward(truth: Truth) -> float:

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from peers.roles.sampler import Drawn, Sampler
 from swarm.core.curriculum import SLOTS, Draw, Draws
+from swarm.heads import pack, unpack
 from swarm.sample.base import Completions
-from swarm.sample.toy import ToyEngine
+from swarm.sample.toy import ToyEngine, table_heads
 from swarm.types import Digest, Group, PeerId
 
 Cheat = Callable[[Sampler, Drawn], Drawn | None]
@@ -51,6 +52,9 @@ BUCKETS = 16
 
 GAPS = ("every second group dropped", "one group of 12 dropped", "curation of genuine groups")
 """Cheats that show once releases have left the window: they are given twice the time."""
+
+FORGED, FORGED_TAIL = -0.001, -20.0
+"""Log-probabilities in a forged head, of its token and of the others: any number draws the token."""
 
 OLDER = 8
 """Versions by which a relabelled policy is older than it says."""
@@ -79,6 +83,7 @@ def _said(sampler: Sampler, drawn: Drawn, tokens: NDArray[np.int64], of: NDArray
             logprobs=table[np.arange(tokens.shape[1]), tokens].astype(np.float32).ravel(),
             texts=texts,
             noise=drawn.completions.noise,
+            heads=table_heads(table, sampler.host.config.run.sampling.heads, len(tokens)),
         )
     )
 
@@ -189,6 +194,39 @@ def _in_turns() -> Cheat:
         return forge(sampler, drawn) if (next(number) // TRUSTED) % 2 == mine else drawn
 
     return cheat
+
+
+# --- heads --------------------------------------------------------------------------------------------------
+
+
+def _forged(sampler: Sampler, drawn: Drawn, said: Drawn) -> Drawn:
+    """Of the tokens that it did not draw, the head says that nothing else is likely."""
+    made = said.completions
+    assert made.heads is not None
+    head = unpack(made.heads, len(made.tokens))
+    false = made.tokens != drawn.completions.tokens
+    letters = _table(sampler, said.task.prompt).shape[1]
+    others = (made.tokens[:, None] + np.arange(head.tokens.shape[1])) % letters
+    alone = np.full(head.logprobs.shape, FORGED_TAIL)
+    alone[:, 0] = FORGED
+    heads = pack(
+        np.where(false[:, None], others, head.tokens), np.where(false[:, None], alone, head.logprobs)
+    )
+    logprobs = np.where(false, np.float32(FORGED), made.logprobs)
+    return said._replace(completions=dataclasses.replace(made, heads=heads, logprobs=logprobs))
+
+
+def _under_forged_heads(cheat: Cheat) -> Cheat:
+    def forged(sampler: Sampler, drawn: Drawn) -> Drawn | None:
+        said = cheat(sampler, drawn)
+        return _forged(sampler, drawn, said) if said is not None else None
+
+    return forged
+
+
+def _cooler_throughout(sampler: Sampler, drawn: Drawn) -> Drawn:
+    """Another temperature, of which it tells heads and claims, too."""
+    return _from(sampler, drawn, _table(sampler, drawn.task.prompt) / 0.8)
 
 
 # --- draws --------------------------------------------------------------------------------------------------
@@ -306,6 +344,27 @@ CHEATS: dict[str, Callable[[], Cheat]] = {
     "30 identities that take turns": _other_text,
 }
 """What a sampler draws and claims instead."""
+
+FORGERIES: dict[str, Callable[[], Cheat]] = {
+    "temperature .8, of heads too": lambda: _cooler_throughout,
+    "other text, forged heads": lambda: _under_forged_heads(_other_text()),
+    "one token in one group of 25, a forged head": lambda: _after(0, _under_forged_heads(_one_token), SPARSE),
+}
+"""Cheats whose groups contradict no head that they tell."""
+
+HEADED = (
+    "honest",
+    "other text",
+    "one token changed",
+    "one token in one group of 25",
+    "weights in 4 bits",
+    "temperature .8",
+    "top-p .95",
+    "cherry-picked groups",
+    "claims: tuned",
+    *FORGERIES,
+)
+"""What is tried in runs with heads."""
 
 LIES: dict[str, Lie] = {
     "pinned rewards": lambda group: replace(group, rewards=(1.0,) * len(group.rewards)),

@@ -101,12 +101,6 @@ class ToyEngine:
         bucket = int(prompt) % len(self._cdf)
         return self._logp[bucket], self._cdf[bucket]
 
-    def heads(self, prompt: str, group_size: int) -> Heads:
-        """Of a group of this prompt: a table's completions have the same ones."""
-        logp, _ = self.row(prompt)
-        order = np.argsort(-logp, -1, kind="stable")[:, : self._heads]
-        return pack(*(np.tile(each, (group_size, 1)) for each in (order, np.take_along_axis(logp, order, 1))))
-
     def _group(self, prompt: str, group_size: int, seed: int) -> Completions:
         logp, cdf = self.row(prompt)
         letters = len(cdf)
@@ -117,7 +111,7 @@ class ToyEngine:
             logprobs=logp[np.arange(letters), tokens].astype(np.float32).ravel(),
             texts=tuple(map(_text, tokens)),
             noise=Noise.INVERSE,
-            heads=self.heads(prompt, group_size) if self._heads else None,
+            heads=table_heads(logp, self._heads, group_size),
         )
 
 
@@ -151,6 +145,13 @@ class TableReplay:
             logp[place, tokens].astype(np.float32).ravel(),
             _beside(head, np.tile(logp, (len(rows), 1))) if head is not None else None,
         )
+
+
+def table_heads(logp: np.ndarray, count: int, group_size: int) -> Heads | None:
+    """Of a group of a prompt with these log-probabilities (T, V): all its completions have the same ones."""
+    order = np.argsort(-logp, -1, kind="stable")[:, :count]
+    both = order, np.take_along_axis(logp, order, 1)
+    return pack(*(np.tile(each, (group_size, 1)) for each in both)) if count else None
 
 
 def _beside(head: Head, logp: np.ndarray) -> np.ndarray:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from peers.cli import main
-from peers.studies.adversary_table import cheats_table
-from peers.studies.cheating import Cheated, plan, suffer
+from peers.studies.adversary_table import cheats_table, heads_table
+from peers.studies.cheating import HEADS, Cheated, plan, suffer
 from peers.studies.cheats import CHEATS, LIES
 from peers.studies.experiments import Row
 
@@ -34,6 +34,17 @@ def test_who_draws_what_is_not_due_has_no_group_trained_on(cheat: str) -> None:
     assert (row["refused"], row["poison"], row["by"]) == (1.0, 0.0, "admission")
 
 
+@pytest.mark.parametrize(
+    ("cheat", "by"), [("other text", "its heads"), ("other text, forged heads", "a replay"), ("honest", "")]
+)
+def test_in_a_run_with_heads_a_group_names_its_sampler_and_a_replay_who_forges_them(
+    cheat: str, by: str
+) -> None:
+    row = suffer(Cheated(cheat=cheat, defended=True, seconds=3.0, heads=HEADS))
+    assert (row["by"], row["poison"], row["innocent"]) == (by, 0.0, 0)
+    assert not by or float(row["groups"]) < 6
+
+
 def test_names_that_are_given_up_after_their_first_groups_have_trained_nobody() -> None:
     row = told("30 identities that take turns", 16.0)
     assert row["poison"] == 0.0 < float(row["named"]) and row["innocent"] == 0
@@ -47,11 +58,12 @@ def test_nobody_is_named_where_nobody_cheats_and_poison_is_counted_where_all_is_
 
 
 def test_each_cheat_is_tried_on_a_learner_that_defends_itself_and_on_one_that_believes_all() -> None:
-    cells = plan(quick=True)
+    cells = [cell for cell in plan(quick=True) if not cell.heads]
     assert len({cell.cheat for cell in cells}) == len(CHEATS) + len(LIES) == len(cells) / 2 >= 26
     row: Row = dict.fromkeys(("reward", "poison", "refused", "named", "innocent"), 0.0)
     row |= {"by": "a replay", "after": 1.0, "groups": 2.0}
     assert "| a replay | 2 groups, 1.0 s | 0 |" in cheats_table([(cells[0], row), (cells[1], row)])
+    assert "| a replay | 2 groups, 1.0 s | 0 |" in heads_table([(cells[0], row)])
 
 
 def test_the_halves_of_the_suite_are_no_halves_of_another_study(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +73,9 @@ def test_the_halves_of_the_suite_are_no_halves_of_another_study(capsys: pytest.C
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "cell", [cell for cell in plan(quick=True) if cell.defended], ids=lambda cell: cell.cheat
+    "cell",
+    [cell for cell in plan(quick=True) if cell.defended],
+    ids=lambda cell: f"{cell.cheat}-{cell.heads}",
 )
 def test_each_cheat_is_named_but_those_that_nobody_finds_and_no_honest_sampler_is(cell: Cheated) -> None:
     row = suffer(cell)
