@@ -5,6 +5,7 @@
     installed  MB of an installation that reads, watches, takes part   -
     groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
     intake     CPU of one group at its learner, by its size            -
+    heads      CPU of a group's check without the model, its bytes     its gradient; no heads
     averaging  seconds a round, 1M, 25M, 100M parameters, 2 and 4      bare hivemind; plain TCP, the limit
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
     memory     MiB of each role's processes                            -
@@ -54,6 +55,7 @@ ROWS = {
     "installed": "benchmarks.rows.installed",
     "groups": "benchmarks.rows.groups",
     "intake": "benchmarks.rows.intake",
+    "heads": "benchmarks.rows.heads",
     "averaging": "benchmarks.rows.averaging",
     "tokens": "benchmarks.rows.tokens",
     "memory": "benchmarks.rows.memory",

@@ -152,8 +152,11 @@ def gumbel(drawn: Tensor) -> Tensor:
 
 
 def gumbel_of(drawn: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """The same of numpy's words."""
-    return gumbel(torch.from_numpy(drawn)).numpy()
+    """The same of numpy's words, faster for a few: the last bits of logarithms may differ."""
+    u = (drawn.astype(np.float32) + np.float32(0.5)) * np.float32(-(2.0**-32))
+    with np.errstate(divide="ignore"):
+        noise: NDArray[np.float32] = -np.log(-np.log1p(u))
+    return noise
 
 
 def words(key: int, first: int, blocks: int) -> NDArray[np.uint32]:

@@ -17,6 +17,7 @@ from benchmarks.rows import (
     averaging,
     faults,
     groups,
+    heads,
     intake,
     joining,
     limits,
@@ -163,6 +164,12 @@ def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() 
 def test_the_event_loop_has_a_part_of_what_a_group_costs() -> None:
     whole, loop = intake.measure(quiet, sizes={0: 20})
     assert 0 < loop.value <= whole.value
+
+
+@pytest.mark.slow
+def test_a_check_of_heads_costs_less_than_the_gradient_and_heads_cost_bytes() -> None:
+    check, _, size, *_ = heads.measure(quiet, groups=4, turns=2)
+    assert 0 < check.value < check.other and size.value > size.other
 
 
 @pytest.mark.slow

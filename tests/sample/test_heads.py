@@ -13,7 +13,7 @@ from swarm.heads import MARGIN, STEP, contradiction, pack, unpack
 from swarm.types import Array, Group, Noise
 
 SIZE, POSITIONS, SEED, K = 4, 30, -7, 4
-SIZES = (K, 20, 5000)
+SIZES = (K, 20, 9000)
 """Vocabularies: heads are whole, noise is made in one stream, noise is made block by block."""
 
 

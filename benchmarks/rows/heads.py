@@ -1,0 +1,57 @@
+"""Row `heads`: what it costs that every group is checked by its own heads (run.sampling.heads).
+
+CPU of the check of a group of the demo beside that of its gradient, bytes of its frame beside one without
+heads, CPU of sampling beside sampling without heads; the same check of a group of 8 x 512 tokens of a large
+vocabulary. All is CPU time of one process, in turns.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.partner import Partner
+from benchmarks.table import Figure
+
+if TYPE_CHECKING:
+    from benchmarks import Say
+
+HEADS, GROUPS, TURNS = 4, 32, 7
+
+
+def measure(say: Say, groups: int = GROUPS, turns: int = TURNS) -> list[Figure]:
+    from peers.build import base_model
+    from swarm.config import Run
+
+    setup = {"model": str(base_model.folder(Run())), "heads": HEADS, "groups": groups, "turns": turns}
+    say(f"{groups} groups of the demo, {turns} times")
+    with Partner("benchmarks.processes.head_cost", setup) as process:
+        told = process.hear()
+
+    def figure(what: str, key: str, other: str = "", against: str = "", note: str = "") -> Figure:
+        mine, its = ([1e6 * seconds for seconds in told[name]] if name else [] for name in (key, other))
+        return Figure(
+            row="heads",
+            what=what,
+            value=median(mine),
+            unit="us",
+            against=against,
+            other=median(its) if its else None,
+            note=note,
+            turns=tuple(mine),
+            other_turns=tuple(its),
+        )
+
+    def size(what: str, key: str, other: str) -> Figure:
+        return Figure(
+            row="heads", what=what, value=told[key], unit="bytes", against="no heads", other=told[other]
+        )
+
+    share = 100 * median(told["check"]) / median(told["learn"])
+    return [
+        figure("check, CPU of a group", "check", "learn", "its gradient", f"{share:.2g} % of the gradient"),
+        figure("sampling, CPU of a group", "sample", "sample_plain", "no heads"),
+        size("frame of a group", "bytes", "plain"),
+        figure("check, CPU of 8 x 512 tokens", "large", note="vocabulary of 151,936"),
+        size("frame of 8 x 512 tokens", "large_bytes", "large_plain"),
+    ]
