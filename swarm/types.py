@@ -139,7 +139,7 @@ class Heads(Struct):
     """(sum T_i, k) uint16: natural-log probabilities in steps of -1/1024."""
 
 
-class Group(Struct, tag="group"):
+class Group(Struct, tag="group", omit_defaults=True):
     """G completions of one task by one sampler under one policy version. Atomic: never split, never mixed.
 
     Completions are ragged: `lengths` (G,) says how `tokens` and `logprobs` (sum T_i,) are cut.

@@ -294,6 +294,10 @@ def test_a_number_that_is_none_is_refused_by_its_field(number: float) -> None:
         decode(encode(msgspec.structs.replace(GROUP, rewards=(0.0, number))), Group)
 
 
+def test_a_group_of_a_run_without_heads_has_no_bytes_for_them() -> None:
+    assert b"heads" not in encode(GROUP) and decode(encode(GROUP), Group) == GROUP
+
+
 def spoiled(**changes: object) -> bytes:
     envelope = msgspec.msgpack.decode(FRAMES["plain"][1:], type=Envelope)
     return b"\0" + encode(msgspec.structs.replace(envelope, **changes))

@@ -125,11 +125,13 @@ def _lines(group: Group, replayed: Replayed, found: Weighed) -> Iterator[str]:
     yield f"group {group.id} of sampler {group.sampler}"
     yield f"task {group.task}, seed {group.seed}, version {group.version} ({group.weights[:12]})"
     cuts = np.cumsum(group.lengths)[:-1]
-    apart = np.abs(replayed.logprobs - claims_of(group))
-    both = zip(np.split(replayed.margins, cuts), np.split(apart, cuts), strict=True)
-    for number, (margins, differences) in enumerate(both, 1):
+    claimed = np.abs(replayed.logprobs - claims_of(group))
+    apart = replayed.apart if replayed.apart is not None else np.zeros_like(claimed)
+    parts = zip(*(np.split(each, cuts) for each in (replayed.margins, claimed, apart)), strict=True)
+    for number, (margins, differences, heads) in enumerate(parts, 1):
         yield (
             f"  completion {number}: {len(margins)} tokens, margin {margins.max():.3g} nats at token"
             f" {int(margins.argmax()) + 1}, claims {differences.max():.3g} nats off"
+            + (f", heads {heads.max():.3g}" if group.heads is not None else "")
         )
     yield f"{found.off} of {found.tokens} tokens are off; {found.deciding} decide something"

@@ -7,11 +7,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from nouns import NOW, release
+from nouns import NOW, VOCABULARY, release
+from nouns import group as any_group
 
 from peers import cli
 from peers.build import factory, new_run, task_source
 from peers.build.run_folder import RunFolder
+from peers.commands import verify
 from peers.errors import DONE, REFUSED
 from peers.roles import evidence
 from peers.roles.evidence import BYTES, KEPT, SUFFIX, Evidence
@@ -20,10 +22,12 @@ from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.config import Config, Model, Optimizer, Run, Sampling, TaskSettings
 from swarm.core.admission import group_id
+from swarm.core.auditing import LEAST
 from swarm.core.curriculum import Draw
 from swarm.identity import Keyring
 from swarm.learn import tiny, tokenization
-from swarm.types import Array, Digest, Group, Release, Times
+from swarm.replays import Replayed, claims_of, weigh
+from swarm.types import Array, Digest, Group, Heads, Release, Times
 from swarm.weights import Weights
 
 SEED = 77
@@ -169,3 +173,23 @@ def test_a_folder_keeps_the_newest_evidence(
     for number in range(KEPT + 3):
         evidence.keep(tmp_path, f"group-{number}", parties.evidence(honest), weights)
     assert len([*tmp_path.glob(f"*{SUFFIX}")]) == len([*tmp_path.glob(f"*{BYTES}")]) == KEPT
+
+
+def test_false_heads_are_told_of_each_completion() -> None:
+    made = any_group(heads=Heads(tokens=bytes(12), logprobs=bytes(6)))
+    none = np.zeros(3, np.float32)
+    replayed = Replayed(none, claims_of(made), np.array([0.0, 2.5, 0.25], np.float32))
+    found = weigh(replayed, claims_of(made), LEAST)
+    lines = [*verify._lines(made, replayed, found)]
+    assert lines[2].endswith(", heads 2.5") and lines[3].endswith(", heads 0.25")
+    assert lines[4].startswith("1 of 3 tokens are off")
+
+
+def test_a_group_that_contradicts_its_heads_is_no_evidence_as_no_learner_admits_it() -> None:
+    me, limit = Keyring.new(), wire.group_limit(2, 2, heads=1)
+    frames = Frames("5" * 64, me, None, None)
+    beyond = Heads(tokens=np.full(3, VOCABULARY, "<i4").tobytes(), logprobs=bytes(6))
+    frame = frames.seal(any_group(sampler=me.me, heads=beyond), limit)
+    asked = Sampling(group_size=2, max_tokens=2, heads=1)
+    with pytest.raises(evidence.Unsigned, match="no learner admits the group: a token of its heads"):
+        evidence.signed_group(frames, frame, limit, asked, VOCABULARY)
