@@ -7,7 +7,7 @@
               choice alone: ours, torch's, torch.multinomial
     honest    margins of completions that one device and precision sampled and another one replays: largest,
               share of tokens that differ, tokens beyond the rule's margin
-    cheats    share of completions, and of groups, that the rule names
+    cheats    share of completions, and of groups, that the rule names; of groups that contradict true heads
 
 Models are random: hidden states are those of a Qwen3 of 0.6B, the head is scaled until a token has about two
 nats of entropy, as in a trained model. It needs torch, transformers, numpy, msgspec and blake3, nothing else
@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.processes.told_heads import share_named
 from swarm.learn import replay
 from swarm.learn.policy import LanguageModel
 from swarm.noise import GroupNoise
@@ -310,7 +311,8 @@ def cheats(size: Size, device: str, dtype: str, by: str, seed: int) -> Iterator[
 
     def row(name: str, drawn: Sampled, temperature: float = 1.0) -> dict[str, Any]:
         cell = {"vocabulary": vocabulary, "cheat": name, "sampled": f"{device} {dtype}", "replayed": by}
-        return told(cell, margins(policy, drawn, temperature))
+        heads = {"groups_named_by_heads": share_named(policy, drawn.rows())}
+        return told(cell, margins(policy, drawn, temperature)) | heads
 
     count, first = size.completions, 1000 * seed + 500
     yield row("none", sample(engine(), count, 4, first))
