@@ -116,6 +116,7 @@ class LearnerPeer:
             beside = [tasks.create_task(run()) for run in (*runs, *checks)]
             await self._begin()
             await self._run_rounds()
+            await self.recorder.finish()
             for task in beside:
                 task.cancel()
         await self.checkpoints.save(self.own_release.made_of)

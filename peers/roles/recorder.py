@@ -40,6 +40,10 @@ from swarm.types import Digest, Struct
 
 FOLDER, STEP, STATE = "record", ".step", ".state"
 
+LAST = 5.0
+"""Seconds that a learner which leaves takes at most to record its last steps: members show their batches
+within milliseconds, and one of them may have left."""
+
 Frame = Annotated[bytes, Meta(max_length=MAIL_LIMIT.sealed)]
 
 
@@ -92,7 +96,19 @@ class Recorder:
             self._host.emit(events.Noted, level="warning", text=text)
         async with asyncio.TaskGroup() as records:
             while True:
-                records.create_task(self._record(await self._steps.get()))
+                records.create_task(self._record(await self._steps.get())).add_done_callback(self._recorded)
+
+    def _recorded(self, _: asyncio.Task[None]) -> None:
+        self._steps.task_done()
+
+    async def finish(self) -> None:
+        """Wait for the steps so far, LAST seconds at most, while other members of their rounds are here."""
+        try:
+            async with asyncio.timeout(LAST):
+                await self._steps.join()
+        except TimeoutError:
+            text = f"the last version is not recorded: its round's batches took more than {LAST:.0f} s"
+            self._host.emit(events.Noted, level="info", text=text)
 
     async def stepped(self, parent: Digest, alone: bool, recipe: MeanRecipe | None) -> None:
         """This learner has just stepped from `parent` to its version: along the mean of a round, or `alone`

@@ -22,7 +22,7 @@ from peers.roles.recorder import FOLDER, MemberBatch, RecordedStep, outdated, ve
 from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.blocks import digest_of
-from swarm.config import Config, Model, Optimizer, Run, Sampling, TaskSettings, Training
+from swarm.config import Config, Model, Optimizer, Run, Sampling, Stop, TaskSettings, Training
 from swarm.core.curriculum import Draw
 from swarm.core.step_recipe import Ingredient, MeanRecipe
 from swarm.durable import read_checked, write_checked
@@ -207,6 +207,12 @@ def test_a_learner_keeps_its_newest_steps_and_the_state_below_them(tmp_path: Pat
     )
     assert steps == [*range(min(states) + 1, last + 1)] and len(steps) >= 6
     assert max(state for state in states if state <= last - 6) == min(states)
+
+
+def test_a_learner_that_leaves_has_recorded_the_last_version(tmp_path: Path) -> None:
+    World(scenario(1.0, (1, 3), stop=Stop(versions=4)), with_record, disks=tmp_path).run()
+    record = next(tmp_path.rglob(FOLDER))
+    assert sorted(map(version_of, record.glob("*.step"))) == [1, 2, 3, 4]
 
 
 def test_files_go_that_no_state_begins(tmp_path: Path) -> None:
