@@ -79,6 +79,7 @@ _BY_NAME = {
     "swarm.tasks.base.NotInstalled": CANNOT,
     "swarm.identity.IdentityError": CANNOT,
     "swarm.learn.pretrained.ModelError": CANNOT,
+    "swarm.learn.template_limits.Overrun": CANNOT,
     "swarm.tasks.sandbox.NoSandbox": CANNOT,
     "dashboard.server.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,

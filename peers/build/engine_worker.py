@@ -28,7 +28,7 @@ from peers.errors import explain
 from swarm.blocks import Blocks, Damaged, read_leaf_list
 from swarm.config import Config, EngineSettings
 from swarm.image import ReadOnly
-from swarm.process import Pipe
+from swarm.process import Lost, Pipe
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError
 from swarm.types import Digest, Heads, Noise, Task
@@ -188,7 +188,14 @@ class EngineWorker:
             case Greedy():
                 return Texts(self._engine.greedy(call.prompts))
             case Render():
-                return Texts([self._tokens.render(call.task)])
+                return Texts([self._rendered(call.task)])
+
+    def _rendered(self, task: Task) -> str:
+        assert self._tokens is not None
+        try:
+            return self._tokens.render(task)
+        except Lost as overrun:
+            raise EngineError(str(overrun)) from overrun
 
     def _fit(self, call: Fit) -> Fitted:
         from peers.build.fitting import fitting

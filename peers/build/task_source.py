@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from peers.build.run_folder import RunFolder
@@ -11,6 +13,7 @@ from peers.errors import CannotHere, WrongUsage, say
 from peers.runtime.host import Host
 from swarm import events
 from swarm.config import Config
+from swarm.process import Lost
 from swarm.protocol import Kind
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import RewardError, Say, TaskSource
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from swarm.net.hive import Node
 
 Render = Callable[[Task], str]
-"""Writes a task as the text that the model reads. Raises ValueError for one that it cannot write."""
+"""Writes a task as the text that the model reads. Raises ValueError for one that it cannot write, and Lost
+where the process that writes it is gone, or was ended by a limit."""
 
 
 def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False) -> TaskSource:
@@ -37,22 +41,34 @@ def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool 
         task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say
     )
     try:
-        return Rendered(plain, render, say, slow)
+        return Rendered(plain, partial(_written, render), say, slow)
     except (ValueError, RewardError) as error:
         plain.close()
         raise (WrongUsage if isinstance(error, ValueError) else CannotHere)(str(error)) from error
+
+
+def _written(render: Render, task: Task) -> str:
+    try:
+        return render(task)
+    except Lost as lost:
+        raise RewardError(str(lost)) from lost
 
 
 @asynccontextmanager
 async def open_source(
     run: RunFolder, host: Host, node: Node, render: Render, slow: bool = False
 ) -> AsyncIterator[TaskSource]:
-    """The same while the body runs; what a person should know about it is printed once."""
-    lines: list[str] = []
-    made = await node.work.run(Kind.LOAD, source, run, host.config, render, lines.append, slow)
-    for line in lines:
+    """The same while the body runs; what a person should know about it is printed once, and an event."""
+    loop = asyncio.get_running_loop()
+
+    def tell(line: str) -> None:
         say(line)
         host.emit(events.Noted, level="warning", text=line)
+
+    def hear(line: str) -> None:  # in a thread: while the source is made, and where it is slow
+        loop.call_soon_threadsafe(tell, line)
+
+    made = await node.work.run(Kind.LOAD, source, run, host.config, render, hear, slow)
     try:
         yield made
     finally:

@@ -1,25 +1,43 @@
-"""A chat template is a program that comes with a run's model: it is tried in a fork first.
+"""A chat template is a program that comes with a run's model: a process of its own runs it, within limits.
 
-    folder's tokenizer --try_template--> nothing, or ModelError
+    conversation --> ChatTemplate.write --pipe--> writer: jinja, at most SECONDS and MEMORY for each
+            text <-- or Unwritten, Overrun            ^ forked again by its keeper when a limit ends it
 
-jinja's sandbox reaches no file, no module and no more than 100,000 numbers of one `range`; loops in loops and
-the length of what is written have no limit there. The fork has a deadline and a limit of memory.
+jinja's sandbox reaches no file, no module and no more than 100,000 numbers of one `range`; loops in loops,
+powers and the length of what is written have no limit there, and no handler of a signal runs inside a power:
+the kernel ends the process. The keeper is forked as soon as there is a tokenizer: what its peer loads later
+is in neither process. Invariant: what a template needs depends on the machine, so that a conversation with
+an Overrun is left out, and no other prompt is taken in its place.
 
-Not handled: a template that is harmless for the tried conversation and not for another one. What it writes
-for that one is held to LONGEST characters (swarm.learn.tokenization), its time is not.
+Not handled: the process of a vLLM server, which reads the template too.
 """
 
 from __future__ import annotations
 
+import os
 import resource
-from collections.abc import Callable
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
-from swarm.learn.pretrained import ModelError
+import msgspec
+
 from swarm.process import Child, Lost, Pipe
+from swarm.process_start import forget_parent
 
-SECONDS = 10.0
-"""Room for a fork on a busy machine: the template itself takes milliseconds."""
+Turns = Sequence[dict[str, str]]
+Write = Callable[[Turns, bool], str]
+"""Writes a conversation; the second argument says whether its last turn, a begun answer, is continued."""
+
+SECONDS = 2.0
+"""Of processor time for a conversation: one takes less than a millisecond, the first one, which compiles the
+template, some hundredths of a second."""
+
+PATIENCE = 60.0
+"""Seconds until an answer on a machine that is as busy as it can be."""
 
 MEMORY = 512 << 20
 """Bytes of address space beyond those of the process that forks: jinja and a template need some megabytes."""
@@ -27,36 +45,108 @@ MEMORY = 512 << 20
 LONGEST = 1 << 20
 """Characters that a template may write beside the conversation's own."""
 
+SAYS = 500
+"""Characters of what a template says of a conversation that it refuses."""
 
-def try_template(write: Callable[[], object], where: str) -> None:
-    """Call `write`, which renders a conversation, in a fork; what it raises there is for who calls it here.
-    Raises ModelError where it needs more than SECONDS or MEMORY."""
-    child = Child(lambda: _tried(write), limit=1)
-    try:
-        spent = child.receive(SECONDS) != b"+"
-    except Lost as lost:
-        raise ModelError(
-            f"the chat template in {where} is refused: trying it in a process of its own, it {lost}"
-        ) from None
-    finally:
-        child.end()
-    if spent:
-        raise ModelError(
-            f"the chat template in {where} is refused: it needs more than {MEMORY >> 20} MiB for a short"
-            " question"
-        )
+OVERRUNS = 3
+"""Conversations for which a template may need too much: the caller waits SECONDS for each, and no more for
+those that come after."""
 
 
-def _tried(write: Callable[[], object]) -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
-    pipe = Pipe()
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    try:
-        write()
-    except MemoryError:
-        pipe.send(b"-")
-    except Exception:  # the caller's own call raises it again, where it has its sentence
-        pipe.send(b"+")
-    else:
-        pipe.send(b"+")
+class Unwritten(ValueError):
+    """The template refuses this conversation, or fails with it, on every machine alike."""
+
+
+class Overrun(Lost):
+    """The template needed more for this conversation than it may. A whole sentence."""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    kind: Literal["written", "unwritten", "overrun"]
+    text: str
+    """What was written, or why nothing was."""
+
+
+class ChatTemplate:
+    """Writes conversations as texts, in another process that ends with this object. Threads may share it."""
+
+    def __init__(self, write: Write, where: str) -> None:
+        """`write` runs in forks of this process alone. `where`: its folder, for messages."""
+        self._write, self._where = write, where
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+        self._overruns = 0
+
+    def write(self, turns: Turns, answered: bool) -> str:
+        """The text of a conversation. Raises Unwritten, and Overrun."""
+        with self._lock:
+            answer = self._asked(msgspec.msgpack.encode((turns, answered)))
+            if answer.kind == "overrun":
+                self._overruns += 1
+                raise Overrun(f"the chat template in {self._where} {answer.text}")
+        if answer.kind == "unwritten":
+            raise Unwritten(answer.text)
+        return answer.text
+
+    def _asked(self, frame: bytes) -> Answer:
+        if self._overruns >= OVERRUNS:
+            return Answer("overrun", f"is not used any more: it needed too much {self._overruns} times")
+        if self._child is None:
+            self._child = Child(Keeper(self._write))
+            self._ended = weakref.finalize(self, self._child.end)
+        try:
+            return msgspec.msgpack.decode(self._child.ask(frame, PATIENCE), type=Answer)
+        except Lost as lost:
+            self._child = None
+            self._ended()
+            return Answer("overrun", f"wrote nothing: its process {lost}")
+
+
+class Keeper:
+    """The child's side: forks a writer, and another one when a limit has ended it."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+
+    def __call__(self) -> None:
+        # Copies of pipes to its parent's other children, which would not see their input end.
+        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        pipe, keeper = Pipe(), os.getpid()
+        while True:
+            if (writer := os.fork()) == 0:
+                forget_parent(keeper)
+                self._answer_all(pipe)
+                os._exit(0)
+            if (code := os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1])) == 0:
+                return
+            pipe.send(msgspec.msgpack.encode(Answer("overrun", _why(code))))
+
+    def _answer_all(self, pipe: Pipe) -> None:
+        """Until a limit ends this process, or its parent closes the pipe."""
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        while (frame := pipe.receive()) is not None:
+            turns, answered = msgspec.msgpack.decode(frame)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            answer = msgspec.msgpack.encode(self._answer(turns, answered))
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            pipe.send(answer)
+
+    def _answer(self, turns: list[dict[str, str]], answered: bool) -> Answer:
+        try:
+            text = self._write(turns, answered)
+        except MemoryError:
+            return Answer("overrun", f"needs more than {MEMORY >> 20} MiB for one conversation")
+        except Exception as error:  # of the template, whatever it does
+            return Answer("unwritten", (str(error) or type(error).__name__)[:SAYS])
+        if len(text) > LONGEST + sum(len(turn["content"]) for turn in turns):
+            writes = f"writes {len(text)} characters: more than {LONGEST} beside the conversation are refused"
+            return Answer("overrun", writes)
+        return Answer("written", text)
+
+
+def _why(code: int) -> str:
+    if code == -signal.SIGPROF:
+        return f"needs more than {SECONDS:g} s of processor time for one conversation"
+    return f"ended its process with code {code}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
-from swarm.learn.template_limits import LONGEST, try_template
+from swarm.learn.template_limits import ChatTemplate, Overrun, Turns, Unwritten, Write
 from swarm.types import Message, Task
 
 if TYPE_CHECKING:
@@ -67,13 +67,14 @@ class Tokenization:
             )
         self.templated = template != "off" and tokenizer.chat_template is not None
         """Prompts go through the chat template."""
+        self._template = ChatTemplate(_writes(tokenizer), _where(tokenizer))
         self._known = len(tokenizer)
         self._backend = _backend(tokenizer)
         self._check()
 
     def render(self, task: Task) -> str:
         """The text that the model reads. Raises ModelError for a conversation that its template cannot
-        write."""
+        write, and Overrun where it needs more than it may (swarm.learn.template_limits)."""
         if self.templated:
             return self._write(task.messages or (Message(role="user", content=task.prompt),))
         if task.messages:
@@ -109,29 +110,18 @@ class Tokenization:
         ]
 
     def _write(self, messages: Sequence[Message]) -> str:
-        from jinja2.exceptions import TemplateError
-
         turns = [{"role": message.role, "content": message.content} for message in messages]
         if self._system and turns[0]["role"] != "system":
             turns.insert(0, {"role": "system", "content": self._system})
-        answered = turns[-1]["role"] == "assistant"  # a begun answer is continued
         try:
-            text = self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=not answered, continue_final_message=answered
-            )
-        except TemplateError as error:
+            return self._template.write(turns, answered=turns[-1]["role"] == "assistant")
+        except Unwritten as error:
             roles = ", ".join(turn["role"] for turn in turns)
             raise ModelError(
                 f"the chat template in {_where(self.tokenizer)} cannot write a conversation of {roles}"
                 f" ({error}): leave run.task.system empty if it takes no system message, or set"
                 " run.model.template to off"
             ) from error
-        if len(text) > LONGEST + sum(len(turn["content"]) for turn in turns):
-            raise ModelError(
-                f"the chat template in {_where(self.tokenizer)} writes {len(text)} characters: more than"
-                f" {LONGEST} beside the conversation are refused"
-            )
-        return text
 
     def _check(self) -> None:
         """Raise ModelError unless every id that text, template or end can give has a row in the model."""
@@ -139,13 +129,19 @@ class Tokenization:
         special = {i for i, token in added.items() if token.special}
         needed = {i for i in self.tokenizer.get_vocab().values() if i not in special} | set(self.ends)
         if self.templated:
-            needed |= set(self.tokenizer(self._write(PROBE), add_special_tokens=False).input_ids)
+            needed |= set(self.tokenizer(self._probed(), add_special_tokens=False).input_ids)
         if (last := max(needed)) >= self.vocabulary:
             raise ModelError(
                 f"the tokenizer in {_where(self.tokenizer)} gives ids up to {last}, the model has"
                 f" {self.vocabulary} rows: take both from one model, or call resize_token_embeddings on the"
                 " model and save it again"
             )
+
+    def _probed(self) -> str:
+        try:
+            return self._write(PROBE)
+        except Overrun as error:
+            raise ModelError(f"{error}: it is refused") from error
 
     def _first(self) -> int:
         """The id that stands for an empty prompt."""
@@ -163,16 +159,9 @@ class Tokenization:
 def load(folder: Path, template: Template = "auto", system: str = "") -> Tokenization:
     """Read config, tokenizer and generation config of a model's folder.
 
-    Raises ModelError as Tokenization does, when a file is missing, and for a chat template without end
-    (swarm.learn.template_limits).
+    Raises ModelError as Tokenization does, and when a file is missing.
     """
     config, tokenizer = config_of(folder), load_tokenizer(folder)
-    if template != "off" and tokenizer.chat_template is not None:
-        turns = [{"role": message.role, "content": message.content} for message in PROBE]
-        try_template(
-            lambda: tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True),
-            _where(tokenizer),
-        )
     return Tokenization(
         tokenizer, config.get_text_config().vocab_size, _ends(folder, config), template, system
     )
@@ -188,6 +177,15 @@ def _ends(folder: Path, config: object) -> list[int]:
     )
     ends = getattr(named, "eos_token_id", None)
     return [] if ends is None else ends if isinstance(ends, list) else [ends]
+
+
+def _writes(tokenizer: PreTrainedTokenizerBase) -> Write:
+    def write(turns: Turns, answered: bool) -> str:
+        return tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=not answered, continue_final_message=answered
+        )
+
+    return write
 
 
 def _where(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -19,7 +19,8 @@ Render = Callable[[Task], str]
 
 
 class Rendered:
-    """A task source with rendered prompts. `render` raises ValueError for a task that it cannot write."""
+    """A task source with rendered prompts. `render` raises ValueError for a task that it cannot write,
+    and RewardError where it did not get to write it: the next one may be written."""
 
     def __init__(
         self, source: TaskSource, render: Render, say: Say = lambda line: None, slow: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from swarm.learn import template_limits, tiny, tokenization
 from swarm.learn.pretrained import ModelError
+from swarm.learn.template_limits import Overrun
 from swarm.learn.tokenization import Tokenization
 from swarm.types import Message, Task
 
@@ -197,23 +199,68 @@ def test_a_tokenizer_with_a_decode_of_its_own_is_asked(folders: dict[str, Path])
     assert ours.decode_batch([[5, 6, 499], [7]]) == ["2 tokens", "1 tokens"]
 
 
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        (
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "did not answer within",
-        ),
-        ("{{ ('a' * 10 ** 11) | length }}", "MiB"),
-        ("{{ 'a ' * 10 ** 6 }}", "characters"),
-    ],
-    ids=["endless", "memory", "length"],
-)
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLED = "{% set s = namespace(a='a') %}{% for i in range(40) %}{% set s.a = s.a + s.a %}{% endfor %}"
+TOO_MUCH = [
+    (ENDLESS, "processor time"),
+    ("{{ 9 ** (9 ** (8 + messages | length)) > 1 }}", "processor time"),
+    ("{{ ('a' * 10 ** 11) | length }}", "MiB"),
+    (DOUBLED, "MiB"),
+    ("{{ 'a ' * 1000 }}", "characters"),
+]
+
+
+@pytest.fixture
+def hostile(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(template_limits, "SECONDS", 0.5)
+    monkeypatch.setattr(template_limits, "MEMORY", 64 << 20)
+    monkeypatch.setattr(template_limits, "LONGEST", 1000)
+    return shutil.copytree(folders["llama"], tmp_path / "hostile")
+
+
+@pytest.mark.parametrize(("template", "why"), TOO_MUCH[:1])
 def test_a_chat_template_without_end_is_refused_with_a_sentence(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, why: str
+    hostile: Path, template: str, why: str
 ) -> None:
-    monkeypatch.setattr(template_limits, "SECONDS", 1.0)
-    folder = shutil.copytree(folders["llama"], tmp_path / "hostile")
-    (folder / "chat_template.jinja").write_text(template)
+    (hostile / "chat_template.jinja").write_text(template)
     with pytest.raises(ModelError, match=why):
-        tokenization.load(folder)
+        tokenization.load(hostile)
+
+
+@pytest.mark.parametrize(("template", "why"), TOO_MUCH)
+def test_a_chat_template_that_is_harmless_but_for_one_conversation_ends_with_it_and_writes_the_next_one(
+    hostile: Path, template: str, why: str
+) -> None:
+    bad = "{% if 'bad' in messages[-1].content %}" + template + "{% endif %}{{ messages[-1].content }}"
+    (hostile / "chat_template.jinja").write_text(bad)
+    ours = tokenization.load(hostile)
+    with pytest.raises(Overrun, match=why):
+        ours.render(task(prompt="a bad one"))
+    assert ours.render(task(prompt="a good one")) == "a good one"
+
+
+def test_a_chat_template_that_needs_too_much_again_and_again_is_not_asked_any_more(hostile: Path) -> None:
+    (hostile / "chat_template.jinja").write_text(
+        "{% if messages[-1].content == 'bad' %}" + "a" * 2000 + "{% endif %}"
+    )
+    ours = tokenization.load(hostile)
+    for _ in range(template_limits.OVERRUNS):
+        with pytest.raises(Overrun, match="characters"):
+            ours.render(task(prompt="bad"))
+    with pytest.raises(Overrun, match="not used any more"):
+        ours.render(task(prompt="good"))
+
+
+def test_an_error_inside_a_chat_template_is_one_of_the_conversation(hostile: Path) -> None:
+    (hostile / "chat_template.jinja").write_text("{{ messages[0].content }}{{ 1 + messages | length * 'a' }}")
+    with pytest.raises(ModelError, match=r"cannot write a conversation of user .*unsupported operand"):
+        tokenization.load(hostile)
+
+
+def test_the_process_that_writes_ends_with_its_tokenization(folders: dict[str, Path]) -> None:
+    ours = tokenization.load(folders["llama"])
+    child = ours._template._child
+    assert child is not None and child.alive
+    del ours
+    gc.collect()
+    assert not child.alive

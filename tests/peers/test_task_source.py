@@ -1,0 +1,56 @@
+"""A peer's task source: a conversation that its template does not write is an event, and the peer goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peers.build import task_source
+from peers.build.engine_worker import EngineWorker, Failed, Render
+from swarm import events
+from swarm.config import Config
+from swarm.process import Lost
+from swarm.tasks.base import RewardError
+from swarm.types import Task
+
+
+def written(task: Task) -> str:
+    """A chat template that needs too much for one task and refuses another one."""
+    if task.index == 2:
+        raise Lost("the chat template needs too much")
+    if task.index == 3:
+        raise ValueError("no such role")
+    return f"<{task.prompt}>"
+
+
+def test_a_conversation_that_no_limit_lets_be_written_is_left_out_and_a_refused_one_is_told_once(
+    tmp_path: Path,
+) -> None:
+    told: list[tuple[Any, str]] = []
+    host: Any = SimpleNamespace(config=Config(), emit=lambda kind, level, text: told.append((kind, text)))
+    work = SimpleNamespace(run=lambda kind, function, *args: asyncio.to_thread(function, *args))
+    run: Any = SimpleNamespace(settings=host.config.run, path=tmp_path, is_owners=True)
+
+    async def body() -> None:
+        node: Any = SimpleNamespace(work=work)
+        async with task_source.open_source(run, host, node, written) as source:
+            assert source.task(1).prompt.startswith("<")
+            with pytest.raises(RewardError, match="needs too much"):
+                source.task(2)
+            assert not source.task(3).prompt.startswith("<")
+            assert source.task(4).prompt.startswith("<")
+            await asyncio.sleep(0)
+
+    asyncio.run(body())
+    assert [kind for kind, _ in told] == [events.Noted] and "no such role" in told[0][1]
+
+
+def test_an_engines_process_answers_that_a_conversation_was_not_written() -> None:
+    worker = EngineWorker(lambda: None)
+    worker._engine, worker._tokens = SimpleNamespace(), SimpleNamespace(render=written)  # type: ignore[assignment]
+    task = Task(environment="x", index=2, prompt="1+1", answer="2")
+    assert worker.answer(Render(task)) == Failed("engine", "the chat template needs too much")
