@@ -124,6 +124,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             settings.request,
             stub=lambda peer: self.get_stub(self._p2p, peer, namespace=setup.prefix),
         )
+        self._p2p.answers = lambda peer: peer in self._matching.invited
         if not setup.dial_only:
             await self._remove_stale()
             await self.add_p2p_handlers(self._p2p, namespace=setup.prefix)
@@ -307,8 +308,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
         first = await anext(aiter(stream), None)
-        if first is None or context.remote_id not in self._matching.invited:
-            yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
+        if first is None:
             return
         if first.group_id not in self._runners:
             await self._known.wait()  # the leader's BEGIN may be on its way to me still

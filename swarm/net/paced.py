@@ -1,5 +1,6 @@
-"""hivemind's streams at the pace of a peer's line: parts of a round keep to its limits.
+"""hivemind's streams of a learner: from whom they are taken, and parts of a round at the pace of its line.
 
+    stream of a peer that is not invited --> closed, nothing of it is read
     part --> PacedWriter --pieces--> p2pd --> ... p2pd --pieces--> PacedReader --> part
 
 Only streams that carry parts are paced: who meets whom is small and must not wait. A reader that reads slowly
@@ -63,9 +64,11 @@ class PacedWriter:
 
 
 class PacedP2P(P2P):  # type: ignore[misc]
-    """Made by `replicate`; then `limits` may be set."""
+    """Made by `replicate`; then `limits` may be set, and `answers`."""
 
     limits: RateLimits = UNLIMITED
+    answers: Callable[[PeerID], bool] = staticmethod(lambda peer: True)
+    """Whose streams are taken; others' are closed."""
 
     async def call_binary_stream_handler(self, peer_id: PeerID, handler_name: str) -> tuple[Any, Any, Any]:
         info, reader, writer = await super().call_binary_stream_handler(peer_id, handler_name)
@@ -73,6 +76,8 @@ class PacedP2P(P2P):  # type: ignore[misc]
 
     async def add_binary_stream_handler(self, name: str, handler: Handler, balanced: bool = False) -> None:
         async def paced(info: Any, reader: Any, writer: Any) -> None:
+            if not self.answers(info.peer_id):
+                return writer.close()  # type: ignore[no-any-return]
             await handler(info, *self._paced(name, reader, writer))
 
         await super().add_binary_stream_handler(name, paced, balanced=balanced)

@@ -18,6 +18,8 @@ import time
 
 import hivemind
 import torch
+from hivemind.p2p import PeerID
+from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging, Limits
 from swarm.net import averager, averaging, codec
@@ -88,6 +90,21 @@ async def average(mine, tensors, command):
     say(seconds=time.perf_counter() - began, **answer)
 
 
+async def knock(control, peer, method):
+    """Open a stream to a call of another's averager, and send nothing. Whether the other closed it."""
+    p2p = await hivemind.p2p.P2P.replicate(Multiaddr(control))
+    name = averaging.Rounds._get_handle_name("grads", method)
+    _, reader, writer = await p2p.call_binary_stream_handler(PeerID.from_base58(peer), name)
+    try:
+        async with asyncio.timeout(3.0):
+            return await reader.read(1) == b""
+    except TimeoutError:
+        return False
+    finally:
+        writer.close()
+        await p2p.shutdown()
+
+
 async def main(setup):
     torch.set_num_threads(1)
     dht = hivemind.DHT(
@@ -127,6 +144,8 @@ async def main(setup):
         match command["do"]:
             case "average":
                 await average(mine, tensors, command)
+            case "knock":
+                say(closed=await knock(control[0], command["peer"], command["method"]))
             case "signal":
                 os.kill(mine._child.pid, command["signal"])
                 say()

@@ -241,6 +241,12 @@ def test_an_uninvited_peer_is_not_averaged_with(trio):
     assert stranger.get("members") is None and stranger["unchanged"]
 
 
+def test_an_uninvited_peers_streams_are_closed_before_anything_of_them_is_read(trio):
+    assert_averaged(round_of(trio[:2]), trio[:2], 4 / 3)
+    for method in ("rpc_join_group", "rpc_aggregate_part"):
+        assert trio[2].ask(do="knock", peer=trio[0].me, method=method)["closed"], method
+
+
 def test_a_stopped_averager_process_costs_a_round_and_keeps_the_deadline(trio):
     trio[0].ask(do="status")
     trio[0].ask(do="signal", signal=signal.SIGSTOP)
