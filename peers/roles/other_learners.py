@@ -74,8 +74,14 @@ class OtherLearners:
             await host.changed(host.config.run.pace.beat)
 
     def partners(self) -> list[PeerId]:
-        """Those of them that are worth waiting for in a round of my version."""
-        return self._unmet.expected(self.ready(), self._version())
+        """Those of them that are worth waiting for in a round of my version: that came to the last ones, and
+        compute a group in the time of one."""
+        beats = {
+            peer: self._host.roster.beat(peer) for peer in self._unmet.expected(self.ready(), self._version())
+        }
+        here = {peer: beat for peer, beat in beats.items() if beat is not None}
+        mine, *counts = self._groups([*here.values()])
+        return [peer for peer, count in zip(here, counts, strict=True) if count or not mine]
 
     @contextmanager
     def meeting(self, patience: float, early: bool = False) -> Iterator[set[PeerId]]:
@@ -103,19 +109,18 @@ class OtherLearners:
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
 
     def _comes(self, peer: PeerId, beat: Beat) -> bool:
-        """Is it heard, and does it say that it has groups for a round of my version, or computes for one that
-        is over, or waits for that since I looked last? One that died has said so, too."""
+        """Is it heard, and does it say that it waits for a round of my version, or computes for one that is
+        over, or waits for that since I looked last? One that died has said so, too; who computes for mine may
+        be late, which is no reason to stay away from each other."""
         if self._host.roster.silent(peer, self._host.now()) > HEARD * self._host.config.run.pace.beat:
             return False
         if beat.version < self._version():
             return beat.phase is Phase.LEARNING or self._waits.get(peer) == beat.version
-        has_groups = beat.phase in IN_ROUND or (beat.phase is Phase.GATHERING and beat.inbox > 0)
-        return has_groups and beat.version == self._version()
+        return beat.phase is Phase.MATCHING and beat.version == self._version()
 
     def as_fast(self) -> float:
         """How many learners of my speed would share the batch of a round that everybody takes part in."""
-        groups = self._host.config.run.batch.groups
-        return groups / in_groups(self._shares(self._beats()), groups)[0]
+        return self._host.config.run.batch.groups / max(1, self._groups(self._beats())[0])
 
     def worth_waiting(self, took: float) -> float:
         """Seconds that those of my version who still compute their gradients are worth waiting for; mine took
@@ -127,8 +132,12 @@ class OtherLearners:
         ready = sum(share for share, beat in here if beat.phase is Phase.MATCHING)
         return worth_waiting(took, mine + ready, learning)
 
-    def _shares(self, beats: Sequence[Beat]) -> list[float]:
+    def _groups(self, beats: Sequence[Beat]) -> list[int]:
         """Of the run's batch: mine, then those of the learners with these heartbeats."""
+        return in_groups(tuple(self._shares(beats)), self._host.config.run.batch.groups)
+
+    def _shares(self, beats: Sequence[Beat]) -> list[float]:
+        """The same, as parts of one."""
         return batch_shares([self._host.status.speed, *(beat.speed for beat in beats)])
 
     def at_my_version(self) -> dict[PeerId, Beat]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import median_low
 
 from swarm.core.falling_in import SLOWER
@@ -29,6 +30,17 @@ CLAIM = 4
 BAND = 1.25
 """Times the slowest speed up to which shares are equal. On two cores that a whole swarm uses, seconds a group
 of one learner vary by a tenth from batch to batch, their smoothed values by a twentieth."""
+
+
+ROUNDING = 1e-9
+"""Groups: a product this close below a whole number counts as that number."""
+
+LATER, PART = 0.05, 0.2
+"""Of a round's time, and of a group: by so much a member may end later than the first that has its share.
+Members of one speed, by measurements that vary, have the same number, and no large batch grows by it."""
+
+BISECTIONS = 50
+"""Halvings of a time of at most some thousand groups, until less than ROUNDING is left."""
 
 
 def batch_shares(speeds: Sequence[float]) -> list[float]:
@@ -42,12 +54,17 @@ def batch_shares(speeds: Sequence[float]) -> list[float]:
     return [speed / sum(counted) for speed in counted]
 
 
-def in_groups(shares: Sequence[float], groups: int) -> list[int]:
-    """Shares of a batch of `groups` in whole groups, at least one each. Equal ones are rounded up; others to
-    the nearest number, since a slow member that has one more makes all wait for it."""
-    if min(shares) == max(shares):
-        return [math.ceil(groups / len(shares))] * len(shares)
-    return [max(1, round(share * groups)) for share in shares]
+@lru_cache(maxsize=16)  # asked at each receipt, and heartbeats alone change it
+def in_groups(shares: tuple[float, ...], groups: int) -> list[int]:
+    """Shares of a batch of `groups` in whole groups: as many as each computes until together they have the
+    batch. So no slow member makes the others wait for a group that they would have computed by then, members
+    of one speed have the same number, and one that computes none by then has none."""
+    early, late = 0.0, float(groups + len(shares))
+    for _ in range(BISECTIONS):
+        middle = (early + late) / 2
+        counts = (math.floor(share * middle + ROUNDING) for share in shares)
+        early, late = (middle, late) if sum(counts) < groups else (early, middle)
+    return [math.floor(share * late + min(share * late * LATER, PART) + ROUNDING) for share in shares]
 
 
 def worth_waiting(took: float, ready: float, learning: float) -> float:
