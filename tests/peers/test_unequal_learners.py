@@ -10,9 +10,11 @@ import pytest
 from test_roles_swarm import Told, scenario, seconds
 
 from benchmarks.rows import unequal as row
+from peers.commands import sim
 from swarm.config import BatchSize
-from swarm.events import Averaged, Trained
+from swarm.events import Averaged, Event, Trained, Unreached
 from swarm.sim.scenario import Scenario
+from swarm.sim.world import World
 
 
 def unequal(learners: int, slower: float, minutes: float = 1.5) -> Scenario:
@@ -45,6 +47,27 @@ def test_a_slow_learner_is_better_than_none() -> None:
         return sum(event.groups for event in told.of(Trained, since=30))
 
     assert groups(slow_third()) > 1.05 * groups(Told(unequal(2, 1.0)))
+
+
+def test_who_is_late_at_first_is_in_the_rounds_later() -> None:
+    """Nobody knows its speed, so it is late for the first rounds; who takes that for staying away is in other
+    rounds than those who do not."""
+    told = list[Event]()
+    World(row.scene(4, 2.5, 3.0), sim.spawn, sinks=[told.append]).run()
+    assert not [event for event in told if isinstance(event, Unreached)]
+    rounds = [len(event.members) for event in told if isinstance(event, Averaged)]
+    assert set(rounds[-12:]) == {4}
+
+
+@cache
+def of_three() -> float:
+    return row.played(3, 1.0, 10.0).groups
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slower", [1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0])
+def test_a_fourth_learner_is_better_than_none_however_much_slower_it_is(slower: float) -> None:
+    assert row.played(4, slower, 10.0).groups > of_three()
 
 
 @pytest.mark.slow
