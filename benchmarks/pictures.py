@@ -28,7 +28,7 @@ PEERS = (100, 300, 1000, 3000, 10_000)
 HOURS = 0.1
 """Of virtual time: 10,000 peers take a minute and a half of a core for it."""
 
-SLOWER = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+SLOWER = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)
 WATCHED = 10
 """Seconds."""
 
