@@ -88,11 +88,12 @@ class OtherLearners:
         """While the body averages my version, `patience` longer than the run's match window at most: yields a
         set for the members of its round. Who said that it comes to one, and was in none with me, again and
         again, is not waited for any more; `early`: I had my gradient before the others can have theirs."""
-        members, entered, version = set[PeerId](), set[PeerId](), self._version()
+        members, entered, late, version = set[PeerId](), set[PeerId](), set[PeerId](), self._version()
 
         def look() -> None:
             beats = self._all_beats().items()
             entered.update(peer for peer, beat in beats if self._comes(peer, beat))
+            late.update(peer for peer, beat in beats if beat.phase is not Phase.MATCHING)
             self._waits = {peer: beat.version for peer, beat in beats if beat.phase is Phase.MATCHING}
 
         half = patience + self._host.config.run.averaging.match / 2
@@ -105,18 +106,18 @@ class OtherLearners:
             looks.cancel()
         self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
         missing = set[PeerId]() if early else entered
-        for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}).items():
+        for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late).items():
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
 
     def _comes(self, peer: PeerId, beat: Beat) -> bool:
-        """Is it heard, and does it say that it waits for a round of my version, or computes for one that is
-        over, or waits for that since I looked last? One that died has said so, too; who computes for mine may
-        be late, which is no reason to stay away from each other."""
+        """Is it heard, and does it say that it has groups for a round of my version, or computes for one that
+        is over, or waits for that since I looked last? One that died has said so, too."""
         if self._host.roster.silent(peer, self._host.now()) > HEARD * self._host.config.run.pace.beat:
             return False
         if beat.version < self._version():
             return beat.phase is Phase.LEARNING or self._waits.get(peer) == beat.version
-        return beat.phase is Phase.MATCHING and beat.version == self._version()
+        has_groups = beat.phase in IN_ROUND or (beat.phase is Phase.GATHERING and beat.inbox > 0)
+        return has_groups and beat.version == self._version()
 
     def as_fast(self) -> float:
         """How many learners of my speed would share the batch of a round that everybody takes part in."""

@@ -4,7 +4,11 @@ the rest of the swarm, and one may say that it comes and stay away.
 A round that one of them is in and the other one said to come to, and that did not have both, is missed.
 After MISSES in a row the two do not wait for each other, except in every second version, then in every
 fourth, at last in every RETRY-th: they know it by its number, so that they try at the same time, though one
-of them counts more misses. A common round ends it. Not handled here: who steps then (swarm.core.solo_turns).
+of them counts more misses. A common round ends it.
+
+One that only computes when the others have met is late: LATES of these count as one missed round, and all are
+forgotten, once, when it waits for a round in time: those that counted it late could not have invited it, and
+do from then on. Not handled here: who steps then (swarm.core.solo_turns).
 """
 
 from __future__ import annotations
@@ -18,6 +22,11 @@ MISSES = 2
 """Missed rounds in a row: a busy machine or a lost message costs one or two, and each costs
 `averaging.match` seconds."""
 
+LATES = 2
+"""Rounds for which a learner was late that count as a missed one, until it is not waited for: a new one,
+whose speed nobody knows, is late for some, and those that took that for staying away would be in other rounds
+than the rest."""
+
 RETRY = 16
 """Most versions from one try to the next, a power of two: an eighth of a second of each version at the usual
 match time."""
@@ -25,7 +34,9 @@ match time."""
 
 class Unmet:
     def __init__(self) -> None:
-        self._missed: Counter[PeerId] = Counter()
+        self._missed, self._late = Counter[PeerId](), Counter[PeerId]()
+        self._excused = set[PeerId]()
+        """Those whose lateness was forgotten, until a common round."""
         self._here: Mapping[PeerId, int] = {}
         """Other learners -> incarnation."""
 
@@ -33,24 +44,45 @@ class Unmet:
         """Those that are worth waiting for in a round of this version."""
         return [peer for peer in others if version % self._period(peer) == 0]
 
+    def _misses(self, peer: PeerId) -> int:
+        """Beyond MISSES each late round counts as one."""
+        late = self._late[peer]
+        return self._missed[peer] + max(late // LATES, late - (LATES - 1) * MISSES)
+
     def _period(self, peer: PeerId) -> int:
         """Versions from one try to the next."""
-        beyond = self._missed[peer] - MISSES + 1
+        beyond = self._misses(peer) - MISSES + 1
         return 1 if beyond <= 0 else min(RETRY, 2**beyond)
 
-    def ended(self, entered: Collection[PeerId], members: Collection[PeerId]) -> dict[PeerId, int]:
-        """A round ended with `members`; `entered` said that they come to one, by their heartbeats.
-        Returns those that are not waited for any more, with their missed rounds in a row."""
+    def ended(
+        self, entered: Collection[PeerId], members: Collection[PeerId], late: Collection[PeerId] = ()
+    ) -> dict[PeerId, int]:
+        """A round ended with `members`; `entered` said that they come to one, by their heartbeats, of which
+        `late` did not wait for it yet. Returns those that are not waited for any more, with their missed
+        rounds in a row."""
         for peer in members:
-            del self._missed[peer]
-        missed = [peer for peer in entered if peer not in members]
-        self._missed.update(missed)
-        return {peer: self._missed[peer] for peer in missed if self._missed[peer] >= MISSES}
+            self._forget(peer)
+        missed = [peer for peer in entered if peer not in members and not self._excuse(peer, late)]
+        self._late.update(peer for peer in missed if peer in late)
+        self._missed.update(peer for peer in missed if peer not in late)
+        return {peer: count for peer in missed if (count := self._misses(peer)) >= MISSES}
+
+    def _excuse(self, peer: PeerId, late: Collection[PeerId]) -> bool:
+        """Was it late, and waits in time now? That is excused once."""
+        if peer in late or not self._late[peer] or peer in self._excused:
+            return False
+        self._excused.add(peer)
+        del self._late[peer]
+        return True
+
+    def _forget(self, peer: PeerId) -> None:
+        del self._missed[peer], self._late[peer]
+        self._excused.discard(peer)
 
     def forget(self, others: Mapping[PeerId, int]) -> None:
         """Only `others` are here, with these incarnations: who comes back later, or was started again, is
         tried anew."""
-        for peer in [*self._missed]:
+        for peer in [*self._missed | self._late]:
             if others.get(peer) != self._here.get(peer):
-                del self._missed[peer]
+                self._forget(peer)
         self._here = others

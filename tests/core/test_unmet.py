@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core.unmet import MISSES, RETRY, Unmet
+from swarm.core.unmet import LATES, MISSES, RETRY, Unmet
 from swarm.types import PeerId
 
 A, B = PeerId("learner-a"), PeerId("learner-b")
@@ -40,6 +40,21 @@ def test_who_was_in_no_round_missed_none() -> None:
     unmet = Unmet()
     for _ in range(2 * MISSES):
         assert unmet.ended({A}, {A}) == {}
+    assert unmet.expected([A, B], 1) == [A, B]
+
+
+def late(unmet: Unmet, rounds: int) -> list[dict[PeerId, int]]:
+    return [unmet.ended({A, B}, {A}, late={B}) for _ in range(rounds)]
+
+
+def test_who_is_late_is_waited_for_longer_and_expected_again_once_it_is_in_time() -> None:
+    unmet = Unmet()
+    assert late(unmet, LATES * MISSES) == [{}] * (LATES * MISSES - 1) + [{B: MISSES}]
+    assert unmet.expected([A, B], 1) == [A]
+    assert unmet.ended({A, B}, {A}) == {} and unmet.expected([A, B], 1) == [A, B]
+    late(unmet, LATES)
+    assert unmet.ended({A, B}, {A}) == {B: MISSES}, "not again without a common round"
+    unmet.ended({A, B}, {A, B})
     assert unmet.expected([A, B], 1) == [A, B]
 
 
