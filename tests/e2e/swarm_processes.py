@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import psutil
 
 from swarm import events
-from swarm.journal import Tail
+from swarm.journal import Tail, read_journal
 from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +62,17 @@ port = 0
 """
 """Small batches: a round every fraction of a second, so that a fault meets one. The seed is the demo's: one
 cached model."""
+
+UP = """
+[peer.swarm]
+learners = {learners}
+samplers = 1
+evaluators = {evaluators}
+
+[run.stop]
+versions = {versions}
+"""
+"""Of `swarm up`."""
 
 UNHURRIED = ("peer.delay.upload.law=constant", "peer.delay.upload.seconds=0.3", "peer.engine.tasks=2")
 """Settings of a sampler that leaves the machine's cores to the test: one swarm must not be slowed by another
@@ -129,10 +140,7 @@ class Program:
 
     def saw(self, kind: type[Kind], since: float = 0.0, **fields: object) -> list[Kind]:
         """Events of a kind since a time, whose fields have these values."""
-        found = (event for event in self.journal() if isinstance(event, kind) and event.at >= since)
-        return [
-            event for event in found if all(getattr(event, name) == value for name, value in fields.items())
-        ]
+        return _chosen((event for event in self.journal() if event.at >= since), kind, fields)
 
     @property
     def peer(self) -> PeerId:
@@ -206,6 +214,10 @@ class SwarmProcesses:
         )
         return seed
 
+    def up(self, *sets: str) -> Program:
+        """`swarm up`; returns at once."""
+        return self.run("up", "up", str(self.config), "--folder", str(self.folder), *_sets(sets))
+
     def invite(self, role: str) -> str:
         return (self.folder / "invites" / role).read_text()
 
@@ -224,6 +236,11 @@ class SwarmProcesses:
             *_sets(sets),
         ]
         return self.run(role, *words, folder=folder, wrap=wrap)
+
+    def told(self, peer: str, kind: type[Kind], **fields: object) -> list[Kind]:
+        """Events in the journal of a peer that `swarm up` started, in all of its lives."""
+        path = self.folder / "peers" / peer / "journal.jsonl"
+        return _chosen(read_journal(path) if path.exists() else (), kind, fields)
 
     # --- waiting --------------------------------------------------------------------------------------------
 
@@ -253,6 +270,11 @@ class SwarmProcesses:
                     with _gone():
                         process.kill()
                 program.process.wait()
+
+
+def _chosen(told: Iterable[events.AnyEvent], kind: type[Kind], fields: Mapping[str, object]) -> list[Kind]:
+    found = (event for event in told if isinstance(event, kind))
+    return [event for event in found if all(getattr(event, name) == value for name, value in fields.items())]
 
 
 @contextmanager

@@ -223,6 +223,49 @@ def test_data_without_the_column_is_named_by_a_whole_swarm_too(house: SwarmProce
     )
 
 
+# --- windows ------------------------------------------------------------------------------------------------
+
+
+def test_a_swarm_that_does_not_answer_is_named_by_a_window_too(house: SwarmProcesses, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
+    nobodys = word(Digest("ab" * 32), address, Role.OBSERVER)
+    refused(
+        swarm("dashboard", nobodys, "--once", "--folder", str(tmp_path / "late")), 4, "connection refused"
+    )
+
+
+def test_an_expired_invite_opens_no_window(house: SwarmProcesses, tmp_path: Path) -> None:
+    said = invite.read(house.invite("observer"), time.time())
+    old = invite.make(said.run, said.addresses, Role.OBSERVER, int(time.time()) - 7200)
+    refused(swarm("dashboard", old, "--folder", str(tmp_path / "late")), 5, "expired 2 hours ago")
+
+
+def test_a_watchers_invite_does_not_make_a_sampler(house: SwarmProcesses, tmp_path: Path) -> None:
+    ran = swarm("join", house.invite("observer"), "--folder", str(tmp_path / "late"))
+    refused(ran, 2, "`swarm dashboard` with it shows the swarm")
+
+
+@pytest.mark.slow
+def test_a_port_that_was_asked_for_and_is_taken_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = swarm(
+            "dashboard", house.invite("observer"), "--port", str(port), "--folder", str(tmp_path / "late")
+        )
+    assert ran.returncode == 3, ran.stderr
+    assert f"port {port} of 127.0.0.1 is in use" in ran.stderr
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no journal\n")
+    ran = swarm("replay", str(tmp_path / "file"))
+    refused(ran, 2, f"{tmp_path / 'file'} is no journal of this program: line 1 is no event")
+    assert not ran.stdout
+    assert os.listdir(tmp_path) == ["file"]
+
+
 # --- disks --------------------------------------------------------------------------------------------------
 
 

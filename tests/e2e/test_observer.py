@@ -1,11 +1,10 @@
-"""`swarm dashboard`, `swarm replay` and `swarm status INVITE` over a real swarm: what a late window shows,
-keeps, and refuses."""
+"""`swarm dashboard`, `swarm replay` and `swarm status INVITE` over a real swarm of `swarm up`: what a late
+window shows and keeps. The last test ends the swarm."""
 
 import json
-import os
 import re
 import signal
-import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,26 +12,40 @@ from typing import Any
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, Program, SwarmProcesses, get, started_swarm, swarm
+from swarm_processes import SETTINGS, UNHURRIED, UP, Program, SwarmProcesses, alive, get, started_swarm, swarm
 
 from swarm import events, invite
 from swarm.protocol import Role
-from swarm.types import Digest
+from swarm.types import PeerId
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
-    """A seed, a learner and a sampler that have trained some versions."""
-    with started_swarm(tmp_path_factory.mktemp("observed")) as it:
-        seed = it.seed()
-        it.join("learner")
-        it.join("sampler", *UNHURRIED)
-        it.wait_until(
-            lambda: any(e.release.version >= 4 for e in seed.saw(events.Released)), 90, "nothing was learned"
-        )
+    """`swarm up` with a learner and a sampler that have trained some versions."""
+    settings = SETTINGS + UP.format(learners=1, evaluators=0, versions=0)
+    with started_swarm(tmp_path_factory.mktemp("observed"), settings) as it:
+        it.up(*UNHURRIED)
+        it.wait_until(lambda: newest(it) >= 4, 120, "nothing was learned")
         yield it
+
+
+PEERS = ("seed", "learner-1", "sampler-1")
+
+
+def newest(house: SwarmProcesses) -> int:
+    """The newest version that the seed heard of."""
+    return max((event.release.version for event in house.told("seed", events.Released)), default=-1)
+
+
+def everybody(house: SwarmProcesses) -> set[PeerId]:
+    return {house.told(peer, events.Started)[0].peer for peer in PEERS}
+
+
+def trained(house: SwarmProcesses) -> set[int]:
+    """Versions."""
+    return {event.version for event in house.told("learner-1", events.Trained)}
 
 
 def window(house: SwarmProcesses, word: str, folder: Path, *more: str) -> Program:
@@ -73,20 +86,18 @@ def end(program: Program) -> int:
 def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(
     house: SwarmProcesses, tmp_path: Path
 ) -> None:
-    seed = house.programs[0]
-    everybody = {program.peer for program in house.programs[:3]}
-    before = {event.version for program in house.programs[:2] for event in program.saw(events.Trained)}
+    before = trained(house)
     late = window(house, house.invite("observer"), tmp_path / "late")
     url = page(house, late)
     state = get(url, "api/state")
     rows = {row["id"]: row for row in state["peers"]}
-    assert everybody <= set(rows)
-    assert {rows[peer]["status"] for peer in everybody} == {"alive"}
+    assert everybody(house) <= set(rows)
+    assert {rows[peer]["status"] for peer in everybody(house)} == {"alive"}
     assert before <= set(versions(url))
     assert state["head"]["version"] >= max(before)
-    newest = max(event.release.version for event in seed.saw(events.Released))
+    known = newest(house)
     house.wait_until(
-        lambda: get(url, "api/state")["head"]["version"] > newest, 30, "the window does not go on"
+        lambda: get(url, "api/state")["head"]["version"] > known, 30, "the window does not go on"
     )
     assert end(late) == 130
 
@@ -146,61 +157,17 @@ def test_a_page_that_others_reach_says_that_it_has_no_password(house: SwarmProce
     assert end(late) == 130
 
 
-# --- refusals -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_port_that_was_asked_for_and_is_taken_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ran = swarm(
-            "dashboard", house.invite("observer"), "--port", str(port), "--folder", str(tmp_path / "late")
-        )
-    assert ran.returncode == 3, ran.stderr
-    assert f"port {port} of 127.0.0.1 is in use" in ran.stderr
-
-
-def test_a_swarm_that_does_not_answer_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
-    peer = invite.read(house.invite("observer"), time.time()).addresses[0].rsplit("/", 1)[1]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}/p2p/{peer}"
-    ran = swarm(
-        "dashboard",
-        invite.make(Digest("ab" * 32), [address], Role.OBSERVER),
-        "--once",
-        "--folder",
-        str(tmp_path / "late"),
-    )
-    assert ran.returncode == 4, ran.stderr
-    assert "connection refused" in ran.stderr
-
-
-def test_an_invite_that_expired_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
-    said = invite.read(house.invite("observer"), time.time())
-    old = invite.make(said.run, said.addresses, Role.OBSERVER, int(time.time()) - 7200)
-    ran = swarm("dashboard", old, "--folder", str(tmp_path / "late"))
-    assert ran.returncode == 5, ran.stderr
-    assert "expired 2 hours ago" in ran.stderr
-
-
-def test_a_watchers_invite_does_not_make_a_sampler(house: SwarmProcesses, tmp_path: Path) -> None:
-    ran = swarm("join", house.invite("observer"), "--folder", str(tmp_path / "late"))
-    assert ran.returncode == 2, ran.stderr
-    assert "`swarm dashboard` with it shows the swarm" in ran.stderr
-
-
 @pytest.mark.slow
 def test_a_watchers_invite_makes_a_mirror_that_holds_what_is_released(
     house: SwarmProcesses, tmp_path: Path
 ) -> None:
-    seed, folder = house.programs[0], tmp_path / "mirror"
+    folder = tmp_path / "mirror"
     words = ("--serve", "mirror", "--upload", "50", "--folder", str(folder))
     mirror = house.run("mirror", "join", house.invite("observer"), *words, folder=folder)
     house.wait_until(lambda: mirror.saw(events.Started), 60, "the mirror did not start")
-    newest = max(event.release.version for event in seed.saw(events.Released))
+    known = newest(house)
     house.wait_until(
-        lambda: any(e.beat.mirror > newest for e in seed.saw(events.Heard, subject=mirror.peer)),
+        lambda: any(e.beat.mirror > known for e in house.told("seed", events.Heard, subject=mirror.peer)),
         30,
         "the mirror holds no new version, or is not believed",
     )
@@ -243,14 +210,14 @@ def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: 
 
 @pytest.mark.slow
 def test_status_of_an_invite_tells_what_was_before(house: SwarmProcesses, tmp_path: Path) -> None:
-    before = {event.version for event in house.programs[1].saw(events.Trained)}
+    before = trained(house)
     ran = swarm("status", house.invite("observer"), "--json", "--folder", str(tmp_path / "late"))
     assert ran.returncode == 0, ran.stderr
     state = json.loads(ran.stdout)
     seen = rewards(state)
     assert min(seen) - min(before) <= 2
     assert max(seen) >= max(before) - 2
-    assert {program.peer for program in house.programs[:3]} <= {row["id"] for row in state["peers"]}
+    assert everybody(house) <= {row["id"] for row in state["peers"]}
 
 
 def test_status_of_a_folder_tells_the_same_as_its_page(house: SwarmProcesses) -> None:
@@ -290,12 +257,13 @@ def test_a_runs_folder_is_replayed(house: SwarmProcesses) -> None:
     assert end(program) == 130
 
 
-def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no journal\n")
-    ran = swarm("replay", str(tmp_path / "file"))
-    assert ran.returncode == 2
-    assert ran.stderr.startswith(
-        f"swarm: {tmp_path / 'file'} is no journal of this program: line 1 is no event"
-    )
-    assert not ran.stdout
-    assert os.listdir(tmp_path) == ["file"]
+def test_ctrl_c_ends_all_of_it(house: SwarmProcesses) -> None:
+    up = house.programs[0]
+    family = up.tree()
+    assert len(family) > 8
+    up.signal(signal.SIGINT)
+    try:
+        assert up.process.wait(20) == 130
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"it did not end\n{house.tails()}") from None
+    house.wait_until(lambda: not alive(family), 5, f"left: {family}")

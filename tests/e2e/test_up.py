@@ -1,69 +1,46 @@
 """`swarm up` from the first word to the exported model, and what becomes of its processes when it or one of
-them is killed."""
+them is killed. test_observer.py ends its swarm by Ctrl-C."""
 
 import hashlib
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from swarm_processes import SETTINGS, Program, SwarmProcesses, alive, started_swarm, swarm
+from swarm_processes import SETTINGS, UP, Program, SwarmProcesses, alive, started_swarm, swarm
 
 from swarm import events, wire
 from swarm.core.releases import rank
 from swarm.identity import open_key
-from swarm.journal import read_journal
 from swarm.types import Release
 
 pytestmark = pytest.mark.timeout(300)
 
-SMALL = """
-[peer.learner]
-record = 4
-
-[peer.swarm]
-learners = {learners}
-samplers = 1
-evaluators = {evaluators}
-
-[run.stop]
-versions = {versions}
-"""
-
-
-def up(house: SwarmProcesses) -> Program:
-    return house.run("up", "up", str(house.config), "--folder", str(house.folder))
-
-
-def journal(house: SwarmProcesses) -> list[events.AnyEvent]:
-    path = house.folder / "peers" / "seed" / "journal.jsonl"
-    return list(read_journal(path)) if path.exists() else []
-
-
-def trains(house: SwarmProcesses, version: int = 1) -> bool:
-    return any(
-        isinstance(event, events.Released) and event.release.version >= version for event in journal(house)
-    )
+RECORD = "\n[peer.learner]\nrecord = 4\n"
 
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
     """A swarm of `swarm up` that trains and has no end."""
-    with started_swarm(tmp_path, SETTINGS + SMALL.format(learners=1, evaluators=0, versions=0)) as house:
-        program = up(house)
-        house.wait_until(lambda: trains(house), 180, "the swarm did not train")
+    with started_swarm(tmp_path, SETTINGS + UP.format(learners=1, evaluators=0, versions=0)) as house:
+        program = house.up()
+        house.wait_until(
+            lambda: any(e.release.version > 0 for e in house.told("seed", events.Released)),
+            180,
+            "the swarm did not train",
+        )
         yield house, program
 
 
 @pytest.mark.slow
 def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(tmp_path: Path) -> None:
-    with started_swarm(tmp_path, SETTINGS + SMALL.format(learners=2, evaluators=1, versions=6)) as house:
-        program = up(house)
+    settings = SETTINGS + UP.format(learners=2, evaluators=1, versions=6) + RECORD
+    with started_swarm(tmp_path, settings) as house:
+        program = house.up()
         family: dict[int, psutil.Process] = {}
 
         def ended() -> bool:
@@ -119,10 +96,7 @@ def test_a_killed_child_is_started_again(endless: tuple[SwarmProcesses, Program]
     )
     since = time.time()
     house.wait_until(
-        lambda: any(
-            isinstance(e, events.Sampled) and e.at > since
-            for e in read_journal(peer_folder / "journal.jsonl")
-        ),
+        lambda: any(e.at > since for e in house.told("sampler-1", events.Sampled)),
         40,
         "the new sampler did not sample",
     )
@@ -136,14 +110,3 @@ def test_nothing_is_left_when_it_is_killed(endless: tuple[SwarmProcesses, Progra
     assert len(everybody) > 8
     program.kill()
     house.wait_until(lambda: not alive(everybody), 15, f"left: {alive(everybody)}")
-
-
-def test_ctrl_c_ends_all_of_it(endless: tuple[SwarmProcesses, Program]) -> None:
-    house, program = endless
-    everybody = program.tree()
-    program.signal(signal.SIGINT)
-    try:
-        assert program.process.wait(20) == 130
-    except subprocess.TimeoutExpired:
-        raise AssertionError(f"it did not end\n{house.tails()}") from None
-    house.wait_until(lambda: not alive(everybody), 5, f"left: {everybody}")
