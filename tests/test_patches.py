@@ -262,7 +262,7 @@ WINDOW = bytes.fromhex("28b52ffd 80 80") + struct.pack("<I", SIZE) + bytes.fromh
 SKIPPED = struct.pack("<II", 0x184D2A50, SIZE) + bytes(SIZE)
 """A frame to be skipped."""
 
-BOMB = frame(bytes(1 << 28))
+BOMB = frame(bytes(1 << 26))
 
 FORGERIES = {
     "codec that nobody knows": b"\x7f" + encode(OLD, moved(OLD, 0.1))[1:],
@@ -303,8 +303,8 @@ FORGERIES = {
     "frame that is skipped": raw(SKIPPED),
     "frame that looks back too far": raw(WINDOW),
     "bomb": raw(BOMB),
-    "bomb that does not say so": raw(undeclared(bytes(1 << 28))),
-    "bomb that says that it is none": raw(understated(bytes(1 << 28))),
+    "bomb that does not say so": raw(undeclared(bytes(1 << 26))),
+    "bomb that says that it is none": raw(understated(bytes(1 << 26))),
     "bomb of gaps": sparse(b"", count=1, a=BOMB),
     "bomb of codes": sparse(b"\0", b=BOMB),
     "bomb of sizes": sparse(b"\0", c=BOMB),

@@ -4,6 +4,7 @@ slow line."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from swarm.wire import decode
 
 MBIT = 1e6 / 8
 TRIP = 0.08
-WHOLE = random.Random(1).randbytes(64_000_000)
+WHOLE = hashlib.shake_128(b"whole").digest(64_000_000)
 SMALL = random.Random(2).randbytes(12 * BLOCK + 5)
 
 

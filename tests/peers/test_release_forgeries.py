@@ -223,7 +223,7 @@ CASES: dict[str, dict[str, Forge]] = {
     },
     "zstd bomb": {
         "that says so": patch(first_block(raw(BOMB, BLOCK))),
-        "that does not": patch(first_block(raw(undeclared(bytes(1 << 28)), BLOCK))),
+        "that does not": patch(first_block(raw(undeclared(bytes(1 << 26)), BLOCK))),
         "of gaps": patch(first_block(sparse(b"", count=1, size=BLOCK, a=BOMB))),
     },
     "positions out of range": {"beyond the block": patch(first_block(FAR))},

@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,10 +17,9 @@ from swarm import config, tasks
 from swarm.tasks import gym as gyms
 from swarm.tasks.base import TaskError
 
-pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install 'gepo-swarm[gym]'")
-
-from swarm.tasks import gym_worker
-
+pytestmark = pytest.mark.skipif(
+    find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed: pip install 'gepo-swarm[gym]'"
+)
 SUMS = ("chain_sum", 3, {})
 
 
@@ -29,10 +30,20 @@ def gym() -> Iterator[gyms.Gym]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def gym_worker() -> ModuleType:
+    """It imports reasoning-gym, two seconds that are not each test run's."""
+    from swarm.tasks import gym_worker
+
+    return gym_worker
+
+
 # --- over the worker ----------------------------------------------------------------------------------------
 
 
-def test_tasks_are_those_of_the_seed_and_scored_by_their_author(gym: gyms.Gym) -> None:
+def test_tasks_are_those_of_the_seed_and_scored_by_their_author(
+    gym: gyms.Gym, gym_worker: ModuleType
+) -> None:
     for task in (gym.task(0), gym.task(555), gym.held_out(20)[17]):
         assert (task.prompt, task.answer) == gym_worker.training(*SUMS, task.index)
         said = [f"Well. <answer>{task.answer}</answer>", task.answer, "<answer></answer>"]
@@ -87,7 +98,7 @@ def test_other_rewards_can_be_named_for_it() -> None:
 # --- inside -------------------------------------------------------------------------------------------------
 
 
-def test_an_exercise_is_a_function_of_seed_and_index() -> None:
+def test_an_exercise_is_a_function_of_seed_and_index(gym_worker: ModuleType) -> None:
     indices = [0, 1, 499, 500, 10**7]
     first = [gym_worker.training(*SUMS, i) for i in indices]
     gym_worker._chunk.cache_clear()
@@ -95,7 +106,7 @@ def test_an_exercise_is_a_function_of_seed_and_index() -> None:
     assert [gym_worker.training("chain_sum", 4, {}, i) for i in indices] != first
 
 
-def test_held_out_questions_are_never_trained_on_also_where_there_are_few() -> None:
+def test_held_out_questions_are_never_trained_on_also_where_there_are_few(gym_worker: ModuleType) -> None:
     small = ("chain_sum", 1, {"max_terms": 2, "max_digits": 1})
     held = [question for question, _ in gym_worker.held_out(*small, 0, 1000)]
     assert 0 < len(held) < 100, "there are two hundred such sums: a part of them"
@@ -103,13 +114,13 @@ def test_held_out_questions_are_never_trained_on_also_where_there_are_few() -> N
     assert not {gym_worker.training(*small, i)[0] for i in range(600)} & set(held)
 
 
-def test_exercises_that_know_their_number_are_drawn_from_chunks() -> None:
+def test_exercises_that_know_their_number_are_drawn_from_chunks(gym_worker: ModuleType) -> None:
     """word_ladder makes no exercise beyond its size."""
     _, answer = gym_worker.training("word_ladder", 1, {}, 12_345)
     assert gym_worker.scores("word_ladder", 1, {}, 12_345, "", [answer, "x"]) == [1.0, 0.0]
 
 
-def test_an_author_who_parses_without_care_gives_nothing_and_ends_nothing() -> None:
+def test_an_author_who_parses_without_care_gives_nothing_and_ends_nothing(gym_worker: ModuleType) -> None:
     _, answer = gym_worker.training("prime_factorization", 1, {}, 0)
     assert gym_worker.scores("prime_factorization", 1, {}, 0, "", ["two times three", f" {answer}\n"]) == [
         0.0,
@@ -126,6 +137,8 @@ def test_an_author_who_parses_without_care_gives_nothing_and_ends_nothing() -> N
         ({"seed": 1}, "no option 'seed'"),
     ],
 )
-def test_options_that_an_exercise_does_not_have_are_told(options: dict[str, Any], says: str) -> None:
+def test_options_that_an_exercise_does_not_have_are_told(
+    gym_worker: ModuleType, options: dict[str, Any], says: str
+) -> None:
     assert says in gym_worker.problem("chain_sum", 1, options)
     assert gym_worker.problem("chain_sum", 1, {"max_terms": 3}) == ""
