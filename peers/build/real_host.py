@@ -155,7 +155,10 @@ def real_host(
     host = Host(who, config, ports, frames, local.bus, run.trust, shelf, met)
     local.tell_of_journal(host.disk)
     node.mail.prefer(host.known_sender)
-    node.board.prefer(host.posting)
+    if config.run.private:
+        node.board.prefer(host.members, closed=True)
+    else:
+        node.board.prefer(host.posting)
     node.shun(host.hearing.silenced)
     host.releases.patches.version_zero.write = base_model.version_zero(config.run)
     return host

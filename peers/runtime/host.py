@@ -173,6 +173,10 @@ class Host:
         """Members that post to the board, this peer among them."""
         return [self.ports.me, *(peer for peer, beat in self.roster if ROLES[beat.role].posts)]
 
+    def members(self) -> list[PeerId]:
+        """Members of a private run that have shown it here, this peer among them."""
+        return [self.ports.me, *self.trust.members(self.now())]
+
     def seal(self, noun: object, limit: Limit = MAIL_LIMIT) -> bytes:
         return self.frames.seal(noun, limit)
 

@@ -93,6 +93,14 @@ class Trust:
         mine = self._good.get(peer)
         return None if mine is not None and now <= mine.delegation.expires else UNSHOWN
 
+    def members(self, now: float) -> list[PeerId]:
+        """Peers whose last good membership holds now."""
+        return [
+            peer
+            for peer, one in self._good.items()
+            if now <= one.delegation.expires and self.revocations.why(peer, one) is None
+        ]
+
     def shown(self, peer: PeerId) -> Membership | None:
         """The last good membership that a peer showed."""
         return self._good.get(peer)

@@ -23,6 +23,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, PeerID
 
+from swarm.core.membership import REMEMBERED
 from swarm.limits import RECORD_LIMIT, RECORD_SECONDS
 from swarm.net import guard
 from swarm.net.ports import Silent
@@ -139,8 +140,17 @@ async def _get(node: DHTNode, key: str) -> dict[bytes, bytes]:
     return {subkey: item.value for subkey, item in found.value.items() if isinstance(item.value, bytes)}
 
 
-async def _know(node: DHTNode, members: Sequence[bytes], anew: bool) -> bool:
-    guard.know(members, anew)
+async def _know(node: DHTNode, members: Sequence[bytes], anew: bool, closed: bool) -> bool:
+    guard.know(members, anew, closed)
+    return True
+
+
+async def _part(node: DHTNode) -> bool:
+    """Forget the neighbours that are not answered."""
+    table = node.protocol.routing_table
+    for peer, place in list(table.peer_id_to_uid.items()):
+        if not guard.is_answered(peer):
+            del table[place]
     return True
 
 
@@ -172,22 +182,31 @@ class DhtBoard:
         self._calls = asyncio.Semaphore(CALLS)
         self._keys = frozenset(guard.allowed_keys(node.run))
         self._members: Callable[[], Iterable[PeerId]] = tuple
+        self._closed = False
         self._told: tuple[Dht | None, frozenset[PeerId]] = None, frozenset()
 
-    def prefer(self, members: Callable[[], Iterable[PeerId]]) -> None:
-        """Keep the records of these peers before others' from now on, as many as a key has."""
-        self._members = members
+    def prefer(self, members: Callable[[], Iterable[PeerId]], closed: bool = False) -> None:
+        """Keep the records of these peers before others' from now on, as many as a key has; where it is
+        `closed` nobody else finds or stores anything here."""
+        self._members, self._closed = members, closed
 
-    async def tell_members(self) -> None:
-        """Tell the DHT of the moment who they are."""
-        dht, members = await self._node.live_dht(), frozenset(islice(self._members(), guard.SUBKEYS))
-        if self._told == (dht, members):
-            return
+    async def tell_members(self) -> frozenset[PeerId]:
+        """Tell the DHT of the moment who they are. Returns those whom a closed one answers from now on: they
+        are no neighbours yet."""
+        most = REMEMBERED if self._closed else guard.SUBKEYS
+        dht, members = await self._node.live_dht(), frozenset(islice(self._members(), most))
+        before, known = self._told
+        if (before, known) == (dht, members):
+            return frozenset()
         found = [base58.b58decode(peer) for peer in sorted(members)]
         for start in range(0, max(len(found), 1), AT_ONCE):
-            if not await self._ask(_know, found[start : start + AT_ONCE], start == 0, otherwise=False):
-                return
+            some = found[start : start + AT_ONCE]
+            if not await self._ask(_know, some, start == 0, self._closed, otherwise=False):
+                return frozenset()
         self._told = dht, members
+        if not self._closed or not await self._ask(_part, otherwise=False):
+            return frozenset()
+        return members if before is not dht else members - known
 
     async def put(self, key: str, value: bytes, ttl: float) -> bool:
         if len(value) > RECORD_LIMIT or not 0 < ttl <= RECORD_SECONDS or key not in self._keys:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 os.environ.setdefault("HIVEMIND_LOGLEVEL", "DEBUG" if os.environ.get("SWARM_LOG") == "debug" else "WARNING")
 # hivemind reads it while it is imported, and hands it on to p2pd.
@@ -30,7 +30,7 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.p2p import P2P, P2PContext
+from hivemind.p2p import P2P, P2PContext, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
@@ -224,6 +224,7 @@ class Slots:
 
 _budget = Budget((PEER_RATE, PEER_BURST), (ALL_RATE, ALL_BURST), PEERS_KNOWN)
 _store, _find, _store_record = DHTProtocol.rpc_store, DHTProtocol.rpc_find, DictionaryDHTValue.store
+_update_table = DHTProtocol.update_routing_table
 _receive_protobuf, _add_handler = P2P.receive_protobuf, P2P.add_binary_stream_handler
 _handle_stream = ControlClient._handler
 
@@ -240,21 +241,40 @@ async def _store_bounded(
         == len(request.in_cache)
     )
     units = count + request.ByteSize() / 1024
-    fits = aligned and count <= REQUEST_KEYS
+    fits = aligned and count <= REQUEST_KEYS and is_answered(context.remote_id)
     if not fits or not _budget.take(context.remote_id.to_bytes(), units, time.monotonic()):
         return dht_pb2.StoreResponse(store_ok=[False] * min(count, REQUEST_KEYS), peer=self.node_info)
     return await _store(self, request, context)
 
 
-_members: set[bytes] = set()
-"""Peers whose records go first, as this process's node was told."""
+class Known:
+    """What this process's DHT node was told."""
+
+    members: ClassVar[set[bytes]] = set()
+    """Peers whose records go first."""
+    closed = False
+    """Nobody else stores, finds, or becomes a neighbour that is given records: they learn the time alone."""
 
 
-def know(members: Iterable[bytes], anew: bool) -> None:
-    """Keep records of these peers before others', of those alone who were told before where it is `anew`."""
+def know(members: Iterable[bytes], anew: bool, closed: bool = False) -> None:
+    """Keep records of these peers before others', and where it is `closed` nobody else's. Where it is `anew`
+    those who were told before are members no more."""
     if anew:
-        _members.clear()
-    _members.update(members)
+        Known.members.clear()
+    Known.members.update(members)
+    Known.closed = closed
+
+
+def is_answered(peer: PeerID) -> bool:
+    """Whether a peer's questions are, and whether it may be a neighbour."""
+    return not Known.closed or peer.to_bytes() in Known.members
+
+
+async def _meet_member(
+    self: DHTProtocol, node_id: DHTID | None, peer: PeerID, responded: bool = True
+) -> None:
+    if not responded or is_answered(peer):
+        await _update_table(self, node_id, peer, responded)
 
 
 def _store_record_bounded(self: DictionaryDHTValue, key: Any, value: Any, expiration_time: float) -> bool:
@@ -262,7 +282,9 @@ def _store_record_bounded(self: DictionaryDHTValue, key: Any, value: Any, expira
     if key not in self.data and _is_full(self, key):
         self._remove_outdated()
         if _is_full(self, key):
-            oldest = next((one for one in self.data if one not in _members), None) if _members else None
+            oldest = (
+                next((one for one in self.data if one not in Known.members), None) if Known.members else None
+            )
             if oldest is None:
                 return False
             del self[oldest]
@@ -270,9 +292,9 @@ def _store_record_bounded(self: DictionaryDHTValue, key: Any, value: Any, expira
 
 
 def _is_full(kept: DictionaryDHTValue, key: Any) -> bool:
-    if not _members or key in _members or len(kept.data) >= SUBKEYS:
+    if not Known.members or key in Known.members or len(kept.data) >= SUBKEYS:
         return len(kept.data) >= SUBKEYS
-    return sum(one not in _members for one in kept.data) >= NEWCOMERS
+    return sum(one not in Known.members for one in kept.data) >= NEWCOMERS
 
 
 async def _find_bounded(
@@ -281,6 +303,10 @@ async def _find_bounded(
     count = len(request.keys)
     if count > REQUEST_KEYS or not _budget.take(context.remote_id.to_bytes(), count, time.monotonic()):
         return dht_pb2.FindResponse(results=[], peer=self.node_info)
+    if not is_answered(context.remote_id):
+        # As of an empty board: who is not answered at all counts as dead, and is not asked when it could be.
+        nothing = [dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)] * count
+        return dht_pb2.FindResponse(results=nothing, peer=self.node_info)
     return await _find(self, request, context)
 
 
@@ -343,6 +369,7 @@ async def _add_handler_bounded(
 def install() -> None:
     """Put the limits into hivemind's classes. A second call changes nothing."""
     DHTProtocol.rpc_store, DHTProtocol.rpc_find = _store_bounded, _find_bounded
+    DHTProtocol.update_routing_table = _meet_member
     DictionaryDHTValue.store = _store_record_bounded
     MSGPackSerializer._decode_ext_types = classmethod(_decode_bounded)
     MSGPackSerializer.loads = classmethod(_loads_bounded)

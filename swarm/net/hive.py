@@ -37,7 +37,7 @@ from swarm.net.gossip import PubSub
 from swarm.net.mail import StreamMail
 from swarm.net.network import BOOTSTRAP_ALONE, Network, Report, WayIn, parsed
 from swarm.net.p2pd import Daemon, hang_up
-from swarm.net.ports import NetError
+from swarm.net.ports import NetError, Silent
 from swarm.net.rate import RateLimits
 from swarm.net.reachability import Reachability
 from swarm.net.supervision import Supervisor
@@ -53,8 +53,8 @@ UNLIMITED = Limits()
 TIDY_SECONDS = 2.0
 """Seconds between two looks for streams that have been idle too long."""
 
-MEMBERS_SECONDS = 10.0
-"""Seconds between two looks whose records the board keeps first: a quarter of the time in which they come."""
+MEMBERS_SECONDS = 2.0
+"""Seconds between two looks whose records the board keeps first: in a private run a newcomer waits for it."""
 
 STOP_SECONDS = 3.0
 """Seconds for streams to end in `close`."""
@@ -261,7 +261,9 @@ class Node:
 
     async def _tell_members(self) -> None:
         while True:
-            await self.board.tell_members()
+            new = await self.board.tell_members()
+            with contextlib.suppress(Silent):  # the board's next call says so
+                await self.network.greet(self.network.peers & new)
             await asyncio.sleep(MEMBERS_SECONDS)
 
     async def _tidy(self) -> None:

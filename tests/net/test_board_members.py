@@ -33,7 +33,8 @@ class Told:
         if self.fails:
             self.fails -= 1
             raise Silent("it hangs")
-        self.calls.append((len(args[0]), args[1]))
+        if args:
+            self.calls.append((len(args[0]), args[1]))
         return True
 
 
@@ -67,6 +68,19 @@ def test_each_dht_is_told_of_the_members_once_in_pieces_and_again_where_it_did_n
         members.pop()
         await board.tell_members()
         assert second.calls == [(AT_ONCE, True), (1, False), (AT_ONCE, True)]
+
+    asyncio.run(scene())
+
+
+def test_a_closed_board_says_who_is_answered_from_now_on_and_an_open_one_nobody() -> None:
+    async def scene() -> None:
+        board, members = DhtBoard(Owner(Told())), many(3)  # type: ignore[arg-type]
+        board.prefer(lambda: members[:2])
+        assert await board.tell_members() == frozenset()
+        board.prefer(lambda: members, closed=True)
+        assert await board.tell_members() == {members[2]}
+        board._node.dht = Told()  # type: ignore[attr-defined]
+        assert await board.tell_members() == {*members}, "a new one has no neighbours"
 
     asyncio.run(scene())
 

@@ -30,7 +30,7 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
-from hivemind.p2p import P2P
+from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient, DaemonConnector
 from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils import MSGPackSerializer
@@ -447,6 +447,43 @@ def test_a_store_request_is_refused_before_its_records_are_looked_at(keys: Any) 
         assert await stored(request(1, bytes(budget))) == [False]
 
     asyncio.run(body())
+
+
+NAMES = (b"member", b"stranger")
+
+
+def test_a_closed_board_answers_members_alone(keys: Any) -> None:
+    one, (member, stranger) = record(keys[1]), (SimpleNamespace(remote_id=PeerID(name)) for name in NAMES)
+
+    async def seen(it: Any, who: Any) -> list[int]:
+        """Kinds of what `who` finds."""
+        request = dht_pb2.FindRequest(keys=[one.key], peer=dht_pb2.NodeInfo())
+        return [result.type for result in (await DHTProtocol.rpc_find(it, request, who)).results]
+
+    async def body() -> None:
+        it = protocol(keys[0])
+        for who in (member, stranger):
+            place = DHTID.generate()
+            await DHTProtocol.update_routing_table(it, place, who.remote_id)
+            assert (place in it.routing_table) is (who is member), "only members are neighbours"
+        request = dht_pb2.StoreRequest(
+            keys=[one.key],
+            subkeys=[one.subkey],
+            values=[one.value],
+            expiration_time=[one.expiration_time],
+            in_cache=[False],
+            peer=dht_pb2.NodeInfo(),
+        )
+        assert list((await DHTProtocol.rpc_store(it, request, stranger)).store_ok) == [False]
+        assert list((await DHTProtocol.rpc_store(it, request, member)).store_ok) == [True]
+        assert await seen(it, stranger) == [dht_pb2.NOT_FOUND]
+        assert await seen(it, member) == [dht_pb2.FOUND_DICTIONARY]
+
+    guard.know(NAMES[:1], anew=True, closed=True)
+    try:
+        asyncio.run(body())
+    finally:
+        guard.know((), anew=True)
 
 
 def test_a_stream_gives_its_place_back_however_it_ends() -> None:

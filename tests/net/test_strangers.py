@@ -6,12 +6,13 @@ from __future__ import annotations
 import ast
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swarm.core.membership import UNSHOWN, Trust
 from swarm.identity import Keyring, verify
-from swarm.protocol import SERVICES, Service
+from swarm.protocol import SERVICES, Key, Service
 from swarm.types import PeerId
 
 ROOT = Path(__file__).parents[2]
@@ -37,15 +38,15 @@ REGISTERS = {
     "stream_handler",
 }
 
-OPEN = {
-    "DHTProtocol.rpc_ping": "a newcomer needs the board's nodes before it can be a member",
-    "DHTProtocol.rpc_find": "as well; what it finds in a private run is ciphertext",
-    "DHTProtocol.rpc_store": "as well; records are signed, small, few, of the run's keys: swarm.net.guard",
+CALLS = {
+    "DHTProtocol.rpc_ping": "open: a newcomer compares clocks before it is a member; it is no neighbour",
+    "DHTProtocol.rpc_find": "strangers find nothing, and no neighbours: swarm.net.guard",
+    "DHTProtocol.rpc_store": "strangers store nothing: swarm.net.guard",
+    "Rounds.rpc_join_group": "a stream: PacedP2P closes it (tests/net/test_averager.py knocks)",
+    "Rounds.rpc_aggregate_part": "a stream, as well",
 }
-"""Calls of hivemind of which its own reader has the message, of FRAME_LIMIT at most, before our code."""
-
-CLOSED = {"Rounds.rpc_join_group", "Rounds.rpc_aggregate_part"}
-"""Calls of hivemind that come in streams through PacedP2P (tests/net/test_averager.py knocks at each)."""
+"""Calls of hivemind, and what a stranger has of each. p2pd and hivemind have read the message of those that
+are no streams, of a few MiB at most, before our code is asked."""
 
 
 def test_handlers_are_registered_where_it_is_said_who_is_answered() -> None:
@@ -58,7 +59,7 @@ def test_handlers_are_registered_where_it_is_said_who_is_answered() -> None:
     assert found == set(REGISTERED)
 
 
-def test_calls_of_hivemind_are_those_that_are_known_to_be_open() -> None:
+def test_calls_of_hivemind_are_those_of_which_it_is_said_who_is_answered() -> None:
     pytest.importorskip("hivemind", exc_type=ImportError)
     from hivemind.p2p import ServicerBase
 
@@ -71,7 +72,7 @@ def test_calls_of_hivemind_are_those_that_are_known_to_be_open() -> None:
         for name in dir(kind)
         if name.startswith("rpc_") and kind.__module__.startswith(("swarm.", "hivemind.dht."))
     }
-    assert found == set(OPEN) | CLOSED
+    assert found == set(CALLS)
 
 
 def test_a_private_run_lets_a_stranger_show_its_membership_and_do_nothing_else() -> None:
@@ -115,5 +116,35 @@ def test_at_a_real_node_no_service_of_mail_reads_what_a_stranger_sends() -> None
         closed = [name for name in served if name.rpartition("/")[2] not in (Service.ENTER, Service.RENEW)]
         for name in sorted(closed):
             assert await refusal(stranger.node, member.me, name) == (REFUSED, UNSHOWN), name
+
+    hive_world.in_world(body)
+
+
+@pytest.mark.slow
+def test_the_board_of_a_private_run_has_members_alone() -> None:
+    hive_world = pytest.importorskip("hive_world", exc_type=ImportError)
+    from swarm.wire import topic
+
+    async def settled(*members: Any) -> None:
+        """Each of them posts and finds all of them."""
+        key = topic(members[0].node.run, Key.MEMBER)
+        async with asyncio.timeout(30.0):
+            for member in members:
+                while set(await member.board.get(key)) != {one.me for one in members}:
+                    await asyncio.gather(*(one.board.put(key, b"here", 60.0) for one in members))
+                    await asyncio.sleep(0.1)
+
+    async def body(world: Any) -> None:
+        first, second, stranger = await world.ports(3)
+        known = [first.me, second.me]
+        for member in (first, second):
+            member.board.prefer(lambda: known, closed=True)
+            await member.board.tell_members()
+        key = topic(world.run, Key.MEMBER)
+        assert not await stranger.board.put(key, b"me, too", 60.0)
+        await settled(first, second)
+        assert set(await stranger.board.get(key)) <= {stranger.me}
+        known.append(stranger.me)
+        await settled(first, second, stranger)
 
     hive_world.in_world(body)
