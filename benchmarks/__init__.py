@@ -30,6 +30,8 @@
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
     engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
                first token of a release; |delta log-prob|              no release; the learner's forward
+    ragged     tokens of `hf` where lengths are 1 to 512, a CPU second all rows full; prompts that enter
+               and a forward, cells of its cache                       as completions end (counted)
 
 Rows run one after the other in processes of their own. A row that cannot be measured here (a package is
 missing, a peer died) has the reason in the table, and the others are measured. Progress goes to stderr, the
@@ -77,6 +79,7 @@ ROWS = {
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",
     "engines": "benchmarks.rows.engines",
+    "ragged": "benchmarks.rows.ragged",
 }
 """Row -> the module whose `measure(say)` returns its figures."""
 
