@@ -21,7 +21,6 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -182,16 +181,42 @@ def network(address: str) -> str:
     return ipaddress.IPv6Address(address.partition("%")[0]).exploded[:19]
 
 
-def _too_many(waiting: list[_Connection]) -> _Connection | None:
-    """Of more than WAITING connections the oldest one of the network that has most of them."""
-    if len(waiting) <= WAITING:
-        return None
-    crowd = Counter(one.network for one in waiting)
-    return min(waiting, key=lambda one: (-crowd[one.network], one.head.ends or 0.0))
+class Waiting:
+    """Connections without a request, by network. One more costs no look at those that are there."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[_Connection, None]] = {}
+        """Of each network the oldest first."""
+        self._count = 0
+
+    def add(self, one: _Connection) -> None:
+        """Its wait begins, or begins anew."""
+        self.remove(one)
+        self._of.setdefault(one.network, {})[one] = None
+        self._count += 1
+
+    def remove(self, one: _Connection) -> None:
+        """It waits no more, if it did."""
+        mine = self._of.get(one.network, {})
+        if one in mine:
+            del mine[one]
+            self._count -= 1
+            if not mine:
+                del self._of[one.network]
+
+    def too_many(self) -> _Connection | None:
+        """Of more than WAITING connections the oldest one of the network that has most of them."""
+        if self._count <= WAITING:
+            return None
+        most = max(map(len, self._of.values()))
+        oldest = (next(iter(mine)) for mine in self._of.values() if len(mine) == most)
+        return min(oldest, key=lambda one: one.head.ends or 0.0)
 
 
 _budget = Budget((RATE, BURST), UNBOUNDED, NETWORKS)
-"""Of all pages of this process."""
+"""Of all pages of this process, as `_waiting`."""
+
+_waiting = Waiting()
 
 
 class _Connection(H11Protocol):
@@ -212,10 +237,9 @@ class _Connection(H11Protocol):
         self.network = network(self.client[0]) if self.client else ""
         # asyncio leaves it out for a listener of ours: a head and its body would wait 40 ms for each other.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.head.start(HEAD)
-        waiting = [one for one in self.connections if isinstance(one, _Connection) and one.head.ends]
-        if (gone := _too_many(waiting)) is not None:
-            gone.head.stop()  # closed in the loop's next turn: until then it would be chosen again
+        self._await_head()
+        if (gone := _waiting.too_many()) is not None:
+            gone._end_wait()  # closed in the loop's next turn: until then it would be chosen again
             gone.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -227,10 +251,10 @@ class _Connection(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
-            self.head.stop()
+            self._end_wait()
 
     def on_response_complete(self) -> None:
-        self.head.start(HEAD)
+        self._await_head()
         super().on_response_complete()  # stops it again when the client has sent its next request already
 
     def pause_writing(self) -> None:
@@ -242,9 +266,18 @@ class _Connection(H11Protocol):
         self._stall.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.head.stop()
+        self._end_wait()
         self._stall.stop()
         super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if not self.transport.is_closing():
+            self.head.start(HEAD)
+            _waiting.add(self)
+
+    def _end_wait(self) -> None:
+        self.head.stop()
+        _waiting.remove(self)
 
     def _close(self) -> None:
         if self.transport.get_write_buffer_size():

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -267,6 +268,28 @@ def test_half_open_connections_of_one_address_close_those_of_that_address(
                 one.close()
 
     run(scene)
+
+
+def test_a_connection_more_costs_no_look_at_those_that_wait() -> None:
+    looks = 0
+
+    class Connection:
+        def __init__(self, number: int) -> None:
+            self.network = f"10.0.0.{number % 3 % 2}"
+
+        @property
+        def head(self) -> SimpleNamespace:
+            nonlocal looks
+            looks += 1
+            return SimpleNamespace(ends=0.0)
+
+    waiting, made = serving.Waiting(), [Connection(number) for number in range(1000)]
+    for one in made:
+        waiting.add(one)  # type: ignore[arg-type]
+    assert waiting.too_many() is made[0] and looks == 1, "the oldest of the network that has two thirds"
+    for one in made:
+        waiting.remove(one)  # type: ignore[arg-type]
+    assert waiting.too_many() is None
 
 
 def test_who_asks_without_a_pause_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
