@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -271,24 +271,14 @@ def test_half_open_connections_of_one_address_close_those_of_that_address(
 
 
 def test_a_connection_more_costs_no_look_at_those_that_wait() -> None:
-    looks = 0
-
-    class Connection:
-        def __init__(self, number: int) -> None:
-            self.network = f"10.0.0.{number % 3 % 2}"
-
-        @property
-        def head(self) -> SimpleNamespace:
-            nonlocal looks
-            looks += 1
-            return SimpleNamespace(ends=0.0)
-
-    waiting, made = serving.Waiting(), [Connection(number) for number in range(1000)]
+    made = [Mock(["network"], network=f"10.0.0.{number % 3 % 2}") for number in range(1000)]
+    made[0].head = Mock(ends=0.0)  # others have none to look at
+    waiting = serving.Waiting()
     for one in made:
-        waiting.add(one)  # type: ignore[arg-type]
-    assert waiting.too_many() is made[0] and looks == 1, "the oldest of the network that has two thirds"
+        waiting.add(one)
+    assert waiting.too_many() is made[0], "the oldest of the network that has two thirds"
     for one in made:
-        waiting.remove(one)  # type: ignore[arg-type]
+        waiting.remove(one)
     assert waiting.too_many() is None
 
 
@@ -310,6 +300,15 @@ def test_who_asks_without_a_pause_is_cut_off_and_others_are_served(monkeypatch: 
             assert (await ask(server)).status_code == 200
 
     run(scene)
+
+
+def test_while_a_crowd_asks_each_network_has_its_fair_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_all", Budget(UNBOUNDED, (0.0, 20), 1))
+    monkeypatch.setattr(serving, "_fair", Budget((0.0, 5), UNBOUNDED, 64))
+    heard = [
+        sum(serving._is_heard(who, 0.0) for _ in range(30)) for who in ("10.0.0.9", "10.0.0.8", "127.0.0.1")
+    ]
+    assert heard == [25, 5, 30], "a proxy asks for everybody"
 
 
 def test_a_network_is_an_address_or_half_of_one() -> None:
