@@ -25,8 +25,8 @@ from typing import Literal
 
 import msgspec
 
-from swarm.process import Child, Lost, Pipe
-from swarm.process_start import forget_parent
+from swarm.process import Child, Ended, Lost, Pipe
+from swarm.process_start import forget_parent, set_name
 
 Turns = Sequence[dict[str, str]]
 Write = Callable[[Turns, bool], str]
@@ -36,8 +36,9 @@ SECONDS = 2.0
 """Of processor time for a conversation: one takes less than a millisecond, the first one, which compiles the
 template, some hundredths of a second."""
 
-PATIENCE = 60.0
-"""Seconds until an answer on a machine that is as busy as it can be."""
+PATIENCE = 10.0
+"""Seconds until an answer, on a machine that is as busy as it can be or from a process that was stopped: its
+caller may be an event loop."""
 
 MEMORY = 512 << 20
 """Bytes of address space beyond those of the process that forks: jinja and a template need some megabytes."""
@@ -47,6 +48,9 @@ LONGEST = 1 << 20
 
 SAYS = 500
 """Characters of what a template says of a conversation that it refuses."""
+
+NAME = "chat-template"
+"""Of both processes, for `ps`."""
 
 OVERRUNS = 3
 """Conversations for which a template may need too much: the caller waits SECONDS for each, and no more for
@@ -79,18 +83,23 @@ class ChatTemplate:
 
     def write(self, turns: Turns, answered: bool) -> str:
         """The text of a conversation. Raises Unwritten, and Overrun."""
+        frame = msgspec.msgpack.encode((turns, answered))
         with self._lock:
-            answer = self._asked(msgspec.msgpack.encode((turns, answered)))
-            if answer.kind == "overrun":
-                self._overruns += 1
-                raise Overrun(f"the chat template in {self._where} {answer.text}")
+            if self._overruns >= OVERRUNS:
+                raise self._overrun(f"is not used any more: it needed too much {OVERRUNS} times")
+            answer = self._asked(frame)
+            self._overruns += answer.kind == "overrun"
         if answer.kind == "unwritten":
             raise Unwritten(answer.text)
+        if answer.kind != "written":
+            raise self._overrun(answer.text)
         return answer.text
 
-    def _asked(self, frame: bytes) -> Answer:
-        if self._overruns >= OVERRUNS:
-            return Answer("overrun", f"is not used any more: it needed too much {self._overruns} times")
+    def _overrun(self, why: str) -> Overrun:
+        return Overrun(f"the chat template in {self._where} {why}")
+
+    def _asked(self, frame: bytes, again: bool = True) -> Answer:
+        """Raises Overrun where there is no answer, because its process is stopped or ends `again`."""
         if self._child is None:
             self._child = Child(Keeper(self._write))
             self._ended = weakref.finalize(self, self._child.end)
@@ -99,7 +108,9 @@ class ChatTemplate:
         except Lost as lost:
             self._child = None
             self._ended()
-            return Answer("overrun", f"wrote nothing: its process {lost}")
+            if again and isinstance(lost, Ended):  # it may have been killed while nobody asked
+                return self._asked(frame, again=False)
+            raise self._overrun(f"wrote nothing: its process {lost}") from lost
 
 
 class Keeper:
@@ -109,6 +120,7 @@ class Keeper:
         self._write = write
 
     def __call__(self) -> None:
+        set_name(NAME)
         # Copies of pipes to its parent's other children, which would not see their input end.
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         pipe, keeper = Pipe(), os.getpid()
@@ -117,9 +129,11 @@ class Keeper:
                 forget_parent(keeper)
                 self._answer_all(pipe)
                 os._exit(0)
-            if (code := os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1])) == 0:
-                return
-            pipe.send(msgspec.msgpack.encode(Answer("overrun", _why(code))))
+            if (code := os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1])) != -signal.SIGPROF:
+                # Whether somebody waits for an answer is not known here: the parent asks another keeper.
+                return print(f"its writer ended with code {code}")
+            needs = f"needs more than {SECONDS:g} s of processor time for one conversation"
+            pipe.send(msgspec.msgpack.encode(Answer("overrun", needs)))
 
     def _answer_all(self, pipe: Pipe) -> None:
         """Until a limit ends this process, or its parent closes the pipe."""
@@ -144,9 +158,3 @@ class Keeper:
             writes = f"writes {len(text)} characters: more than {LONGEST} beside the conversation are refused"
             return Answer("overrun", writes)
         return Answer("written", text)
-
-
-def _why(code: int) -> str:
-    if code == -signal.SIGPROF:
-        return f"needs more than {SECONDS:g} s of processor time for one conversation"
-    return f"ended its process with code {code}"

@@ -29,6 +29,7 @@ import psutil
 
 from swarm import events
 from swarm.journal import Tail, read_journal
+from swarm.learn import template_limits
 from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]
@@ -153,11 +154,13 @@ class Program:
         return [me, *me.children(recursive=True)]
 
     def child(self, what: str) -> psutil.Process:
-        """The p2pd, or a forked child of python, by a word of its command line or its name."""
+        """The p2pd, or a forked child of python, by a word of its command line or its name; forks that write
+        with a chat template have the command line of their parent, and are none."""
         (found,) = [
             process
             for process in self.tree()[1:]
-            if what in " ".join(process.cmdline()) or what in process.name()
+            if process.name() != template_limits.NAME
+            and (what in " ".join(process.cmdline()) or what in process.name())
         ]
         return found
 

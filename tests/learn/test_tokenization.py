@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -255,6 +257,18 @@ def test_an_error_inside_a_chat_template_is_one_of_the_conversation(hostile: Pat
     (hostile / "chat_template.jinja").write_text("{{ messages[0].content }}{{ 1 + messages | length * 'a' }}")
     with pytest.raises(ModelError, match=r"cannot write a conversation of user .*unsupported operand"):
         tokenization.load(hostile)
+
+
+def test_a_process_that_writes_and_is_killed_costs_no_conversation(folders: dict[str, Path]) -> None:
+    ours = tokenization.load(folders["llama"])
+    keeper = psutil.Process(ours._template._child.pid)  # type: ignore[union-attr]
+    (writer,) = keeper.children()
+    assert {keeper.name(), writer.name()} == {template_limits.NAME}
+    text = ours.render(task())
+    for one in (writer, keeper) * template_limits.OVERRUNS:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+        assert ours.render(task()) == text
 
 
 def test_the_process_that_writes_ends_with_its_tokenization(folders: dict[str, Path]) -> None:
