@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+from benchmarks import processor_time
 from benchmarks.partner import environment
 from benchmarks.table import Unmeasured
 from swarm import config_loading
@@ -43,6 +44,9 @@ PATIENCE = 120.0
 LEAVE = 20.0
 LOOK = 0.1
 
+
+ENGINE = "peers.build.engine_worker"
+"""The module that a sampler's engine runs."""
 
 Place = tuple[Sequence[str], Sequence[str]]
 """The words before a peer's command, such as those that enter its network namespace, and its own settings."""
@@ -152,19 +156,12 @@ class LocalSwarm:
                 )
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds of all peers so far, by what used them: `python`, `p2pd`, `children` (DHT and averager
-        processes)."""
-        spent = {"python": 0.0, "p2pd": 0.0, "children": 0.0}
-        peers = {process.pid for process in self.processes.values()}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                head, _, tail = path.read_text().rpartition(")")
-            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                continue
-            fields, pid = tail.split(), int(head.split()[0])
-            if int(fields[3]) in peers:  # the session that a peer began
-                part = "p2pd" if "p2pd" in head else "python" if pid in peers else "children"
-                spent[part] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds of all peers so far, by what used them: `peer` (its Python process), `engine`, `p2pd`,
+        `children` (DHT and averager processes)."""
+        spent = dict.fromkeys(("peer", "engine", "p2pd", "children"), 0.0)
+        for process in self.processes.values():
+            for pid, one in processor_time.of(process.pid).items():
+                spent[_part(one.name, pid == process.pid)] += one.all
         return spent
 
     def _log(self, peer_folder: str) -> Path:
@@ -179,6 +176,13 @@ class LocalSwarm:
     def _end(self) -> None:
         end(list(self.processes.values()))
         self._temporary.cleanup()
+
+
+def _part(name: str, peer: bool) -> str:
+    """What a process of a peer is called in a figure."""
+    if peer:
+        return "peer"
+    return {"p2pd": "p2pd", ENGINE: "engine"}.get(name, "children")
 
 
 def start(words: list[str], stderr: int, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
