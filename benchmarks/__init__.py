@@ -6,8 +6,11 @@
     groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
     intake     CPU of one group at its learner, by its size            -
     heads      CPU of a group's check without the model, its bytes     its gradient; no heads
-    averaging  seconds a round, 1M, 25M, 100M parameters, 2 and 4      bare hivemind; plain TCP, the limit
+    averaging  seconds a round, 1M and 25M parameters, 2 and 4         bare hivemind; plain TCP, the limit
+    averaging-100M  the same, 100M                                     the same
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
+    accuracy   wall and CPU seconds to 60 % of the demo's held-out     one process that does all in turn; TRL
+               tasks
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
     progress   training at lr 1e-6 beside others and through kills     one learner
@@ -33,9 +36,9 @@
     ragged     tokens of `hf` where lengths are 1 to 512, a CPU second all rows full; prompts that enter
                and a forward, cells of its cache                       as completions end (counted)
 
-Rows run one after the other in processes of their own. A row that cannot be measured here (a package is
-missing, a peer died) has the reason in the table, and the others are measured. Progress goes to stderr, the
-table to stdout. Not handled here: whether the figures are good.
+Without names all rows run but LONG, one after the other, in processes of their own. A row that cannot be
+measured here (a package is missing, a peer died) has the reason in the table, and the others are measured.
+Progress goes to stderr, the table to stdout. Not handled here: whether the figures are good.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ ROWS = {
     "intake": "benchmarks.rows.intake",
     "heads": "benchmarks.rows.heads",
     "averaging": "benchmarks.rows.averaging",
+    "averaging-100M": "benchmarks.rows.large_averaging",
     "tokens": "benchmarks.rows.tokens",
+    "accuracy": "benchmarks.rows.accuracy",
     "memory": "benchmarks.rows.memory",
     "patches": "benchmarks.rows.patches",
     "progress": "benchmarks.rows.progress",
@@ -83,6 +88,10 @@ ROWS = {
 }
 """Row -> the module whose `measure(say)` returns its figures."""
 
+LONG = ("averaging-100M", "faults", "dashboard", "engines", "lines", "swarms", "progress", "splits")
+"""Rows of two minutes or more each: without names the others are measured, in less than ten minutes on two
+cores that nobody else uses."""
+
 WORSE = 1
 """Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""
 
@@ -90,8 +99,8 @@ Say = Callable[[str], None]
 
 
 def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> int:
-    """Measure the named rows, by default all, or those that the table `compare` has. Returns an exit code: 0;
-    WORSE where something got worse than in `compare`; 3 when no row could be measured."""
+    """Measure the named rows, by default all but LONG, or those that the table `compare` has. Returns an exit
+    code: 0; WORSE where something got worse than in `compare`; 3 when no row could be measured."""
     from benchmarks import comparison
 
     old = None if compare is None else comparison.read(compare)
@@ -103,7 +112,7 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
     signals.interrupt()
     began, load = time.monotonic(), os.getloadavg()[0]
     lines: list[Line] = []
-    for name in names or ROWS:
+    for name in names or [name for name in ROWS if name not in LONG]:
         lines += measure(name)
     machine = Machine(
         cores=len(os.sched_getaffinity(0)),

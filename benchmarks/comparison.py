@@ -77,13 +77,13 @@ def worse(found: Sequence[Change]) -> list[Change]:
 
 
 def _changes(old: Results, new: Results) -> Iterator[Change]:
-    now = {(line.row, line.what): line for line in new.figures if isinstance(line, Figure)}
+    now = {_name(line): line for line in new.figures if isinstance(line, Figure)}
     gaps = {line.row for line in new.figures if isinstance(line, Gap)}
     quiet = not (old.machine.noisy or new.machine.noisy)
     for before in old.figures:
         if not isinstance(before, Figure):
             continue
-        if (after := now.get((before.row, before.what))) is not None:
+        if (after := now.get(_name(before))) is not None:
             yield _change(before, after, quiet)
         elif before.row in gaps:
             yield Change(
@@ -97,8 +97,13 @@ def _changes(old: Results, new: Results) -> Iterator[Change]:
             )
 
 
+def _name(figure: Figure) -> tuple[str, str, str]:
+    """One figure may stand against two others."""
+    return figure.row, figure.what, figure.against
+
+
 def _change(before: Figure, after: Figure, quiet: bool) -> Change:
-    if before.ratio is not None and after.ratio is not None and before.against == after.against:
+    if before.ratio is not None and after.ratio is not None:
         kind, values, judged = "ratio", (before.ratio, after.ratio), True
     else:
         kind, values, judged = before.unit, (before.value, after.value), quiet

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -155,13 +155,14 @@ class LocalSwarm:
                     f" {lines[-1] if lines else 'it said nothing'}"
                 )
 
-    def cpu(self) -> dict[str, float]:
-        """CPU seconds of all peers so far, by what used them: `peer` (its Python process), `engine`, `p2pd`,
-        `children` (DHT and averager processes)."""
+    def cpu(self, without: Collection[str] = ()) -> dict[str, float]:
+        """CPU seconds of all peers so far but those in the folders `without`, by what used them: `peer` (its
+        Python process), `engine`, `p2pd`, `children` (DHT and averager processes)."""
         spent = dict.fromkeys(("peer", "engine", "p2pd", "children"), 0.0)
-        for process in self.processes.values():
-            for pid, one in processor_time.of(process.pid).items():
-                spent[_part(one.name, pid == process.pid)] += one.all
+        for peer_folder, process in self.processes.items():
+            if peer_folder not in without:
+                for pid, one in processor_time.of(process.pid).items():
+                    spent[_part(one.name, pid == process.pid)] += one.all
         return spent
 
     def _log(self, peer_folder: str) -> Path:

@@ -2,12 +2,13 @@
 `LearnerInbox.receive`, without training: one that keeps admitted groups on the disk, and one that does not.
 
     python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'
-                         -> {"addresses", "run", "tcp"}
-    {"do": "count"}      -> what was admitted so far
+                         -> {"addresses", "run", "tcp", "zmq"}
+    {"do": "count"}                   -> what was admitted so far
+    {"do": "pulled", "frames": 800}   -> {}, once so many frames came over ZMQ since the last time
 
-The same process and event loop serve the baselines: Mail with a handler that only acknowledges, and a
-bare TCP socket that does the same. Admitted groups are taken from the batcher as a training learner takes
-them.
+The same process serves the baselines: on the same event loop Mail with a handler that only acknowledges, and
+a bare TCP socket that does the same; in a thread of its own ZMQ's push/pull, which acknowledges nothing
+("zmq" is 0 without pyzmq). Admitted groups are taken from the batcher as a training learner takes them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import hashlib
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -73,7 +75,12 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
         await node.mail.serve("acknowledge", _acknowledge)
         server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
-        async def count(_: Answer) -> Answer:
+        pulled = Pulled()
+
+        async def answer(asked: Answer) -> Answer:
+            if asked["do"] == "pulled":
+                await asyncio.to_thread(pulled.wait, asked["frames"])
+                return {}
             verdicts, learner.inbox.tally.verdicts = (
                 dict(learner.inbox.tally.verdicts),
                 type(learner.inbox.tally.verdicts)(),
@@ -82,11 +89,34 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
 
         try:
             tcp = server.sockets[0].getsockname()[1]
-            say(addresses=node.addresses(), run=RUN, tcp=tcp, released=released)
-            await answer_all(count)
+            say(addresses=node.addresses(), run=RUN, tcp=tcp, zmq=pulled.port, released=released)
+            await answer_all(answer)
         finally:
             server.close()
             taking.cancel()
+
+
+class Pulled:
+    """Frames that come over a ZMQ socket: a thread takes them and throws them away."""
+
+    def __init__(self) -> None:
+        self.port, self._frames = 0, threading.Semaphore(0)
+        try:
+            import zmq
+        except ImportError:
+            return
+        socket = zmq.Context.instance().socket(zmq.PULL)
+        self.port = socket.bind_to_random_port("tcp://127.0.0.1")
+        threading.Thread(target=self._take, args=(socket,), daemon=True).start()
+
+    def wait(self, frames: int) -> None:
+        for _ in range(frames):
+            self._frames.acquire()
+
+    def _take(self, socket: Any) -> None:
+        while True:
+            socket.recv()
+            self._frames.release()
 
 
 def learner_peer(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:

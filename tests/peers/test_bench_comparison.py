@@ -66,6 +66,14 @@ def test_where_others_used_the_machine_ratios_alone_are_judged() -> None:
     assert not worse(figure(50.0, other=100.0, **against), figure(10.0, other=20.0, **against), BUSY)
 
 
+def test_a_figure_that_stands_against_two_others_is_compared_with_each() -> None:
+    def against(name: str, other: float) -> Figure:
+        return figure(50.0, against=name, other=other, turns=STEADY, other_turns=STEADY)
+
+    old, new = (results(against("TCP", 100.0), against("ZMQ", zmq)) for zmq in (200.0, 400.0))
+    assert [each.before for each in comparison.worse(comparison.changes(old, new))] == [0.25]
+
+
 def test_a_row_that_can_no_longer_be_measured_is_worse_and_one_that_was_not_asked_for_is_not() -> None:
     old = results(figure(50.0), figure(9.0, "MiB", row="memory", what="seed"))
     found = comparison.changes(old, results(Gap(row="memory", why="it died")))
