@@ -89,7 +89,7 @@ bench: .venv/.bench  ## most figures of docs/benchmarks.md, as a table: less tha
 	$(BIN)/swarm bench
 
 bench-releases: $(STAMP) namespaces  ## what a version costs: patches, progress, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
-	$(BIN)/swarm bench patches progress releases image loop lines swarms
+	$(BIN)/swarm bench patches progress releases-all image loop lines swarms
 
 bench-plots: .venv/.bench  ## the pictures of docs/benchmarks, about ten minutes
 	$(BIN)/python -m benchmarks.pictures docs/benchmarks

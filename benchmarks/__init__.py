@@ -15,6 +15,7 @@
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
     progress   training at lr 1e-6 beside others and through kills     one learner
     releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
+    releases-all  the same, 100 MB and 200 receivers, five seeds       the same
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     image      memory and time of a version beside image and engine    all tensors (load)
     loop       longest stall of an event loop, a version of 600 MB     -
@@ -62,13 +63,14 @@ ROWS = {
     "intake": "benchmarks.rows.intake",
     "heads": "benchmarks.rows.heads",
     "averaging": "benchmarks.rows.averaging",
-    "averaging-100M": "benchmarks.rows.large_averaging",
+    "averaging-100M": "benchmarks.rows.averaging:large",
     "tokens": "benchmarks.rows.tokens",
     "accuracy": "benchmarks.rows.accuracy",
     "memory": "benchmarks.rows.memory",
     "patches": "benchmarks.rows.patches",
     "progress": "benchmarks.rows.progress",
     "releases": "benchmarks.rows.releases",
+    "releases-all": "benchmarks.rows.releases:whole",
     "rounds": "benchmarks.rows.rounds",
     "image": "benchmarks.rows.image",
     "loop": "benchmarks.rows.loop",
@@ -86,11 +88,26 @@ ROWS = {
     "engines": "benchmarks.rows.engines",
     "ragged": "benchmarks.rows.ragged",
 }
-"""Row -> the module whose `measure(say)` returns its figures."""
+"""Row -> the module whose `measure(say)`, or the function behind the colon, returns its figures."""
 
-LONG = ("averaging-100M", "faults", "dashboard", "engines", "lines", "swarms", "progress", "splits")
-"""Rows of two minutes or more each: without names the others are measured, in less than ten minutes on two
-cores that nobody else uses."""
+LONG = (
+    "averaging-100M",
+    "releases-all",
+    "loop",
+    "relay",
+    "limits",
+    "strangers",
+    "lines",
+    "faults",
+    "swarms",
+    "simulator",
+    "splits",
+    "progress",
+    "dashboard",
+    "engines",
+)
+"""Rows of a minute or more each that the README does without, or that take several: without names the others
+are measured, in less than ten minutes on two cores that nobody else uses."""
 
 WORSE = 1
 """Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""
@@ -163,7 +180,8 @@ def measure(name: str) -> list[Line]:
         print(f"{name:9} {time.monotonic() - began:5.1f} s  {text}", file=sys.stderr, flush=True)
 
     try:
-        return list(import_module(ROWS[name]).measure(say))
+        module, _, function = ROWS[name].partition(":")
+        return list(getattr(import_module(module), function or "measure")(say))
     except (Unmeasured, UserError) as error:
         say(f"not measured: {error}")
         return [Gap(row=name, why=str(error))]

@@ -47,6 +47,9 @@ RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credi
 READ_AHEAD = 1 << 20
 """Bytes of read-ahead, as of p2pd's streams (swarm.net.p2pd)."""
 
+AGE = 3600.0
+"""Seconds since the release: of a new one nobody draws as many groups (swarm.core.admission)."""
+
 TAKE_EVERY = 0.02
 SIZE = struct.Struct(">I")
 REPLY = struct.Struct(">BI")
@@ -66,9 +69,10 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     torch.set_num_threads(1)
     config = config_loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
-        learner, released = learner_peer(node, keyring, config, model, folder), time.time()
+        learner, released = learner_peer(node, keyring, config, model, folder), time.time() - AGE
         learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
         forgetful = _without_log(learner)
+        node.mail.prefer(lambda _: True)  # as whoever has delivered, which all samplers have soon
         taking = asyncio.create_task(_take(learner.inbox, forgetful))
         await node.mail.serve(Service.GROUPS, learner.inbox.receive)
         await node.mail.serve("in memory", forgetful.receive)

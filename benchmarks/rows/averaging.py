@@ -27,9 +27,9 @@ from benchmarks.table import Figure, Unmeasured
 if TYPE_CHECKING:
     from benchmarks import Say
 
-SIZES = (1_000_000, 25_000_000)
+SIZES, LARGE = (1_000_000, 25_000_000), (100_000_000,)
 MEMBERS = (2, 4)
-ROUNDS = 4
+ROUNDS = 3
 TRIES = 3
 """Rounds that may fail for each that counts: a busy machine now and then loses one, on both sides."""
 

@@ -174,7 +174,7 @@ def test_a_swarm_that_stood_still_says_why() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() -> None:
-    lines = groups.measure(quiet, senders=(2,), sizes={0: 60}, passes=1)
+    lines = groups.measure(quiet, senders=(2,), sizes={0: 4000}, passes=1)
     figures = {(line.what.split(",")[0], line.against): line for line in lines if isinstance(line, Figure)}
     admitted = figures["admitted", "bare TCP"]
     assert 0 < admitted.value < admitted.other and admitted.cpu_ratio < 1
