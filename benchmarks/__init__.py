@@ -118,7 +118,7 @@ Say = Callable[[str], None]
 def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> int:
     """Measure the named rows, by default all but LONG, or those that the table `compare` has. Returns an exit
     code: 0; WORSE where something got worse than in `compare`; 3 when no row could be measured."""
-    from benchmarks import comparison
+    from benchmarks import comparison, energy
 
     old = None if compare is None else comparison.read(compare)
     if old is not None and not names:
@@ -127,7 +127,7 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
         if name not in ROWS:
             raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
     signals.interrupt()
-    began, load = time.monotonic(), os.getloadavg()[0]
+    began, load, used = time.monotonic(), os.getloadavg()[0], energy.read()
     lines: list[Line] = []
     for name in names or [name for name in ROWS if name not in LONG]:
         lines += measure(name)
@@ -138,6 +138,7 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
         load_after=round(os.getloadavg()[0], 2),
         processor=_processor(),
         commit=_commit(),
+        joules=energy.joules(used, energy.read()),
     )
     from rich.console import Console
 

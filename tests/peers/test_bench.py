@@ -75,6 +75,11 @@ def test_the_table_says_when_others_used_the_machine() -> None:
     assert "compare ratios" in shown([figure()], Machine(cores=2, load=3.0, seconds=1.0))
 
 
+def test_the_table_says_the_energy_or_that_nothing_tells_it() -> None:
+    assert "energy not told here" in shown([figure()])
+    assert "123 J" in shown([figure()], Machine(cores=2, load=0.1, seconds=12.0, joules=123.4))
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(12345.6, "12346"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123")]
 )
