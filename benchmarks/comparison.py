@@ -3,10 +3,13 @@
     old Results, new Results -> a Change for each figure that both have -> worse(changes)
 
 Compared is the ratio to the baseline of the same run where both tables have one, since both sides of it had
-the same machine at the same time; else, where nobody else used the machine, the value. What a run's turns
-scatter says how far two medians may differ by chance: TIMES standard errors of their difference, and at
-least LEAST; figures without turns must differ by SINGLE. A figure of before that its row could not measure
-now is worse too. Figures of rows that were not asked for now are left out. Not handled: which commit did it.
+the same machine at the same time; else, where nobody else used the machine, the value. Where others used it
+the ratio is that of CPU seconds, if both tables have those: a side with more processes loses more by others
+(to its accuracy a swarm of 1 + 1 took 0.9 of one process's time at a load of 11, 1.9 of it at a load of 2; of
+its CPU seconds 3.0 and 2.9 times as many). What a run's turns scatter says how far two medians may differ by
+chance: TIMES standard errors of their difference, and at least LEAST; figures without turns must differ by
+SINGLE. A figure of before that its row could not measure now is worse too. Figures of rows that were not
+asked for now are left out. Not handled: which commit did it.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Change(Struct):
     row: str
     what: str
     kind: str
-    """What is compared: `ratio`, or the unit; `gap` where it was not measured now."""
+    """What is compared: `ratio`, `ratio of CPU seconds`, or the unit; `gap` where it was not measured now."""
     before: float
     after: float
     change: float
@@ -103,10 +106,7 @@ def _name(figure: Figure) -> tuple[str, str, str]:
 
 
 def _change(before: Figure, after: Figure, quiet: bool) -> Change:
-    if before.ratio is not None and after.ratio is not None:
-        kind, values, judged = "ratio", (before.ratio, after.ratio), True
-    else:
-        kind, values, judged = before.unit, (before.value, after.value), quiet
+    kind, values, judged = _compared(before, after, quiet)
     higher, times = before.higher, 1.0
     if judged and higher is not None and min(values) > 0:
         times = values[0] / values[1] if higher else values[1] / values[0]
@@ -117,8 +117,17 @@ def _change(before: Figure, after: Figure, quiet: bool) -> Change:
         before=values[0],
         after=values[1],
         change=times,
-        noise=_noise(before, after, kind == "ratio"),
+        noise=_noise(before, after, kind.startswith("ratio")),
     )
+
+
+def _compared(before: Figure, after: Figure, quiet: bool) -> tuple[str, tuple[float, float], bool]:
+    """What is compared, its values then and now, and whether they say something."""
+    if not quiet and before.cpu_ratio is not None and after.cpu_ratio is not None:
+        return "ratio of CPU seconds", (before.cpu_ratio, after.cpu_ratio), True
+    if before.ratio is not None and after.ratio is not None:
+        return "ratio", (before.ratio, after.ratio), True
+    return before.unit, (before.value, after.value), quiet
 
 
 def _noise(before: Figure, after: Figure, ratio: bool) -> float:

@@ -48,7 +48,7 @@ READ_AHEAD = 1 << 20
 """Bytes of read-ahead, as of p2pd's streams (swarm.net.p2pd)."""
 
 AGE = 3600.0
-"""Seconds since the release: of a new one nobody draws as many groups (swarm.core.admission)."""
+"""Seconds of the release when the server starts: of a new one nobody draws so many (swarm.core.admission)."""
 
 TAKE_EVERY = 0.02
 SIZE = struct.Struct(">I")
@@ -69,8 +69,8 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     torch.set_num_threads(1)
     config = config_loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
-        learner, released = learner_peer(node, keyring, config, model, folder), time.time() - AGE
-        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
+        learner, started = learner_peer(node, keyring, config, model, folder), time.time()
+        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, started), b"")
         forgetful = _without_log(learner)
         node.mail.prefer(lambda _: True)  # as whoever has delivered, which all samplers have soon
         taking = asyncio.create_task(_take(learner.inbox, forgetful))
@@ -93,7 +93,7 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
 
         try:
             tcp = server.sockets[0].getsockname()[1]
-            say(addresses=node.addresses(), run=RUN, tcp=tcp, zmq=pulled.port, released=released)
+            say(addresses=node.addresses(), run=RUN, tcp=tcp, zmq=pulled.port, started=started)
             await answer_all(answer)
         finally:
             server.close()
@@ -144,8 +144,8 @@ def _without_log(learner: Any) -> LearnerInbox:
     return LearnerInbox(inbox.host, inbox.source, inbox.decoder, lambda: 0, lambda: 1)
 
 
-def release_of(publisher: PeerId, released: float) -> Release:
-    """The release that all senders name."""
+def release_of(publisher: PeerId, started: float) -> Release:
+    """The release that all senders name, of a server that started then."""
     return Release(
         version=0,
         weights=Digest("0" * 64),
@@ -154,7 +154,7 @@ def release_of(publisher: PeerId, released: float) -> Release:
         publisher=publisher,
         learners=1,
         groups=0,
-        released=released,
+        released=started - AGE,
     )
 
 

@@ -116,7 +116,7 @@ class LoadSenders:
         from peers.roles.new_group import make_group
         from swarm.sample.base import Completions
 
-        release, now = release_of(self.learner, self.server["released"]), time.time()
+        release, now = release_of(self.learner, self.server["started"]), time.time()
         drawn = self.draws.of(release.weights, sender.keyring.me, sender.made)
         sender.made += 1
         rng = np.random.default_rng(drawn.seed)

@@ -94,6 +94,8 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
                 f"{window.versions:.1f} versions/s against {alone['versions'] / alone['seconds']:.1f}; "
                 f"sampled {window.sampled:.0f} tokens/s"
             ),
+            cpu=window.trained / cores,
+            other_cpu=alone["tokens"] / alone["cpu"],
         ),
         Figure(
             row="tokens",

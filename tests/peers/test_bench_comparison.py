@@ -66,6 +66,15 @@ def test_where_others_used_the_machine_ratios_alone_are_judged() -> None:
     assert not worse(figure(50.0, other=100.0, **against), figure(10.0, other=20.0, **against), BUSY)
 
 
+def test_where_others_used_the_machine_cpu_seconds_are_judged_of_figures_that_have_them() -> None:
+    def climb(seconds: float, cpu: float) -> Figure:
+        return figure(seconds, "s", against="one process", other=10.0, cpu=cpu, other_cpu=10.0)
+
+    assert not worse(climb(9.0, 30.0), climb(19.0, 29.0), BUSY)
+    assert worse(climb(9.0, 30.0), climb(19.0, 29.0))
+    assert worse(climb(9.0, 30.0), climb(9.0, 60.0), BUSY)
+
+
 def test_a_figure_that_stands_against_two_others_is_compared_with_each() -> None:
     def against(name: str, other: float) -> Figure:
         return figure(50.0, against=name, other=other, turns=STEADY, other_turns=STEADY)
