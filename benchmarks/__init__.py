@@ -102,6 +102,7 @@ LONG = (
     "swarms",
     "simulator",
     "splits",
+    "unequal",
     "progress",
     "dashboard",
     "engines",
