@@ -10,10 +10,10 @@ counted.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.table import Figure, Unmeasured
@@ -88,8 +88,9 @@ def _once(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, floa
 
 
 def _peak() -> float:
-    """MiB that this process has ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """MiB that this process has ever held; getrusage would begin with what its parent had held."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 if __name__ == "__main__":

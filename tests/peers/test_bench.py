@@ -4,6 +4,8 @@ small)."""
 import io
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from importlib.util import find_spec
 
@@ -258,6 +260,13 @@ def test_every_role_is_weighed() -> None:
     roles = {"seed", "learner", "sampler", "evaluator"}
     assert weights.keys() == roles | {f"{role}, at most" for role in roles}
     assert all(50 < weights[role] <= weights[f"{role}, at most"] < 2000 for role in roles)
+
+
+def test_the_peak_memory_of_scoring_is_not_that_of_the_process_that_asks() -> None:
+    held = b"x" * (300 << 20)
+    command = [sys.executable, "-c", "from benchmarks.rows import scoring; print(scoring._peak())"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 0 < float(done.stdout) < len(held) >> 20
 
 
 @pytest.mark.slow

@@ -54,6 +54,10 @@ def test_turns_that_scatter_explain_more() -> None:
     assert not worse(turned(1.0, "us", 0.3), turned(1.4, "us", 0.3))
 
 
+def test_two_of_three_turns_that_are_alike_do_not_hide_the_third() -> None:
+    assert not worse(figure(0.52, "s", turns=(0.5, 0.52, 0.6)), figure(0.74, "s", turns=(0.22, 0.74, 0.76)))
+
+
 def test_a_figure_that_was_measured_once_has_to_be_half_as_bad_again() -> None:
     assert not worse(figure(100.0, "MiB PSS"), figure(140.0, "MiB PSS"))
     assert worse(figure(100.0, "MiB PSS"), figure(160.0, "MiB PSS"))
