@@ -85,11 +85,11 @@ test-faults: $(STAMP) namespaces  ## 200 kills, stops, cuts of the network and f
 test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one, on the CPU, in .venv-vllm (3.5 GB, made the first time)
 	.venv-vllm/bin/python -m pytest -m vllm tests/sample $(ARGS)
 
-bench: .venv/.bench  ## the figures of the README, as a table
+bench: .venv/.bench  ## most figures of docs/benchmarks.md, as a table: less than ten minutes
 	$(BIN)/swarm bench
 
 bench-releases: $(STAMP) namespaces  ## what a version costs: patches, progress, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
-	$(BIN)/swarm bench patches progress releases image loop lines swarms
+	$(BIN)/swarm bench patches progress releases-all image loop lines swarms
 
 bench-plots: .venv/.bench  ## the pictures of docs/benchmarks, about ten minutes
 	$(BIN)/python -m benchmarks.pictures docs/benchmarks

@@ -6,12 +6,16 @@
     groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
     intake     CPU of one group at its learner, by its size            -
     heads      CPU of a group's check without the model, its bytes     its gradient; no heads
-    averaging  seconds a round, 1M, 25M, 100M parameters, 2 and 4      bare hivemind; plain TCP, the limit
+    averaging  seconds a round, 1M and 25M parameters, 2 and 4         bare hivemind; plain TCP, the limit
+    averaging-100M  the same, 100M                                     the same
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
+    accuracy   wall and CPU seconds to 60 % of the demo's held-out     one process that does all in turn; TRL
+               tasks
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
     progress   training at lr 1e-6 beside others and through kills     one learner
     releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
+    releases-all  the same, 100 MB and 200 receivers, five seeds       the same
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     image      memory and time of a version beside image and engine    all tensors (load)
     loop       longest stall of an event loop, a version of 600 MB     -
@@ -33,9 +37,9 @@
     ragged     tokens of `hf` where lengths are 1 to 512, a CPU second all rows full; prompts that enter
                and a forward, cells of its cache                       as completions end (counted)
 
-Rows run one after the other in processes of their own. A row that cannot be measured here (a package is
-missing, a peer died) has the reason in the table, and the others are measured. Progress goes to stderr, the
-table to stdout. Not handled here: whether the figures are good.
+Without names all rows run but LONG, one after the other, in processes of their own. A row that cannot be
+measured here (a package is missing, a peer died) has the reason in the table, and the others are measured.
+Progress goes to stderr, the table to stdout. Not handled here: whether the figures are good.
 """
 
 from __future__ import annotations
@@ -59,11 +63,14 @@ ROWS = {
     "intake": "benchmarks.rows.intake",
     "heads": "benchmarks.rows.heads",
     "averaging": "benchmarks.rows.averaging",
+    "averaging-100M": "benchmarks.rows.averaging:large",
     "tokens": "benchmarks.rows.tokens",
+    "accuracy": "benchmarks.rows.accuracy",
     "memory": "benchmarks.rows.memory",
     "patches": "benchmarks.rows.patches",
     "progress": "benchmarks.rows.progress",
     "releases": "benchmarks.rows.releases",
+    "releases-all": "benchmarks.rows.releases:whole",
     "rounds": "benchmarks.rows.rounds",
     "image": "benchmarks.rows.image",
     "loop": "benchmarks.rows.loop",
@@ -81,7 +88,27 @@ ROWS = {
     "engines": "benchmarks.rows.engines",
     "ragged": "benchmarks.rows.ragged",
 }
-"""Row -> the module whose `measure(say)` returns its figures."""
+"""Row -> the module whose `measure(say)`, or the function behind the colon, returns its figures."""
+
+LONG = (
+    "averaging-100M",
+    "releases-all",
+    "loop",
+    "relay",
+    "limits",
+    "strangers",
+    "lines",
+    "faults",
+    "swarms",
+    "simulator",
+    "splits",
+    "unequal",
+    "progress",
+    "dashboard",
+    "engines",
+)
+"""Rows of a minute or more each that the README does without, or that take several: without names the others
+are measured, in less than ten minutes on two cores that nobody else uses."""
 
 WORSE = 1
 """Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""
@@ -90,9 +117,9 @@ Say = Callable[[str], None]
 
 
 def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> int:
-    """Measure the named rows, by default all, or those that the table `compare` has. Returns an exit code: 0;
-    WORSE where something got worse than in `compare`; 3 when no row could be measured."""
-    from benchmarks import comparison
+    """Measure the named rows, by default all but LONG, or those that the table `compare` has. Returns an exit
+    code: 0; WORSE where something got worse than in `compare`; 3 when no row could be measured."""
+    from benchmarks import comparison, energy
 
     old = None if compare is None else comparison.read(compare)
     if old is not None and not names:
@@ -101,9 +128,9 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
         if name not in ROWS:
             raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
     signals.interrupt()
-    began, load = time.monotonic(), os.getloadavg()[0]
+    began, load, used = time.monotonic(), os.getloadavg()[0], energy.read()
     lines: list[Line] = []
-    for name in names or ROWS:
+    for name in names or [name for name in ROWS if name not in LONG]:
         lines += measure(name)
     machine = Machine(
         cores=len(os.sched_getaffinity(0)),
@@ -112,6 +139,7 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
         load_after=round(os.getloadavg()[0], 2),
         processor=_processor(),
         commit=_commit(),
+        joules=energy.joules(used, energy.read()),
     )
     from rich.console import Console
 
@@ -154,7 +182,8 @@ def measure(name: str) -> list[Line]:
         print(f"{name:9} {time.monotonic() - began:5.1f} s  {text}", file=sys.stderr, flush=True)
 
     try:
-        return list(import_module(ROWS[name]).measure(say))
+        module, _, function = ROWS[name].partition(":")
+        return list(getattr(import_module(module), function or "measure")(say))
     except (Unmeasured, UserError) as error:
         say(f"not measured: {error}")
         return [Gap(row=name, why=str(error))]

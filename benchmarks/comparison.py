@@ -3,10 +3,13 @@
     old Results, new Results -> a Change for each figure that both have -> worse(changes)
 
 Compared is the ratio to the baseline of the same run where both tables have one, since both sides of it had
-the same machine at the same time; else, where nobody else used the machine, the value. What a run's turns
-scatter says how far two medians may differ by chance: TIMES standard errors of their difference, and at
-least LEAST; figures without turns must differ by SINGLE. A figure of before that its row could not measure
-now is worse too. Figures of rows that were not asked for now are left out. Not handled: which commit did it.
+the same machine at the same time; else, where nobody else used the machine, the value. Where others used it
+the ratio is that of CPU seconds, if both tables have those: a side with more processes loses more by others
+(to its accuracy a swarm of 1 + 1 took 0.9 of one process's time at a load of 11, 1.9 of it at a load of 2; of
+its CPU seconds 3.0 and 2.9 times as many). What a run's turns scatter says how far two medians may differ by
+chance: TIMES standard errors of their difference, and at least LEAST; figures without turns must differ by
+SINGLE. A figure of before that its row could not measure now is worse too. Figures of rows that were not
+asked for now are left out. Not handled: which commit did it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ TIMES = 3.0
 
 LEAST, SINGLE = 0.1, 0.5
 """Relative differences that are taken for noise whatever the turns say, and without turns: figures scatter
-more from run to run than from turn to turn."""
+more from run to run than from turn to turn. Three runs of one commit (heads, scoring, image; load 2 to 3):
+medians of turns differed by up to 10 %, figures without turns by up to 35 %."""
+
+RANGE = {3: 1.693, 4: 2.059, 5: 2.326}
+"""Turns -> standard deviations of their range, of a normal distribution."""
 
 
 class Change(Struct):
@@ -36,7 +43,7 @@ class Change(Struct):
     row: str
     what: str
     kind: str
-    """What is compared: `ratio`, or the unit; `gap` where it was not measured now."""
+    """What is compared: `ratio`, `ratio of CPU seconds`, or the unit; `gap` where it was not measured now."""
     before: float
     after: float
     change: float
@@ -77,13 +84,13 @@ def worse(found: Sequence[Change]) -> list[Change]:
 
 
 def _changes(old: Results, new: Results) -> Iterator[Change]:
-    now = {(line.row, line.what): line for line in new.figures if isinstance(line, Figure)}
+    now = {_name(line): line for line in new.figures if isinstance(line, Figure)}
     gaps = {line.row for line in new.figures if isinstance(line, Gap)}
     quiet = not (old.machine.noisy or new.machine.noisy)
     for before in old.figures:
         if not isinstance(before, Figure):
             continue
-        if (after := now.get((before.row, before.what))) is not None:
+        if (after := now.get(_name(before))) is not None:
             yield _change(before, after, quiet)
         elif before.row in gaps:
             yield Change(
@@ -97,11 +104,13 @@ def _changes(old: Results, new: Results) -> Iterator[Change]:
             )
 
 
+def _name(figure: Figure) -> tuple[str, str, str]:
+    """One figure may stand against two others."""
+    return figure.row, figure.what, figure.against
+
+
 def _change(before: Figure, after: Figure, quiet: bool) -> Change:
-    if before.ratio is not None and after.ratio is not None and before.against == after.against:
-        kind, values, judged = "ratio", (before.ratio, after.ratio), True
-    else:
-        kind, values, judged = before.unit, (before.value, after.value), quiet
+    kind, values, judged = _compared(before, after, quiet)
     higher, times = before.higher, 1.0
     if judged and higher is not None and min(values) > 0:
         times = values[0] / values[1] if higher else values[1] / values[0]
@@ -112,8 +121,17 @@ def _change(before: Figure, after: Figure, quiet: bool) -> Change:
         before=values[0],
         after=values[1],
         change=times,
-        noise=_noise(before, after, kind == "ratio"),
+        noise=_noise(before, after, kind.startswith("ratio")),
     )
+
+
+def _compared(before: Figure, after: Figure, quiet: bool) -> tuple[str, tuple[float, float], bool]:
+    """What is compared, its values then and now, and whether they say something."""
+    if not quiet and before.cpu_ratio is not None and after.cpu_ratio is not None:
+        return "ratio of CPU seconds", (before.cpu_ratio, after.cpu_ratio), True
+    if before.ratio is not None and after.ratio is not None:
+        return "ratio", (before.ratio, after.ratio), True
+    return before.unit, (before.value, after.value), quiet
 
 
 def _noise(before: Figure, after: Figure, ratio: bool) -> float:
@@ -126,7 +144,12 @@ def _noise(before: Figure, after: Figure, ratio: bool) -> float:
 
 def _error(turns: Sequence[float]) -> float:
     """Relative standard error of the median of turns, of a normal distribution with their median absolute
-    deviation (1.4826 of it are a standard deviation; a median scatters 1.2533 times as far as a mean)."""
+    deviation (1.4826 of it are a standard deviation; a median scatters 1.2533 times as far as a mean). Of few
+    turns the range says it: two of three that are alike by chance would hide that the third is not (bare
+    hivemind's rounds of 1M among four took .22, .74 and .76 s)."""
     middle = median(turns)
-    deviation = median(abs(turn - middle) for turn in turns)
-    return 1.2533 * 1.4826 * deviation / math.sqrt(len(turns)) / abs(middle) if middle else 0.0
+    if (few := RANGE.get(len(turns))) is not None:
+        deviation = (max(turns) - min(turns)) / few
+    else:
+        deviation = 1.4826 * median(abs(turn - middle) for turn in turns)
+    return 1.2533 * deviation / math.sqrt(len(turns)) / abs(middle) if middle else 0.0

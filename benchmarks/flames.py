@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil  # type: ignore[import-untyped]
-
+from benchmarks import processor_time
 from benchmarks.table import Unmeasured, number
 
 RATE = 100
@@ -83,24 +82,17 @@ def record(pid: int, seconds: int, scratch: Path) -> list[Process]:
         raise Unmeasured("py-spy is not installed: pip install py-spy")
     raw = scratch / f"{pid}.raw"
     words = ["record", "-f", "raw", "-F", "-t", "-s", "-r", str(RATE), "-d", str(seconds), "-p", str(pid)]
-    before = _spent(pid)
+    before = processor_time.of(pid)
     done = subprocess.run([spy, *words, "-o", str(raw)], capture_output=True, text=True, check=False)
-    after = _spent(pid)
+    after = processor_time.of(pid)
     if done.returncode:
         raise Unmeasured(f"py-spy: {done.stderr.strip()[-300:]}")
     stacks = read(raw.read_text().splitlines())
-    spent = {one: (name, cpu - before.get(one, ("", 0.0))[1]) for one, (name, cpu) in after.items()}
-    return [Process(name, cpu, stacks.get(one, {})) for one, (name, cpu) in spent.items()]
-
-
-def _spent(pid: int) -> dict[int, tuple[str, float]]:
-    """Process -> its name, its CPU seconds so far."""
-    found = {}
-    for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
-        module = next((word for word in one.cmdline() if word.startswith("peers.")), one.name())
-        times = one.cpu_times()
-        found[one.pid] = (module, times.user + times.system)
-    return found
+    began = {one: spent.seconds for one, spent in before.items()}
+    return [
+        Process(spent.name, spent.seconds - began.get(one, 0.0), stacks.get(one, {}))
+        for one, spent in after.items()
+    ]
 
 
 def read(lines: Iterable[str]) -> dict[int, dict[Stack, int]]:

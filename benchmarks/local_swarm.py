@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+from benchmarks import processor_time
 from benchmarks.partner import environment
 from benchmarks.table import Unmeasured
 from swarm import config_loading
@@ -43,6 +44,9 @@ PATIENCE = 120.0
 LEAVE = 20.0
 LOOK = 0.1
 
+
+ENGINE = "peers.build.engine_worker"
+"""The module that a sampler's engine runs."""
 
 Place = tuple[Sequence[str], Sequence[str]]
 """The words before a peer's command, such as those that enter its network namespace, and its own settings."""
@@ -151,20 +155,14 @@ class LocalSwarm:
                     f" {lines[-1] if lines else 'it said nothing'}"
                 )
 
-    def cpu(self) -> dict[str, float]:
-        """CPU seconds of all peers so far, by what used them: `python`, `p2pd`, `children` (DHT and averager
-        processes)."""
-        spent = {"python": 0.0, "p2pd": 0.0, "children": 0.0}
-        peers = {process.pid for process in self.processes.values()}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                head, _, tail = path.read_text().rpartition(")")
-            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                continue
-            fields, pid = tail.split(), int(head.split()[0])
-            if int(fields[3]) in peers:  # the session that a peer began
-                part = "p2pd" if "p2pd" in head else "python" if pid in peers else "children"
-                spent[part] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def cpu(self, without: Collection[str] = ()) -> dict[str, float]:
+        """CPU seconds of all peers so far but those in the folders `without`, by what used them: `peer` (its
+        Python process), `engine`, `p2pd`, `children` (DHT and averager processes)."""
+        spent = dict.fromkeys(("peer", "engine", "p2pd", "children"), 0.0)
+        for peer_folder, process in self.processes.items():
+            if peer_folder not in without:
+                for pid, one in processor_time.of(process.pid).items():
+                    spent[_part(one.name, pid == process.pid)] += one.all
         return spent
 
     def _log(self, peer_folder: str) -> Path:
@@ -179,6 +177,13 @@ class LocalSwarm:
     def _end(self) -> None:
         end(list(self.processes.values()))
         self._temporary.cleanup()
+
+
+def _part(name: str, peer: bool) -> str:
+    """What a process of a peer is called in a figure."""
+    if peer:
+        return "peer"
+    return {"p2pd": "p2pd", ENGINE: "engine"}.get(name, "children")
 
 
 def start(words: list[str], stderr: int, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:

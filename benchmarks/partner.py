@@ -17,8 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
-
+from benchmarks import processor_time
 from benchmarks.table import Unmeasured
 from swarm import process
 
@@ -57,9 +56,7 @@ class Partner:
 
     def cpu(self) -> float:
         """CPU seconds of the child and of all processes below it, those that ended included."""
-        me = psutil.Process(self.pid)
-        times = [each.cpu_times() for each in (me, *me.children(recursive=True))]
-        return sum(each.user + each.system + each.children_user + each.children_system for each in times)
+        return processor_time.total(self.pid)
 
     def tell(self, **question: Any) -> None:
         self._child.send(json.dumps(question).encode())

@@ -97,6 +97,8 @@ class Machine(Struct):
     processor: str = ""
     commit: str = ""
     """Of the checkout, with a `+` where files were changed."""
+    joules: float | None = None
+    """Of the processor's packages during the run, whoever used them; None where the machine does not tell."""
 
     @property
     def noisy(self) -> bool:
@@ -131,9 +133,10 @@ def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
         table.add_row(name, *_cells(line))
     console.print(table, highlight=False, markup=False)
     noise = "; others used this machine: compare ratios, not values" if machine.noisy else ""
+    energy = "energy not told here" if machine.joules is None else f"{number(machine.joules)} J"
     console.print(
         f"{machine.cores} cores ({machine.processor or 'unknown'}), load {machine.load:.1f} before the start,"
-        f" {machine.load_after:.1f} at the end, {machine.seconds:.0f} s in all, commit"
+        f" {machine.load_after:.1f} at the end, {machine.seconds:.0f} s in all, {energy}, commit"
         f" {machine.commit or 'unknown'}{noise}",
         highlight=False,
         markup=False,

@@ -305,14 +305,17 @@ def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
     it = add_command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick", ("json",))
     rows = (
-        "join, installed, groups, averaging, tokens, memory, patches, rounds, lines, scoring, dashboard,"
-        " engines; without one, all (about 20 minutes)"
+        "join, installed, groups, intake, heads, averaging, tokens, accuracy, memory, patches, releases,"
+        " rounds, image, scoring, ragged; without one, all of these (less than ten minutes on two cores that"
+        " nobody else uses). By name alone, since they take minutes: averaging-100M, releases-all, loop,"
+        " relay, limits, strangers, lines, faults, swarms, simulator, splits, unequal, progress, dashboard,"
+        " engines"
     )
     it.add_argument(
         "names",
         metavar="ROW",
         nargs="*",
-        help=f"{rows}; or one study: gradient, staleness, band, adversaries, nemesis",
+        help=f"{rows}. Or one study: gradient, staleness, band, adversaries, nemesis",
     )
     it.add_argument("-n", type=int, default=100, metavar="N", help="nemesis: swarms to try (default: 100)")
     it.add_argument(

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+from collections.abc import Collection
 from functools import partial
+from typing import Any
 
 from peers.commands import arguments, run_check, shipped
 from peers.commands.parser import did_you_mean
@@ -244,6 +246,31 @@ def fit(args: argparse.Namespace) -> int:
     return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
 
 
+def _benchmarks() -> Any:
+    """A folder beside the packages in a checkout, which no package may import; None elsewhere."""
+    try:
+        return importlib.import_module("benchmarks")
+    except ModuleNotFoundError:
+        return None
+
+
+def _rows(args: argparse.Namespace, studies: Collection[str]) -> int:
+    """Measure rows; a word that is none, and nearly a study, was meant as one."""
+    if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
+        raise WrongUsage(
+            "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(studies)
+        )
+    program = _benchmarks()
+    for name in args.names:
+        if (program is None or name not in program.ROWS) and (near := did_you_mean(name, studies)):
+            raise WrongUsage(f"there is no study {name!r}{near}")
+    if program is None:
+        raise CannotHere(
+            "the benchmarks are not part of the installed program: run `make bench` in a checkout"
+        )
+    return int(program.main(args.names, args.json, args.compare))
+
+
 def bench(args: argparse.Namespace) -> int:
     from peers.studies import ADVERSARIES, STUDIES
 
@@ -255,20 +282,7 @@ def bench(args: argparse.Namespace) -> int:
 
         return nemesis.many(args.n, args.seed or 0)
     if not set(args.names) & set(STUDIES):
-        if (near := did_you_mean("".join(args.names), STUDIES)) and args.names:
-            raise WrongUsage(f"there is no study {args.names[0]!r}{near}")
-        if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
-            raise WrongUsage(
-                "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES)
-            )
-        try:
-            # It is a folder beside the packages in a checkout, and no package may import it.
-            program = importlib.import_module("benchmarks")
-        except ModuleNotFoundError as error:
-            raise CannotHere(
-                "the benchmarks are not part of the installed program: run `make bench` in a checkout"
-            ) from error
-        return int(program.main(args.names, args.json, args.compare))
+        return _rows(args, STUDIES)
     if len(args.names) > 1:
         raise WrongUsage(f"a study takes minutes to hours: name only one of {', '.join(STUDIES)}")
     from peers import studies

@@ -2,12 +2,13 @@
 `LearnerInbox.receive`, without training: one that keeps admitted groups on the disk, and one that does not.
 
     python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'
-                         -> {"addresses", "run", "tcp"}
-    {"do": "count"}      -> what was admitted so far
+                         -> {"addresses", "run", "tcp", "zmq"}
+    {"do": "count"}                   -> what was admitted so far
+    {"do": "pulled", "frames": 800}   -> {}, once so many frames came over ZMQ since the last time
 
-The same process and event loop serve the baselines: Mail with a handler that only acknowledges, and a
-bare TCP socket that does the same. Admitted groups are taken from the batcher as a training learner takes
-them.
+The same process serves the baselines: on the same event loop Mail with a handler that only acknowledges, and
+a bare TCP socket that does the same; in a thread of its own ZMQ's push/pull, which acknowledges nothing
+("zmq" is 0 without pyzmq). Admitted groups are taken from the batcher as a training learner takes them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import hashlib
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,9 @@ RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credi
 READ_AHEAD = 1 << 20
 """Bytes of read-ahead, as of p2pd's streams (swarm.net.p2pd)."""
 
+AGE = 3600.0
+"""Seconds of the release when the server starts: of a new one nobody draws so many (swarm.core.admission)."""
+
 TAKE_EVERY = 0.02
 SIZE = struct.Struct(">I")
 REPLY = struct.Struct(">BI")
@@ -64,16 +69,22 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     torch.set_num_threads(1)
     config = config_loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
-        learner, released = learner_peer(node, keyring, config, model, folder), time.time()
-        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
+        learner, started = learner_peer(node, keyring, config, model, folder), time.time()
+        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, started), b"")
         forgetful = _without_log(learner)
+        node.mail.prefer(lambda _: True)  # as whoever has delivered, which all samplers have soon
         taking = asyncio.create_task(_take(learner.inbox, forgetful))
         await node.mail.serve(Service.GROUPS, learner.inbox.receive)
         await node.mail.serve("in memory", forgetful.receive)
         await node.mail.serve("acknowledge", _acknowledge)
         server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
-        async def count(_: Answer) -> Answer:
+        pulled = Pulled()
+
+        async def answer(asked: Answer) -> Answer:
+            if asked["do"] == "pulled":
+                await asyncio.to_thread(pulled.wait, asked["frames"])
+                return {}
             verdicts, learner.inbox.tally.verdicts = (
                 dict(learner.inbox.tally.verdicts),
                 type(learner.inbox.tally.verdicts)(),
@@ -82,11 +93,34 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
 
         try:
             tcp = server.sockets[0].getsockname()[1]
-            say(addresses=node.addresses(), run=RUN, tcp=tcp, released=released)
-            await answer_all(count)
+            say(addresses=node.addresses(), run=RUN, tcp=tcp, zmq=pulled.port, started=started)
+            await answer_all(answer)
         finally:
             server.close()
             taking.cancel()
+
+
+class Pulled:
+    """Frames that come over a ZMQ socket: a thread takes them and throws them away."""
+
+    def __init__(self) -> None:
+        self.port, self._frames = 0, threading.Semaphore(0)
+        try:
+            import zmq
+        except ImportError:
+            return
+        socket = zmq.Context.instance().socket(zmq.PULL)
+        self.port = socket.bind_to_random_port("tcp://127.0.0.1")
+        threading.Thread(target=self._take, args=(socket,), daemon=True).start()
+
+    def wait(self, frames: int) -> None:
+        for _ in range(frames):
+            self._frames.acquire()
+
+    def _take(self, socket: Any) -> None:
+        while True:
+            socket.recv()
+            self._frames.release()
 
 
 def learner_peer(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
@@ -110,8 +144,8 @@ def _without_log(learner: Any) -> LearnerInbox:
     return LearnerInbox(inbox.host, inbox.source, inbox.decoder, lambda: 0, lambda: 1)
 
 
-def release_of(publisher: PeerId, released: float) -> Release:
-    """The release that all senders name."""
+def release_of(publisher: PeerId, started: float) -> Release:
+    """The release that all senders name, of a server that started then."""
     return Release(
         version=0,
         weights=Digest("0" * 64),
@@ -120,7 +154,7 @@ def release_of(publisher: PeerId, released: float) -> Release:
         publisher=publisher,
         learners=1,
         groups=0,
-        released=released,
+        released=started - AGE,
     )
 
 

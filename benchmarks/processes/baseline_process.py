@@ -1,5 +1,5 @@
-"""Baseline of the row `tokens`: one process that samples and trains in turn, with a peer's engine, learner
-and settings, without a network.
+"""Baseline of the rows `tokens` and `accuracy`: one process that samples and trains in turn, with a peer's
+engine, learner and settings, without a network.
 
     python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3}'
         -> {"tokens", "seconds", "cpu", "learn", ...}

@@ -1,4 +1,4 @@
-"""Baseline of the row `tokens`: TRL's GRPOTrainer on the same model, task and sizes.
+"""Baseline of the rows `tokens` and `accuracy`: TRL's GRPOTrainer on the same model, task and sizes.
 
     python -m benchmarks.processes.baseline_trl '{"model": ..., "seconds": 20, "warm": 3}'
         -> {"tokens", "seconds", "cpu", ...}
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.partner import opened, say
 
@@ -29,14 +29,14 @@ def main() -> int:
     try:
         import trl
     except ImportError as error:
-        say(failed=f"TRL is not installed ({error}): `make bench` installs it")
+        say(failed=missing(error))
         return 0
     import torch
 
     torch.set_num_threads(1)
     count = Count(setup["warm"], setup["seconds"])
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
-        _trainer(trl, Path(setup["model"]), Path(folder), count).train()
+        trainer(trl, Path(setup["model"]), Path(folder), count).train()
     seconds = count.ended - count.began
     say(
         seconds=seconds,
@@ -79,7 +79,20 @@ class Count:
         return self._steps > self.warm and now - self.began >= self.seconds
 
 
-def _trainer(trl: Any, model: Path, folder: Path, count: Count) -> Any:
+def missing(error: ImportError) -> str:
+    return f"TRL is not installed ({error}): `make bench` installs it"
+
+
+class Watching(Protocol):
+    def sampled(self, tokens: int, reward: float) -> None:
+        """After a batch was sampled: tokens of its completions, and their mean reward."""
+
+    def stepped(self) -> bool:
+        """After an optimizer step. True ends the training."""
+
+
+def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
+    """A GRPOTrainer with the bench's settings, which tells `count` what it does. `trl` is the module."""
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
 
@@ -132,7 +145,7 @@ def _trainer(trl: Any, model: Path, folder: Path, count: Count) -> Any:
         disable_tqdm=True,
         seed=run.seed,
     )
-    trainer = trl.GRPOTrainer(
+    it = trl.GRPOTrainer(
         model=load_policy(model),
         reward_funcs=reward,
         args=args,
@@ -140,8 +153,8 @@ def _trainer(trl: Any, model: Path, folder: Path, count: Count) -> Any:
         processing_class=tokenizer,
         callbacks=[Watch()],
     )
-    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which carries our answer
-    return trainer
+    it.remove_callback(PrinterCallback)  # it prints to stdout, which carries our answer
+    return it
 
 
 if __name__ == "__main__":

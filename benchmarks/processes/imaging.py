@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.partner import Answer, opened, say
+from benchmarks.resident import NOW, PEAK, resident
 from swarm import patch_files
 from swarm.blocks import Blocks, block_size, file_block
 from swarm.net.shelves import Held, Shelf
@@ -126,14 +127,9 @@ def _measured(use: Callable[[], T]) -> tuple[T, int, float]:
     """What it returns, peak of resident bytes above those before, CPU seconds."""
     ctypes.CDLL(None).malloc_trim(0)  # what is free but not given back would hide a peak
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before, began = _resident("VmRSS"), time.process_time()
+    before, began = resident(NOW), time.process_time()
     result = use()
-    return result, _resident("VmHWM") - before, time.process_time() - began
-
-
-def _resident(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+    return result, resident(PEAK) - before, time.process_time() - began
 
 
 if __name__ == "__main__":

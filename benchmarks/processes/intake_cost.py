@@ -30,9 +30,9 @@ async def _program(folder: Path, model: Path, _: SignalHandler) -> None:
     torch.set_num_threads(1)
     config = config_loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
-        learner, released = learner_peer(node, keyring, config, model, folder), time.time()
-        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
-        server = {"run": RUN, "addresses": node.addresses(), "released": released}
+        learner, started = learner_peer(node, keyring, config, model, folder), time.time()
+        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, started), b"")
+        server = {"run": RUN, "addresses": node.addresses(), "started": started}
         senders, sender = LoadSenders(folder, model, server), Sender(None, Keyring.new(), [])
 
         async def answer(asked: Answer) -> Answer:

@@ -4,10 +4,10 @@ own key and node.
     python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "server": {...}}'
     {"do": "join", "senders": 16}                                   nodes for so many
     {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}       fresh groups -> {"bytes": of all frames}
-    {"do": "send", "way": a key of WAYS | "tcp", "repeat": 1}     those frames -> {"admitted", "refused": why}
+    {"do": "send", "way": a key of WAYS, "tcp" or "zmq", "repeat": 1}  those frames -> {"admitted", "refused"}
 
 Sealing is not timed: the server is measured, and a real sampler seals while it waits for its engine. All ways
-send the same frames with the same number in flight.
+send the same frames with the same number in flight, but for ZMQ, which keeps as many as it likes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,8 @@ class LoadSenders:
                     "frames": each * len(self.active),
                     "bytes": sum(len(f) for s in self.active for f in s.frames),
                 }
+            case "send" if asked["way"] == "zmq":
+                return {"admitted": await asyncio.to_thread(self._push, asked["repeat"]), "refused": []}
             case _:
                 counts = await asyncio.gather(
                     *(self._send(s, asked["way"], asked["repeat"]) for s in self.active)
@@ -114,7 +116,7 @@ class LoadSenders:
         from peers.roles.new_group import make_group
         from swarm.sample.base import Completions
 
-        release, now = release_of(self.learner, self.server["released"]), time.time()
+        release, now = release_of(self.learner, self.server["started"]), time.time()
         drawn = self.draws.of(release.weights, sender.keyring.me, sender.made)
         sender.made += 1
         rng = np.random.default_rng(drawn.seed)
@@ -132,6 +134,21 @@ class LoadSenders:
         rewards = self.source.rewards(task, texts)
         group = make_group(sender.keyring.me, release, drawn, completions, rewards, times)
         return wire.seal(group, self.run, sender.keyring)
+
+    def _push(self, repeat: int) -> int:
+        """All frames of all senders in turn, each over a socket of its own -> how many."""
+        import zmq
+
+        sockets = [zmq.Context.instance().socket(zmq.PUSH) for _ in self.active]
+        for socket in sockets:
+            socket.connect(f"tcp://127.0.0.1:{self.server['zmq']}")
+        rounds = zip(*(sender.frames for sender in self.active), strict=True)
+        frames = [*zip(cycle(sockets), chain.from_iterable(rounds), strict=False)] * repeat
+        for socket, frame in frames:
+            socket.send(frame)
+        for socket in sockets:
+            socket.close()  # what is queued goes on
+        return len(frames)
 
     async def _send(self, sender: Sender, way: str, repeat: int) -> int:
         """All of a sender's frames, UNDER_WAY at a time -> how many were admitted."""

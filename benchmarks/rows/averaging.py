@@ -27,15 +27,19 @@ from benchmarks.table import Figure, Unmeasured
 if TYPE_CHECKING:
     from benchmarks import Say
 
-SIZES = (1_000_000, 25_000_000, 100_000_000)
+SIZES, LARGE = (1_000_000, 25_000_000), (100_000_000,)
 MEMBERS = (2, 4)
-ROUNDS = 5
+ROUNDS = 3
 TRIES = 3
 """Rounds that may fail for each that counts: a busy machine now and then loses one, on both sides."""
 
 
 def measure(
-    say: Say, sizes: Sequence[int] = SIZES, members: Sequence[int] = MEMBERS, rounds: int = ROUNDS
+    say: Say,
+    sizes: Sequence[int] = SIZES,
+    members: Sequence[int] = MEMBERS,
+    rounds: int = ROUNDS,
+    row: str = "averaging",
 ) -> list[Figure]:
     figures = []
     with ExitStack() as stack:
@@ -45,11 +49,11 @@ def measure(
             for kind in kinds:
                 kind.grow(count)
             for numel in sizes:
-                figures += _compare(say, kinds, count, numel, rounds)
+                figures += _compare(say, row, kinds, count, numel, rounds)
     return figures
 
 
-def _compare(say: Say, kinds: Sequence[Kind], count: int, numel: int, rounds: int) -> list[Figure]:
+def _compare(say: Say, row: str, kinds: Sequence[Kind], count: int, numel: int, rounds: int) -> list[Figure]:
     spent: list[list[float]] = []
     with ExitStack() as stack:
         for kind in kinds:
@@ -62,7 +66,7 @@ def _compare(say: Say, kinds: Sequence[Kind], count: int, numel: int, rounds: in
     ours, *rest = kinds
     return [
         Figure(
-            row="averaging",
+            row=row,
             what=f"{numel / 1e6:g}M parameters, {count} learners",
             value=median(mine),
             unit="s/round",

@@ -1,8 +1,9 @@
 """Row `groups`: groups that one learner admits over real streams, against the same frames over a bare TCP
-socket.
+socket and over ZMQ's push/pull.
 
-    two processes of senders, each with a node of its own ==frames==> server, in one of four ways:
-        LearnerInbox.receive | the same without the log on the disk | a handler that acknowledges | bare TCP
+    two processes of senders, each with a node of its own ==frames==> server, in one of five ways:
+        LearnerInbox.receive | the same without the log on the disk | a handler that acknowledges
+        bare TCP | ZMQ, which has a thread of its own at both ends and acknowledges nothing
 
 The ways take turns and carry the same bytes with the same number in flight. The difference of "admitted" and
 "acknowledged" is the cost of admission (signature, shape, rewards recomputed, journal, log on the disk); the
@@ -28,7 +29,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.partner import Partner, ask_all
-from benchmarks.table import Figure, Unmeasured
+from benchmarks.table import Figure, Gap, Line, Unmeasured
 
 if TYPE_CHECKING:
     from benchmarks import Say
@@ -38,7 +39,7 @@ SIZES: Mapping[int, int] = {0: 2000, 90: 1000, 7300: 48}
 """Tokens of a completion (0: the demo's answers) -> groups of a pass: a second or two at the learner."""
 
 PASSES = 3
-REPEAT = {"admit": 1, "memory": 1, "mail": 2, "tcp": 4}
+REPEAT = {"admit": 1, "memory": 1, "mail": 2, "tcp": 4, "zmq": 16}
 """A group is admitted once; the faster ways carry the same frames again, so that their time is long enough to
 measure."""
 
@@ -56,7 +57,7 @@ class Turns:
 
 def measure(
     say: Say, senders: Sequence[int] = SENDERS, sizes: Mapping[int, int] = SIZES, passes: int = PASSES
-) -> list[Figure]:
+) -> list[Line]:
     """Each number of senders sends the smallest groups; four of them at most larger ones."""
     from peers.build import base_model
     from swarm.config import Run
@@ -78,36 +79,47 @@ def measure(
         ]
         for load in loads:
             load.hear()
-        figures: list[Figure] = []
+        figures: list[Line] = []
+        if not told["zmq"]:
+            figures.append(Gap(row="groups", why="ZMQ: pyzmq is not installed: `make bench` installs it"))
+        ways = [way for way in REPEAT if told["zmq"] or way != "zmq"]
         for tokens, frames in sizes.items():
             for count in senders if not tokens else (min(4, max(senders)),):
                 say(f"{count} senders, {frames} groups of 8 x {tokens or 6} tokens")
-                figures += _figures(server, loads, count, frames, tokens, passes)
+                figures += _figures(server, loads, ways, count, frames, tokens, passes)
     return figures
 
 
 def _figures(
-    server: Partner, loads: Sequence[Partner], senders: int, frames: int, tokens: int, passes: int
+    server: Partner,
+    loads: Sequence[Partner],
+    ways: Sequence[str],
+    senders: int,
+    frames: int,
+    tokens: int,
+    passes: int,
 ) -> Iterator[Figure]:
     halves = [(senders + 1) // 2, senders // 2]
     busy = [(load, half) for load, half in zip(loads, halves, strict=True) if half]
     active = [load for load, _ in busy]
     ask_all(active, [{"do": "join", "senders": half} for _, half in busy])
-    turns = {way: Turns() for way in REPEAT}
+    turns = {way: Turns() for way in ways}
     size = 0.0
     for number in range(passes):
         each = [{"do": "seal", "senders": half, "frames": frames * half // senders} for _, half in busy]
         sealed = ask_all(active, [{**one, "tokens": tokens} for one in each])
         count = sum(one["frames"] for one in sealed)
         size = sum(one["bytes"] for one in sealed) / count
-        for way in sorted(REPEAT, reverse=number % 2 == 1):  # none is always the one that comes after another
+        for way in sorted(ways, reverse=number % 2 == 1):  # none is always the one that comes after another
             _turn(server, active, way, count, turns[way])
-    admitted, memory, mail, tcp = (turns[way] for way in REPEAT)
+    admitted, memory, mail, tcp = (turns[way] for way in ("admit", "memory", "mail", "tcp"))
     rates = f"{median(admitted.wall):.0f} against {median(memory.wall):.0f} groups/s"
     who = f"{senders} sender{'s' if senders > 1 else ''}, {size / 1024:.1f} KiB a group"
     volume = f"{median(admitted.wall) * size / 1e6:.2f} MB/s against {median(tcp.wall) * size / 1e6:.2f}"
     under_way = f"{volume}, {4 * senders} under way, median of {passes}"
-    yield _against(f"admitted, {who}", admitted, tcp, under_way)
+    yield _against(f"admitted, {who}", admitted, "bare TCP", tcp, under_way)
+    if "zmq" in turns:
+        yield _against(f"admitted, {who}", admitted, "ZMQ push/pull", turns["zmq"], "no receipts there")
     yield Figure(
         row="groups",
         what=f"admitted, of those without a log on the disk, {who}",
@@ -115,7 +127,9 @@ def _figures(
         unit="",
         note=f"{rates}, median of {passes} turns",
     )
-    yield _against(f"acknowledged only, {who}", mail, tcp, "Mail with a handler that does nothing")
+    yield _against(
+        f"acknowledged only, {who}", mail, "bare TCP", tcp, "Mail with a handler that does nothing"
+    )
 
 
 def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turns: Turns) -> None:
@@ -123,6 +137,8 @@ def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turn
     partners, groups = (server, *loads), frames * repeat
     cpu, began = sum(partner.cpu() for partner in partners), time.perf_counter()
     sent = ask_all(loads, [{"do": "send", "way": way, "repeat": repeat}] * len(loads))
+    if way == "zmq":
+        server.ask(do="pulled", frames=groups)
     seconds, cpu = time.perf_counter() - began, sum(partner.cpu() for partner in partners) - cpu
     if (missing := groups - sum(one["admitted"] for one in sent)) != 0:
         why = "; ".join(why for one in sent for why in one["refused"])
@@ -131,17 +147,17 @@ def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turn
     turns.cpu.append(groups / cpu)
 
 
-def _against(what: str, ours: Turns, tcp: Turns, note: str) -> Figure:
+def _against(what: str, ours: Turns, against: str, theirs: Turns, note: str) -> Figure:
     return Figure(
         row="groups",
         what=what,
         value=median(ours.wall),
         unit="groups/s",
-        against="bare TCP",
-        other=median(tcp.wall),
+        against=against,
+        other=median(theirs.wall),
         note=note,
         turns=tuple(ours.wall),
-        other_turns=tuple(tcp.wall),
+        other_turns=tuple(theirs.wall),
         cpu=median(ours.cpu),
-        other_cpu=median(tcp.cpu),
+        other_cpu=median(theirs.cpu),
     )

@@ -10,12 +10,12 @@ counted.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from benchmarks.resident import PEAK, resident
 from benchmarks.table import Figure, Unmeasured
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _once(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, floa
     # in place: a copy would hide in the peak
     weight = torch.randn(vocabulary, hidden).div_(hidden**0.5).requires_grad_()
     chosen = torch.randint(vocabulary, (tokens,))
-    before, began = _peak(), time.monotonic()
+    before, began = resident(PEAK), time.monotonic()
     if way == "chunked":
         logp, _ = chunked_logprobs.token_logprobs(states, weight, None, chosen, 1.0)
     else:
@@ -84,12 +84,7 @@ def _once(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, floa
             (whole.exp() * whole).nan_to_num(nan=0.0).sum(-1)
         logp = whole.gather(-1, chosen[:, None]).squeeze(-1)
     logp.mean().backward()  # type: ignore[no-untyped-call]
-    return {"seconds": time.monotonic() - began, "mib": _peak() - before}
-
-
-def _peak() -> float:
-    """MiB that this process has ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": time.monotonic() - began, "mib": (resident(PEAK) - before) / (1 << 20)}
 
 
 if __name__ == "__main__":

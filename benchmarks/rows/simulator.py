@@ -11,7 +11,6 @@ scenarios do (`swarms`), gossip's copies on a real mesh.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import psutil  # type: ignore[import-untyped]
 
+from benchmarks.resident import NOW, PEAK, resident
 from benchmarks.table import Figure, number
 from peers.commands import shipped, sim
 from swarm.events import Event, Transferred
@@ -104,11 +103,11 @@ def _cost(samplers: int, hours: float) -> Cost:
 
     torch.set_num_threads(1)
     World(paper(SMALL, hours / 10), sim.spawn).run()
-    scene, before = paper(samplers, hours), psutil.Process().memory_info().rss
+    scene, before = paper(samplers, hours), resident(NOW)
     peers, began = sum(scene.peers.values()), time.process_time()
     outcome = World(scene, sim.spawn).run()
     seconds = time.process_time() - began
-    grown = max(0, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    grown = max(0, resident(PEAK) - before)
     return Cost(peers, scene.hours, seconds, grown / peers, outcome.calls)
 
 

@@ -28,7 +28,7 @@ from swarm.protocol import Role
 if TYPE_CHECKING:
     from benchmarks import Say
 
-SECONDS = 20.0
+SECONDS = 10.0
 SIZES = ((1, 1), (2, 3))
 """(learners, samplers)."""
 
@@ -94,6 +94,8 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
                 f"{window.versions:.1f} versions/s against {alone['versions'] / alone['seconds']:.1f}; "
                 f"sampled {window.sampled:.0f} tokens/s"
             ),
+            cpu=window.trained / cores,
+            other_cpu=alone["tokens"] / alone["cpu"],
         ),
         Figure(
             row="tokens",
@@ -150,9 +152,7 @@ def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
         home.until(
             "all learners to train together", lambda: all(trains(home, name, learners) for name in names)
         )
-        home.until(
-            "all samplers to sample", lambda: all(_last(home, name, events.Sampled) for name in samples)
-        )
+        home.until("all samplers to sample", lambda: all(has(home, name, events.Sampled) for name in samples))
         say(f"measuring {learners} + {samplers}")
         began, before = time.time(), home.cpu()
         home.sleep(seconds)
@@ -219,5 +219,6 @@ def trains(home: LocalSwarm, peer_folder: str, learners: int) -> bool:
     return len(steps) >= WARM and steps[-1].members == learners
 
 
-def _last(home: LocalSwarm, peer_folder: str, kind: type[events.Event]) -> bool:
+def has(home: LocalSwarm, peer_folder: str, kind: type[events.Event]) -> bool:
+    """Whether the peer's journal has such an event."""
     return any(isinstance(event, kind) for event in home.events(peer_folder))

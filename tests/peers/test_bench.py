@@ -3,7 +3,11 @@ small)."""
 
 import io
 import json
+import re
+import subprocess
+import sys
 from collections import Counter
+from importlib.util import find_spec
 
 import pytest
 from rich.console import Console
@@ -14,6 +18,7 @@ from benchmarks.fault_trials import Report, Trial
 from benchmarks.faults import Fault
 from benchmarks.processes.baseline_trl import Count
 from benchmarks.rows import (
+    accuracy,
     averaging,
     faults,
     groups,
@@ -72,6 +77,11 @@ def test_the_table_says_when_others_used_the_machine() -> None:
     assert "compare ratios" in shown([figure()], Machine(cores=2, load=3.0, seconds=1.0))
 
 
+def test_the_table_says_the_energy_or_that_nothing_tells_it() -> None:
+    assert "energy not told here" in shown([figure()])
+    assert "123 J" in shown([figure()], Machine(cores=2, load=0.1, seconds=12.0, joules=123.4))
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(12345.6, "12346"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123")]
 )
@@ -98,6 +108,31 @@ def test_a_row_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(
     lines = json.loads(capsys.readouterr().out)["figures"]
     assert [line["type"] for line in lines] == ["gap", "figure"]
     assert benchmarks.main(["memory"], True) == 3
+
+
+def test_without_names_the_long_rows_are_left_out_and_help_lists_both(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(benchmarks, "measure", lambda name: asked.append(name) or [])
+    benchmarks.main([], True)
+    assert [name for name in benchmarks.ROWS if name not in asked] == [
+        name for name in benchmarks.ROWS if name in benchmarks.LONG
+    ]
+    with pytest.raises(SystemExit):
+        cli.parser().parse_args(["bench", "--help"])
+    short, long = " ".join(capsys.readouterr().out.split()).split("By name alone")
+    listed = [set(re.findall(r"[\w-]+", text)) for text in (short, long)]
+    assert listed[0] >= set(asked) and listed[1] >= set(benchmarks.LONG)
+
+
+def test_every_row_is_measured_by_its_name_though_it_is_nearly_that_of_a_study(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(benchmarks, "main", lambda names, *_: benchmarks.DONE if len(names) == 1 else 1)
+    for name in benchmarks.ROWS:
+        assert cli.main(["bench", name]) == benchmarks.DONE, name
+    assert cli.main(["bench", "gradiend"]) == WrongUsage.code
 
 
 def test_an_unknown_row_is_a_usage_error_that_names_the_known_ones() -> None:
@@ -155,14 +190,20 @@ def test_a_swarm_that_stood_still_says_why() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() -> None:
-    admitted, of_those_in_memory, acknowledged = groups.measure(quiet, senders=(2,), sizes={0: 60}, passes=1)
+    lines = groups.measure(quiet, senders=(2,), sizes={0: 4000}, passes=1)
+    figures = {(line.what.split(",")[0], line.against): line for line in lines if isinstance(line, Figure)}
+    admitted = figures["admitted", "bare TCP"]
     assert 0 < admitted.value < admitted.other and admitted.cpu_ratio < 1
-    assert of_those_in_memory.value > 0 and acknowledged.value > 0
+    assert figures["acknowledged only", "bare TCP"].value > 0
+    if find_spec("zmq"):
+        assert figures["admitted", "ZMQ push/pull"].other > admitted.value
+    else:
+        assert any(isinstance(line, Gap) and "pyzmq" in line.why for line in lines)
 
 
 @pytest.mark.slow
 def test_the_event_loop_has_a_part_of_what_a_group_costs() -> None:
-    whole, loop = intake.measure(quiet, sizes={0: 20})
+    whole, loop = intake.measure(quiet, sizes={0: 2500})
     assert 0 < loop.value <= whole.value
 
 
@@ -207,10 +248,25 @@ def test_a_swarm_and_one_process_train_on_tokens() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_a_swarm_and_one_process_come_to_an_accuracy() -> None:
+    (figure,) = accuracy.measure(quiet, target=0.4, sizes=((1, 1),), reference=False)
+    assert figure.value > 0 and figure.other > 0 and figure.cpu > 0 and figure.other_cpu > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_every_role_is_weighed() -> None:
-    lines = memory.measure(quiet, versions=1)
-    assert {line.what for line in lines} == {"seed", "learner", "sampler", "evaluator"}
-    assert all(50 < line.value < 2000 for line in lines)
+    weights = {line.what: line.value for line in memory.measure(quiet, versions=1)}
+    roles = {"seed", "learner", "sampler", "evaluator"}
+    assert weights.keys() == roles | {f"{role}, at most" for role in roles}
+    assert all(50 < weights[role] <= weights[f"{role}, at most"] < 2000 for role in roles)
+
+
+def test_the_peak_memory_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    held = b"x" * (300 << 20)
+    program = "from benchmarks.resident import PEAK, resident; print(resident(PEAK))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) < len(held)
 
 
 @pytest.mark.slow

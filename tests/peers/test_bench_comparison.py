@@ -54,6 +54,10 @@ def test_turns_that_scatter_explain_more() -> None:
     assert not worse(turned(1.0, "us", 0.3), turned(1.4, "us", 0.3))
 
 
+def test_two_of_three_turns_that_are_alike_do_not_hide_the_third() -> None:
+    assert not worse(figure(0.52, "s", turns=(0.5, 0.52, 0.6)), figure(0.74, "s", turns=(0.22, 0.74, 0.76)))
+
+
 def test_a_figure_that_was_measured_once_has_to_be_half_as_bad_again() -> None:
     assert not worse(figure(100.0, "MiB PSS"), figure(140.0, "MiB PSS"))
     assert worse(figure(100.0, "MiB PSS"), figure(160.0, "MiB PSS"))
@@ -64,6 +68,23 @@ def test_where_others_used_the_machine_ratios_alone_are_judged() -> None:
     against = {"against": "bare TCP", "turns": STEADY, "other_turns": STEADY}
     assert worse(figure(50.0, other=100.0, **against), figure(50.0, other=200.0, **against), BUSY)
     assert not worse(figure(50.0, other=100.0, **against), figure(10.0, other=20.0, **against), BUSY)
+
+
+def test_where_others_used_the_machine_cpu_seconds_are_judged_of_figures_that_have_them() -> None:
+    def climb(seconds: float, cpu: float) -> Figure:
+        return figure(seconds, "s", against="one process", other=10.0, cpu=cpu, other_cpu=10.0)
+
+    assert not worse(climb(9.0, 30.0), climb(19.0, 29.0), BUSY)
+    assert worse(climb(9.0, 30.0), climb(19.0, 29.0))
+    assert worse(climb(9.0, 30.0), climb(9.0, 60.0), BUSY)
+
+
+def test_a_figure_that_stands_against_two_others_is_compared_with_each() -> None:
+    def against(name: str, other: float) -> Figure:
+        return figure(50.0, against=name, other=other, turns=STEADY, other_turns=STEADY)
+
+    old, new = (results(against("TCP", 100.0), against("ZMQ", zmq)) for zmq in (200.0, 400.0))
+    assert [each.before for each in comparison.worse(comparison.changes(old, new))] == [0.25]
 
 
 def test_a_row_that_can_no_longer_be_measured_is_worse_and_one_that_was_not_asked_for_is_not() -> None:
