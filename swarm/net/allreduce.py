@@ -181,7 +181,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         return mean
 
     def _note(self, reducer: PeerID, mine: torch.Tensor, mean: torch.Tensor) -> None:
-        both = float(mine.double().reshape(-1) @ mean.double().reshape(-1))
+        both = float(mine.reshape(-1) @ mean.reshape(-1))
         its = Agreement(both, norm(mine) ** 2, norm(mean) ** 2)
         self._returned[reducer] = self._returned[reducer].and_of(its)
 

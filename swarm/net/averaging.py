@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import hashlib
 import logging
 import os
@@ -68,6 +69,12 @@ process."""
 
 LEAVE = 1.0
 """Seconds for a process to take its handlers back when it leaves; then it is killed."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Options of mallopt(3)."""
+
+KEPT = 32 << 20
+"""Bytes that each of the C library's arenas may keep: some parts at each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +339,7 @@ def serve(setup: Setup) -> None:
     pipe = Pipe()
     logging.getLogger("hivemind").setLevel(logging.WARNING)
     torch.set_num_threads(1)
+    _keep_memory()
     loop = uvloop.new_event_loop()
     rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
     threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
@@ -344,6 +352,14 @@ def serve(setup: Setup) -> None:
                 with contextlib.suppress(OSError):  # p2pd is gone, or late
                     asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
                 return
+
+
+def _keep_memory() -> None:
+    """The C library keeps what a part took for the next one: pages that it gives back and asks for again cost
+    more than all that is computed on them."""
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, KEPT)
 
 
 def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
