@@ -173,16 +173,18 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         possible norm, zeros where it is not finite: the same at all members."""
         mean = self._codec.read(packed, mine.shape)
         if math.isfinite(size := norm(mean)):
-            mean = _scaled(mean, self._reduced[reducer].take(size))
+            share = self._reduced[reducer].take(size)
+            mean, size = _scaled(mean, share), size * share
         else:
-            self._reduced[reducer].least = 0.0
+            self._reduced[reducer].least = size = 0.0
             mean.zero_()
-        self._note(reducer, mine, mean)
+        self._note(reducer, mine, mean, size)
         return mean
 
-    def _note(self, reducer: PeerID, mine: torch.Tensor, mean: torch.Tensor) -> None:
+    def _note(self, reducer: PeerID, mine: torch.Tensor, mean: torch.Tensor, size: float) -> None:
+        """`size`: the norm of the mean."""
         both = float(mine.reshape(-1) @ mean.reshape(-1))
-        its = Agreement(both, norm(mine) ** 2, norm(mean) ** 2)
+        its = Agreement(both, norm(mine) ** 2, size**2)
         self._returned[reducer] = self._returned[reducer].and_of(its)
 
     def presences(self) -> dict[str, float]:
@@ -208,7 +210,6 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         for number, part in enumerate(self._parts[index]):
             await self._gathered(sender, number, _scaled(part, share))
             _, rounded = await self._as_sent(number)
-            self._note(self.peer_id, part, rounded)
             part.copy_(rounded)
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
@@ -264,7 +265,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         made = combine(parts, weights, self._out)
         for peer, kept, agreement in zip(peers, made.kept, made.agreements, strict=True):
             self._seen[peer].add(kept, agreement)
-        return self._codec.as_sent(_value(made, parts, weights))
+        packed, mean = self._codec.as_sent(_value(made, parts, weights))
+        self._note(self.peer_id, come[peers.index(self.peer_id)], mean, norm(mean))
+        return packed, mean
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int

@@ -204,6 +204,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             # where no part of gradients comes to me I cannot know
             against=tuple(members[peer] for peer in against) if self._reduces else None,
             doubted=tuple(members[peer] for peer in self._presences.against(members)),
+            part=shares.LARGEST_PART,
         )
 
     @contextmanager
@@ -239,7 +240,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         out = [k for k, peer in enumerate(told) if tag(peer) in against]
         judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
         claims = dict(zip(told, judged, strict=True))
-        parts = shares.shares(lines)
+        parts, part = shares.shares(lines), shares.part_bytes(lines, size)
         runner = Runner(
             claims=claims,
             groups=self._setup.groups,
@@ -253,8 +254,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             tensors=[self._setup.buffer],
             ordered_peer_ids=group.peer_ids,
             peer_fractions=tuple(parts),
-            part_size_bytes=shares.part_bytes(lines),
-            sender_timeout=(patience := shares.patience(lines, settings.chunk)),
+            part_size_bytes=part,
+            sender_timeout=(patience := shares.patience(lines, part, settings.chunk)),
             reducer_timeout=2 * patience,
         )
         promise.set_result(runner)
@@ -278,10 +279,10 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
             recipe=MeanRecipe(
                 members=tuple(
-                    Ingredient(peer=PeerId(str(peer)), **claims[peer]._asdict(), share=part, out=k in out)
-                    for k, (peer, part) in enumerate(zip(told, parts, strict=True))
+                    Ingredient(peer=PeerId(str(peer)), **claims[peer]._asdict(), share=share, out=k in out)
+                    for k, (peer, share) in enumerate(zip(told, parts, strict=True))
                 ),
-                part=shares.part_bytes(lines),
+                part=part,
             ),
         )
 
