@@ -38,8 +38,12 @@ beyond that p2pd and Python are what takes time, and lines of one room do not di
 UNKNOWN = 2_500_000
 """Bytes per second of a line where no member knows its own: 20 Mbit/s, a usual home line's uplink."""
 
-SMALLEST_PART, LARGEST_PART = 1 << 15, 1 << 19
-"""Bytes of a part. The largest is hivemind's: half a megabyte costs a millisecond of Python on its way."""
+SMALLEST_PART, USUAL_PART, LARGEST_PART = 1 << 15, 1 << 19, 1 << 20
+"""Bytes of a part. Every member takes the usual one, which is hivemind's; the largest costs half the Python,
+and what is computed of it still stays in a processor's cache."""
+
+SEVERAL = 8
+"""Parts of each reducer, or the largest ones divide too little alike."""
 
 PART_SECONDS = 1.0
 """Seconds in which a member sends a part on each of its streams: a part is the smallest progress that others
@@ -63,6 +67,8 @@ class Uplink(NamedTuple):
     """Bytes per second; 0: it does not know."""
     dial_only: bool = False
     """It cannot be dialled, so it reduces nothing."""
+    part: int = USUAL_PART
+    """Bytes of the largest part that it takes."""
 
 
 def shares(lines: Sequence[Uplink]) -> list[int]:
@@ -106,18 +112,20 @@ def deadline(lines: Sequence[Uplink], size: float) -> float:
     return max(SHORTEST, SLOWER * seconds(lines, size))
 
 
-def part_bytes(lines: Sequence[Uplink]) -> int:
-    """Bytes of a part: a power of two, the smaller the slower the slowest line is."""
-    part = LARGEST_PART
+def part_bytes(lines: Sequence[Uplink], size: float) -> int:
+    """Bytes of a part of a round over `size` bytes, which all members take: a power of two, the smaller the
+    slower the slowest line is."""
+    all_take, many = min(line.part for line in lines) >= LARGEST_PART, SEVERAL * len(lines) * LARGEST_PART
+    part = LARGEST_PART if all_take and size >= many else USUAL_PART
     while part > SMALLEST_PART and _part_seconds(lines, part) > PART_SECONDS:
         part //= 2
     return part
 
 
-def patience(lines: Sequence[Uplink], chunk: float) -> float:
-    """Seconds without a part after which a member counts as lost: `chunk`, and twice what a part takes on the
-    slowest line."""
-    return chunk + 2 * _part_seconds(lines, part_bytes(lines))
+def patience(lines: Sequence[Uplink], part: int, chunk: float) -> float:
+    """Seconds without a part of `part` bytes after which a member counts as lost: `chunk`, and twice what a
+    part takes on the slowest line."""
+    return chunk + 2 * _part_seconds(lines, part)
 
 
 def _part_seconds(lines: Sequence[Uplink], part: int) -> float:

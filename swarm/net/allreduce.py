@@ -20,6 +20,7 @@ import contextlib
 import math
 from collections.abc import (
     AsyncIterator,
+    Callable,
     Collection,
     Mapping,
     Sequence,
@@ -27,6 +28,7 @@ from collections.abc import (
 from itertools import accumulate
 from typing import (
     Any,
+    TypeVar,
 )
 
 import torch
@@ -44,6 +46,8 @@ from swarm.net import sketch
 from swarm.net.clipping import Mean, Seen, combine
 from swarm.net.codec import Codec
 from swarm.net.norm import norm
+
+T = TypeVar("T")
 
 NOTHING = torch.empty(0)
 
@@ -173,16 +177,18 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         possible norm, zeros where it is not finite: the same at all members."""
         mean = self._codec.read(packed, mine.shape)
         if math.isfinite(size := norm(mean)):
-            mean = _scaled(mean, self._reduced[reducer].take(size))
+            share = self._reduced[reducer].take(size)
+            mean, size = _scaled(mean, share), size * share
         else:
-            self._reduced[reducer].least = 0.0
+            self._reduced[reducer].least = size = 0.0
             mean.zero_()
-        self._note(reducer, mine, mean)
+        self._note(reducer, mine, mean, size)
         return mean
 
-    def _note(self, reducer: PeerID, mine: torch.Tensor, mean: torch.Tensor) -> None:
-        both = float(mine.double().reshape(-1) @ mean.double().reshape(-1))
-        its = Agreement(both, norm(mine) ** 2, norm(mean) ** 2)
+    def _note(self, reducer: PeerID, mine: torch.Tensor, mean: torch.Tensor, size: float) -> None:
+        """`size`: the norm of the mean."""
+        both = float(mine.reshape(-1) @ mean.reshape(-1))
+        its = Agreement(both, norm(mine) ** 2, size**2)
         self._returned[reducer] = self._returned[reducer].and_of(its)
 
     def presences(self) -> dict[str, float]:
@@ -208,23 +214,24 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         for number, part in enumerate(self._parts[index]):
             await self._gathered(sender, number, _scaled(part, share))
             _, rounded = await self._as_sent(number)
-            self._note(self.peer_id, part, rounded)
             part.copy_(rounded)
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
-        mine, number, loop = self._parts[index], 0, asyncio.get_running_loop()
+        mine, number = self._parts[index], 0
         parts = self._generate_input_for_peer(index)
         stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(parts)
+        mean: asyncio.Future[torch.Tensor] | None = None
         async with contextlib.aclosing(stream):
             async for message in aiter_with_timeout(stream, self.reducer_timeout):
                 if message.code != averaging_pb2.AVERAGED_PART:
                     raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
-                mean = await loop.run_in_executor(
-                    None, self._scaled_mean, peer_id, message.tensor_part, mine[number]
-                )
-                mine[number].copy_(mean)
+                if mean is not None:
+                    mine[number - 1].copy_(await mean)
+                # The next one comes meanwhile.
+                mean = _in_thread(self._scaled_mean, peer_id, message.tensor_part, mine[number])
                 number += 1
                 if number == len(mine):  # the reducer waits for me to hang up
+                    mine[-1].copy_(await mean)
                     break
         if number != len(mine):
             raise AllreduceException(f"it sent {number} of {len(mine)} parts")
@@ -245,9 +252,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """A mean as all members get it, encoded once for all of them. All have taken the one before it: each
         took it before it sent its next part."""
         if self._mean is None or self._mean[0] != number:
-            encoding = asyncio.get_running_loop().run_in_executor(None, self._encoded, number)
-            encoding.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._mean = number, encoding
+            self._mean = number, _in_thread(self._encoded, number)
         # One that is cancelled does not take it from the others.
         return await asyncio.shield(self._mean[1])
 
@@ -264,17 +269,19 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         made = combine(parts, weights, self._out)
         for peer, kept, agreement in zip(peers, made.kept, made.agreements, strict=True):
             self._seen[peer].add(kept, agreement)
-        return self._codec.as_sent(_value(made, parts, weights))
+        packed, mean = self._codec.as_sent(_value(made, parts, weights))
+        self._note(self.peer_id, come[peers.index(self.peer_id)], mean, norm(mean))
+        return packed, mean
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        number, loop, shapes = 0, asyncio.get_running_loop(), self._shapes
+        number, shapes = 0, self._shapes
         async for message in stream:
             if number >= len(shapes):
                 raise AllreduceException("it sent more parts than belong to me")
-            part = await loop.run_in_executor(
-                None, self._scaled_part, sender_index, number, message.tensor_part, shapes[number]
+            part = await _in_thread(
+                self._scaled_part, sender_index, number, message.tensor_part, shapes[number]
             )
             await self._gathered(sender_index, number, part)
             packed, _ = await self._as_sent(number)
@@ -329,6 +336,13 @@ def _value(made: Mean, parts: Sequence[torch.Tensor], weights: Sequence[float]) 
     for part, weight in zip(parts, weights, strict=True):
         total.add_(part, alpha=weight)
     return total.div_(sum(weights))
+
+
+def _in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """Its error is one that somebody sees, also where nobody waits for it any more."""
+    made = asyncio.get_running_loop().run_in_executor(None, function, *args)
+    made.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return made
 
 
 def _scaled(part: torch.Tensor, share: float) -> torch.Tensor:

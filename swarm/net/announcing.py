@@ -19,7 +19,7 @@ from hivemind.p2p import PeerID
 from msgspec import Meta
 
 from swarm.core.opposition import left_out
-from swarm.core.shares import Uplink
+from swarm.core.shares import USUAL_PART, Uplink
 from swarm.core.standing import Claim
 from swarm.net.norm import LARGEST
 from swarm.types import MARK_BYTES, MARKED
@@ -62,6 +62,8 @@ class Announcement(msgspec.Struct, frozen=True):
     them."""
     doubted: Tags = ()
     """Tags of the peers whose means leave its gradient out (swarm.core.reducers)."""
+    part: int = USUAL_PART
+    """Bytes of the largest part that it takes (swarm.core.shares)."""
 
     @property
     def claim(self) -> Claim:
@@ -71,7 +73,7 @@ class Announcement(msgspec.Struct, frozen=True):
     @property
     def line(self) -> Uplink:
         """What it says of its line."""
-        return Uplink(self.uplink, self.dial_only)
+        return Uplink(self.uplink, self.dial_only, self.part)
 
 
 def read_announcement(raw: bytes) -> Announcement:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import hashlib
 import logging
 import os
@@ -68,6 +69,12 @@ process."""
 
 LEAVE = 1.0
 """Seconds for a process to take its handlers back when it leaves; then it is killed."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Options of mallopt(3)."""
+
+KEPT = 32 << 20
+"""Bytes that each of the C library's arenas may keep: some parts at each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +204,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             # where no part of gradients comes to me I cannot know
             against=tuple(members[peer] for peer in against) if self._reduces else None,
             doubted=tuple(members[peer] for peer in self._presences.against(members)),
+            part=shares.LARGEST_PART,
         )
 
     @contextmanager
@@ -232,7 +240,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         out = [k for k, peer in enumerate(told) if tag(peer) in against]
         judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
         claims = dict(zip(told, judged, strict=True))
-        parts = shares.shares(lines)
+        parts, part = shares.shares(lines), shares.part_bytes(lines, size)
         runner = Runner(
             claims=claims,
             groups=self._setup.groups,
@@ -246,8 +254,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             tensors=[self._setup.buffer],
             ordered_peer_ids=group.peer_ids,
             peer_fractions=tuple(parts),
-            part_size_bytes=shares.part_bytes(lines),
-            sender_timeout=(patience := shares.patience(lines, settings.chunk)),
+            part_size_bytes=part,
+            sender_timeout=(patience := shares.patience(lines, part, settings.chunk)),
             reducer_timeout=2 * patience,
         )
         promise.set_result(runner)
@@ -271,10 +279,10 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
             recipe=MeanRecipe(
                 members=tuple(
-                    Ingredient(peer=PeerId(str(peer)), **claims[peer]._asdict(), share=part, out=k in out)
-                    for k, (peer, part) in enumerate(zip(told, parts, strict=True))
+                    Ingredient(peer=PeerId(str(peer)), **claims[peer]._asdict(), share=share, out=k in out)
+                    for k, (peer, share) in enumerate(zip(told, parts, strict=True))
                 ),
-                part=shares.part_bytes(lines),
+                part=part,
             ),
         )
 
@@ -332,6 +340,7 @@ def serve(setup: Setup) -> None:
     pipe = Pipe()
     logging.getLogger("hivemind").setLevel(logging.WARNING)
     torch.set_num_threads(1)
+    _keep_memory()
     loop = uvloop.new_event_loop()
     rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
     threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
@@ -344,6 +353,14 @@ def serve(setup: Setup) -> None:
                 with contextlib.suppress(OSError):  # p2pd is gone, or late
                     asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
                 return
+
+
+def _keep_memory() -> None:
+    """The C library keeps what a part took for the next one: pages that it gives back and asks for again cost
+    more than all that is computed on them."""
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, KEPT)
 
 
 def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:

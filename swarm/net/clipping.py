@@ -41,7 +41,9 @@ def combine(parts: Sequence[torch.Tensor], weights: Sequence[float], out: Collec
 def _products(parts: Sequence[torch.Tensor]) -> list[list[float]]:
     # The squares of large gradients do not fit float32.
     largest = max(map(norm, parts)) or 1.0
-    rows = torch.stack([part.reshape(-1) for part in parts]).div_(largest)
+    rows = torch.empty(len(parts), parts[0].numel())
+    for part, row in zip(parts, rows, strict=True):
+        torch.div(part.reshape(-1), largest, out=row)
     return [[product * largest**2 for product in row] for row in (rows @ rows.T).tolist()]
 
 

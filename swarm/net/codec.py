@@ -183,17 +183,15 @@ class Codec(CompressionBase):  # type: ignore[misc]
 
     def read(self, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
         """Raises PartError."""
-        values = math.prod(shape)
+        values, data = math.prod(shape), packed.buffer  # each look at it makes a copy
         size = self.size(values)
         if (
             packed.compression != self._encoding.kind
             or tuple(packed.size) != tuple(shape)
-            or len(packed.buffer) != size
+            or len(data) != size
         ):
-            raise PartError(
-                f"a part of {len(packed.buffer)} bytes came where {size} of shape {tuple(shape)} belong"
-            )
-        return self._encoding.decode(packed.buffer, values).reshape(shape)
+            raise PartError(f"a part of {len(data)} bytes came where {size} of shape {tuple(shape)} belong")
+        return self._encoding.decode(data, values).reshape(shape)
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         return self._encoding.item / torch.float32.itemsize

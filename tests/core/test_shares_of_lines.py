@@ -12,8 +12,10 @@ from swarm.core.shares import (
     CLAIM,
     LARGEST_PART,
     MOST,
+    SEVERAL,
     SHORTEST,
     SMALLEST_PART,
+    USUAL_PART,
     Uplink,
     believed,
     deadline,
@@ -25,7 +27,11 @@ from swarm.core.shares import (
 
 MBIT = 125_000
 
-groups = st.lists(st.builds(Uplink, st.integers(0, 2 * MOST), st.booleans()), min_size=2, max_size=12).filter(
+uplinks = st.builds(
+    Uplink, st.integers(0, 2 * MOST), st.booleans(), st.sampled_from([USUAL_PART, LARGEST_PART])
+)
+
+groups = st.lists(uplinks, min_size=2, max_size=12).filter(
     lambda lines: not all(line.dial_only for line in lines)
 )
 
@@ -126,15 +132,25 @@ def test_a_round_may_take_twice_what_its_lines_ask_for_and_never_less_than_its_l
     assert deadline(lines_of(20, 20), 1000) == SHORTEST
 
 
-@given(groups, st.floats(0.1, 60.0))
+@given(groups, st.floats(1.0, 1e9), st.floats(0.1, 60.0))
 def test_a_slow_line_that_moves_shows_progress_before_others_lose_patience(
-    lines: list[Uplink], chunk: float
+    lines: list[Uplink], size: float, chunk: float
 ) -> None:
-    part, slowest = part_bytes(lines), min(believed(lines))
+    part, slowest = part_bytes(lines, size), min(believed(lines))
     assert SMALLEST_PART <= part <= LARGEST_PART and part & (part - 1) == 0
-    assert 2 * (len(lines) - 1) * part / slowest < patience(lines, chunk)
+    assert 2 * (len(lines) - 1) * part / slowest < patience(lines, part, chunk)
 
 
 def test_parts_are_as_large_as_ever_on_fast_lines_and_small_on_slow_ones() -> None:
-    assert part_bytes(lines_of(100, 100)) == LARGEST_PART
-    assert part_bytes(lines_of(5, 20, 20, 20)) == 1 << 16
+    assert part_bytes(lines_of(100, 100), 1e9) == USUAL_PART
+    assert part_bytes(lines_of(5, 20, 20, 20), 1e9) == 1 << 16
+
+
+def test_parts_are_the_largest_where_all_members_take_them_and_each_reduces_several() -> None:
+    new, slow = Uplink(12_500_000, part=LARGEST_PART), Uplink(125_000, part=LARGEST_PART)
+    assert part_bytes([new, new], 1e9) == part_bytes([new, new._replace(part=1 << 30)], 1e9) == LARGEST_PART
+    for older in (USUAL_PART, LARGEST_PART - 1, 0, -1):
+        assert part_bytes([new, new, new._replace(part=older)], 1e9) == USUAL_PART
+    assert part_bytes([new, new], SEVERAL * 2 * LARGEST_PART) == LARGEST_PART
+    assert part_bytes([new, new, new], SEVERAL * 2 * LARGEST_PART) == USUAL_PART
+    assert part_bytes([new, slow], 1e9) == 1 << 15
