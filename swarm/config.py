@@ -96,9 +96,8 @@ class Sampling(Section):
     """Take only groups that learners can replay, those of hf, vllm, and a vLLM server with our processor
     (docs/engines.md): in a run with strangers any other sampler escapes audits."""
     heads: Annotated[int, Meta(ge=0, le=64)] = 0
-    """Most probable tokens that samplers, whose noise learners can make again, tell with each token: learners
-    check by them, without the model, that every group is what its seed draws. 4 are 24 bytes a token more; 0:
-    none."""
+    """Most probable tokens that samplers of replayable groups tell with each token: learners check by them,
+    without the model, that every group is what its seed draws. 4 are 24 bytes a token more; 0: none."""
 
 
 class ObjectiveSettings(Section):
