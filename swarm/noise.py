@@ -51,7 +51,7 @@ class GroupNoise:
         self._seeds = [seed % (1 << 64) for seed in seeds]
         self._size, self._vocabulary, self._device = size, vocabulary, device
         self._blocks = blocks_of(vocabulary)
-        self._keys = torch.tensor([_signed(seed) for seed in self._seeds], device=device)
+        self._keys = torch.tensor([signed(seed) for seed in self._seeds], device=device)
         self._positions = min(positions, AT_ONCE // (self._blocks * WORDS * size))
         """That one call makes of a whole group on a CPU; 0: each row has a call of its own."""
         self._made = torch.empty(0, 0, 0)
@@ -61,7 +61,7 @@ class GroupNoise:
         """(N, V) float32 for the rows (N,) int64."""
         if self._device.type != "cpu":
             first = (position * self._size + rows % self._size) * self._blocks
-            return _on(self._keys[rows // self._size], first, self._vocabulary)
+            return at_blocks(self._keys[rows // self._size], first, self._vocabulary)
         if self._positions:
             return self._few(position)[rows]
         places = [(self._seeds[row // self._size], row % self._size, position) for row in rows.tolist()]
@@ -81,21 +81,26 @@ def at_places(
     places: Sequence[tuple[int, int, int]], size: int, vocabulary: int, device: torch.device
 ) -> Tensor:
     """(N, V) float32 at N places: a group's seed, a completion, a position, in groups of `size`."""
-    if device.type == "cpu":
-        return gumbel(torch.from_numpy(of_rows(places, size, vocabulary)))
     blocks = blocks_of(vocabulary)
-    keys = torch.tensor([_signed(seed % (1 << 64)) for seed, _, _ in places], device=device)
-    return _on(keys, torch.tensor([(t * size + g) * blocks for _, g, t in places], device=device), vocabulary)
+    keys = torch.tensor([signed(seed % (1 << 64)) for seed, _, _ in places], device=device)
+    first = torch.tensor([(t * size + g) * blocks for _, g, t in places], device=device)
+    return at_blocks(keys, first, vocabulary)
 
 
-def _on(keys: Tensor, first: Tensor, vocabulary: int) -> Tensor:
-    """(N, V) float32 of N streams from block `first` on, on their device: by one kernel where one can be
-    made."""
+def at_blocks(keys: Tensor, first: Tensor, vocabulary: int) -> Tensor:
+    """(N, V) float32 of N streams, on their device: int64 of the bits of their keys, and how many blocks are
+    passed over. On a GPU by one kernel where one can be made."""
+    blocks = blocks_of(vocabulary)
+    if keys.device.type == "cpu":
+        drawn = [
+            words(key % (1 << 64), at, blocks) for key, at in zip(keys.tolist(), first.tolist(), strict=True)
+        ]
+        return gumbel(torch.from_numpy(np.stack(drawn)[:, :vocabulary]))
     if keys.device.type == "cuda" and _compiles():
         from swarm import noise_kernel
 
-        return noise_kernel.gumbel_on(keys, first, blocks_of(vocabulary), vocabulary)
-    return gumbel(words_on(keys, first, blocks_of(vocabulary))[:, :vocabulary])
+        return noise_kernel.gumbel_on(keys, first, blocks, vocabulary)
+    return gumbel(words_on(keys, first, blocks)[:, :vocabulary])
 
 
 @cache
@@ -112,13 +117,6 @@ def of_group(seed: int, size: int, vocabulary: int, positions: int, first: int =
     return drawn.reshape(positions, size, blocks * WORDS)[..., :vocabulary].swapaxes(0, 1)
 
 
-def of_rows(places: Sequence[tuple[int, int, int]], size: int, vocabulary: int) -> NDArray[np.uint32]:
-    """The words (N, V) at N places: a group's seed, a completion, a position."""
-    blocks = blocks_of(vocabulary)
-    drawn = [words(seed % (1 << 64), (t * size + g) * blocks, blocks) for seed, g, t in places]
-    return np.stack(drawn)[:, :vocabulary]
-
-
 def of_tokens(
     seed: int,
     size: int,
@@ -129,7 +127,7 @@ def of_tokens(
 ) -> NDArray[np.uint32]:
     """The words of `tokens` (N, n) at N places: completions `rows` (N,) of a group, at `positions` (N,)."""
     first = ((positions * size + rows) * blocks_of(vocabulary))[:, None] + tokens // WORDS
-    keys = torch.full((first.size,), _signed(seed % (1 << 64)))
+    keys = torch.full((first.size,), signed(seed % (1 << 64)))
     drawn = words_on(keys, torch.from_numpy(first.ravel()), 1).numpy()
     return drawn[np.arange(len(drawn)), (tokens % WORDS).ravel()].reshape(tokens.shape).astype(np.uint32)
 
@@ -174,7 +172,7 @@ def words_on(keys: Tensor, first: Tensor, blocks: int) -> Tensor:
     for _ in range(ROUNDS):
         (high0, low0), (high1, low1) = _product(c0, MULTIPLIERS[0]), _product(c2, MULTIPLIERS[1])
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = k0 + _signed(INCREMENTS[0]), k1 + _signed(INCREMENTS[1])
+        k0, k1 = k0 + signed(INCREMENTS[0]), k1 + signed(INCREMENTS[1])
     halves = [half for word in (c0, c1, c2, c3) for half in (word & LOW, word >> 32 & LOW)]
     return torch.stack(halves, -1).flatten(1)
 
@@ -185,9 +183,9 @@ def _product(a: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     a_high, a_low = a >> 32 & LOW, a & LOW
     middle = a_high * low + (a_low * low >> 32 & LOW)
     carried = a_low * high + (middle & LOW)
-    return a_high * high + (middle >> 32 & LOW) + (carried >> 32 & LOW), a * _signed(factor)
+    return a_high * high + (middle >> 32 & LOW) + (carried >> 32 & LOW), a * signed(factor)
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """The int64 with the bits of an unsigned word."""
     return word - (1 << 64) if word >> 63 else word

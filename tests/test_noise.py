@@ -13,12 +13,8 @@ from swarm import noise
 CPU = torch.device("cpu")
 
 
-def signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
 def of_device(key: int, first: int, blocks: int) -> list[int]:
-    drawn = noise.words_on(torch.tensor([signed(key)]), torch.tensor([first]), blocks)
+    drawn = noise.words_on(torch.tensor([noise.signed(key)]), torch.tensor([first]), blocks)
     return [int(word) for word in drawn[0]]
 
 
@@ -45,15 +41,15 @@ def test_a_rows_noise_does_not_depend_on_who_else_is_drawn(
     for t in range(positions):
         rows = torch.arange(t % 2, len(seeds) * size)  # some have ended
         for row, its in zip(rows.tolist(), drawn.at(t, rows), strict=True):
-            alone = noise.of_rows([(seeds[row // size], row % size, t)], size, vocabulary)
-            assert torch.equal(its, noise.gumbel(torch.from_numpy(alone))[0])
+            alone = noise.at_places([(seeds[row // size], row % size, t)], size, vocabulary, CPU)
+            assert torch.equal(its, alone[0])
 
 
 def test_seeds_completions_and_positions_have_noise_of_their_own() -> None:
     places = [(seed, g, t) for seed in (1, 2) for g in range(4) for t in range(5)]
-    drawn = noise.of_rows(places, 4, 64)
+    drawn = noise.at_places(places, 4, 64, CPU).numpy()
     assert len({row.tobytes() for row in drawn}) == len(places)
-    assert len(np.unique(drawn)) == drawn.size
+    assert len(np.unique(drawn)) > 0.99 * drawn.size
 
 
 def test_it_is_gumbels_distribution() -> None:

@@ -29,7 +29,7 @@ OTHER_THINGS = {
     **dict.fromkeys(
         (
             ("swarm/sample/server.py", "seed"),
-            ("swarm/sample/vllm_process.py", "seed"),
+            ("swarm/sample/server_requests.py", "seed"),
             ("swarm/tasks/gym_worker.py", "seed"),
             ("swarm/tasks/gym.py", "seed"),
         ),

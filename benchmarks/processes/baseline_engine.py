@@ -4,7 +4,7 @@
 
     hf             transformers' `generate`, the log-probabilities computed from its scores
     vllm           vllm.LLM in this process
-    vllm-server    the completions endpoint, a request for each prompt, all at once
+    vllm-server    the completions endpoint, a request for each prompt, all at once; it tells logits
 
 Each computes what an engine computes: texts and the log-probabilities of untruncated sampling. Not included:
 a seed for each group, which a replay needs.

@@ -2,7 +2,8 @@
 
     with serving(model, "float32") as url: ...
 
-It lets its weights or its adapter be replaced, as its engine (swarm.sample.server) needs it.
+It lets its weights or its adapter be replaced, and draws with our noise where it is asked to, as its engine
+(swarm.sample.server) needs it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from benchmarks.partner import environment
 from benchmarks.processes.baseline_engine import VLLM
 from benchmarks.table import Unmeasured
+from swarm.sample.vllm_process import PROCESSOR
 
 START = 180.0
 """Seconds: imports and, on a CPU, a warm-up take a minute on a busy machine."""
@@ -50,8 +52,10 @@ def serving(model: Path, dtype: str = "auto", adapters: bool = False) -> Iterato
         "127.0.0.1",
         "--port",
         str(port),
+        "--logits-processors",
+        PROCESSOR,
         "--logprobs-mode",
-        "processed_logprobs",
+        "processed_logits",
         "--dtype",
         "float32" if dtype == "auto" and cpu else dtype,
         "--max-num-seqs",

@@ -39,8 +39,6 @@ class EngineFacts(NamedTuple):
     """Parameters of the whole model."""
     quantize: str
     """`none`, `int8` or `nf4`: what the policy's linear layers are sampled in."""
-    replayable: bool = False
-    """Whether the run takes only groups that learners can replay, or check by their heads."""
 
 
 def installed() -> bool:
@@ -61,10 +59,7 @@ def chosen(model: Path, config: Config) -> EngineChoice:
         from peers.fit.model_shape import examine  # imports torch
 
         parameters = examine(model).parameters
-    sampling = config.run.sampling
-    replayable = sampling.replayable or sampling.heads > 0
-    seen = EngineFacts(vllm, gpus, parameters, quantization(config), replayable)
-    return choose(asked, seen)
+    return choose(asked, EngineFacts(vllm, gpus, parameters, quantization(config)))
 
 
 def quantization(config: Config) -> str:
@@ -87,11 +82,6 @@ def quantization(config: Config) -> str:
 def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
     """The engine and the reason for it. Raises CannotHere or WrongUsage, with what to do, when the named
     engine cannot be used."""
-    if seen.replayable and settings.name.startswith("vllm"):
-        raise WrongUsage(
-            "this run takes only groups whose noise learners can make again (run.sampling.replayable, heads),"
-            " and vLLM's is its own: set peer.engine.name to hf"
-        )
     match settings.name:
         case "hf":
             return EngineChoice("hf", "peer.engine.name asks for it")
@@ -138,21 +128,13 @@ def _vllm(seen: EngineFacts) -> EngineChoice:
 def _suits(settings: EngineSettings, seen: EngineFacts) -> str:
     """Why `auto` takes vLLM; empty when it does not."""
     gpu = _gpu(settings, seen)
-    if (
-        seen.replayable
-        or not seen.vllm
-        or gpu is None
-        or seen.quantize == "int8"
-        or _lacks(settings, seen, gpu)
-    ):
+    if not seen.vllm or gpu is None or seen.quantize == "int8" or _lacks(settings, seen, gpu):
         return ""
     return f"vLLM is installed, and the {gpu.name} has room for it"
 
 
 def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
     """Why `auto` takes hf."""
-    if seen.replayable:
-        return "learners can replay its groups, which this run asks for"
     gpu = _gpu(settings, seen)
     if gpu is None:
         where = "there is no GPU" if not seen.gpus else f"peer.engine.device is {settings.device}"

@@ -5,12 +5,15 @@
     sample  one /v1/completions request a group, all groups of a call at once
             token ids in, tokens and log-probabilities out
 
-The server must compute log-probabilities after the temperature, and allow its weights to be replaced. Both
-are checked before the first release and whenever the server did not answer or was restarted; the error has
-the command that starts it correctly. Weights pass through a folder, and those endpoints have no
-authentication: loopback only. After each load of all weights a fixed sequence must have the log-probabilities
-of `reference`; where there is no reference, they must at least have changed. Invariant: what is sampled comes
-from the version that `load` returned for. Not handled here: starting the server, several users of it.
+A server that was started with this project's processor (vllm_processor.py) draws with the noise of
+swarm.noise, and its groups say so. Any other one draws with its own, and its groups name none; it must
+compute log-probabilities after the temperature. Either must allow its weights to be replaced. All that is
+tried before the first release and whenever the server did not answer or was restarted; the error has the
+command that starts it correctly. Weights pass through a folder, and those endpoints have no authentication:
+loopback only. After each load of all weights a few tokens that the server draws must have the
+log-probabilities of `reference`; where there is no reference, they must at least have changed. Invariant:
+what is sampled comes from the version that `load` returned for. Not handled here: starting the server,
+several users of it.
 """
 
 from __future__ import annotations
@@ -31,9 +34,12 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from swarm.sample import vllm_process
+from swarm.sample import vllm_noise, vllm_process
 from swarm.sample.base import Completions, EngineError, SampleCounts, writing
-from swarm.sample.vllm import LoadedRelease, Recipe, completions, vllm_seed
+from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
+from swarm.sample.vllm import LoadedRelease, Recipe, completions
+from swarm.sample.vllm_noise import Told
+from swarm.types import Noise
 from swarm.weights import Weights
 
 QUICK = 30.0
@@ -67,7 +73,8 @@ class ServerEngine:
         self._started: str | None = None
         """Start time of the server process that has loaded the release; None: it has to be loaded again."""
         self._held: LoadedRelease | None = None
-        self._seen: list[float] = []
+        self._seen: Any = None
+        self._noise = Noise.UNKNOWN
         self._counts = SampleCounts()
 
     @property
@@ -93,13 +100,18 @@ class ServerEngine:
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began, sampling = time.perf_counter(), self._recipe.sampling
-        drawn = {"n": group_size, "temperature": sampling.temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-        groups = self._complete(prompts, [{**drawn, "seed": vllm_seed(seed)} for seed in seeds])
+        self._ready()
+        shown = min(sampling.heads + 1, self._recipe.vocabulary) if sampling.heads else 0
+        asked = [self._drawn(seed, group_size, sampling.temperature, shown) for seed in seeds]
+        told = vllm_process.sampled(self._complete(prompts, asked), sampling.heads)
+        groups = completions(told, self._recipe.tokenizer, self._noise)
         self._counts.add(groups, began)
         return groups
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        return [group.texts[0] for group in self._complete(prompts, [{"temperature": 0.0}] * len(prompts))]
+        self._ready()
+        told = vllm_process.sampled(self._complete(prompts, [{"temperature": 0.0}] * len(prompts)))
+        return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
 
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, **self._counts.statistics()}
@@ -123,6 +135,39 @@ class ServerEngine:
             raise EngineError(
                 f"{self._recipe.settings.url} does not let weights be replaced (no {needed}): {self._start()}"
             )
+        self._noise = Noise.GUMBEL if self._proves() else Noise.UNKNOWN
+        if self._noise:
+            return
+        if (sampling := self._recipe.sampling).replayable or sampling.heads:
+            raise EngineError(
+                "this run takes only groups whose noise learners can make again, and"
+                f" {self._recipe.settings.url} draws with its own: {self._start()}"
+            )
+        self._check_logprobs()
+
+    def _proves(self) -> bool:
+        """Whether the server draws with the noise that it is asked for."""
+        shown = min(vllm_noise.SHOWN, self._recipe.vocabulary)
+        [told] = self._drawn_once(
+            vllm_process.probe(8, 100),
+            vllm_process.PROVING,
+            named_noise(vllm_process.PROOF, vllm_process.PROVING, vllm_noise.HEAT, shown),
+        )
+        return vllm_noise.proven(told, vllm_process.PROOF, self._recipe.vocabulary)
+
+    def _drawn_once(self, prompt: list[int], tokens: int, own: dict[str, Any]) -> list[list[list[Told]]]:
+        """The answer to one request, whose completions end after so many tokens."""
+        asked = {**fixed(self._served, tokens), **own, "prompt": prompt}
+        return told_by([self._post("/v1/completions", asked, self._recipe.settings.timeout)])
+
+    def _drawn(self, seed: int, group: int, temperature: float, shown: int = 0) -> dict[str, Any]:
+        """A group's part of its request."""
+        if self._noise:
+            return named_noise(seed, group, temperature, shown)
+        return own_noise(seed, group, temperature)
+
+    def _check_logprobs(self) -> None:
+        """Raises EngineError when the server reports anything but log-probabilities after the temperature."""
         body = {
             "model": self._served,
             "prompt": vllm_process.probe(8, 100),
@@ -139,6 +184,10 @@ class ServerEngine:
         if max(abs(a - b) for a, b in zip(*tops, strict=True)) < SAME_LOGPROB:
             raise EngineError(
                 f"{self._recipe.settings.url} takes log-probabilities before the temperature: {self._start()}"
+            )
+        if max(sum(map(math.exp, top)) for top in tops) > 1 + SAME_LOGPROB:
+            raise EngineError(
+                f"{self._recipe.settings.url} reports logits for log-probabilities: {self._start()}"
             )
 
     def _take(self, release: LoadedRelease) -> None:
@@ -174,43 +223,39 @@ class ServerEngine:
             self._post("/v1/unload_lora_adapter", {"lora_name": old}, QUICK)
 
     def _verify(self, release: LoadedRelease, known: bool) -> None:
-        ids = vllm_process.probe(vllm_process.PROBE, self._recipe.vocabulary)
-        answer = self._post(
-            "/v1/completions",
-            {"model": self._served, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0},
-            self._recipe.settings.timeout,
-        )["choices"][0]["prompt_logprobs"]
-        seen = [row[str(token)]["logprob"] for row, token in zip(answer[1:], ids[1:], strict=True)]
+        """Raises EngineError when what the server draws is not drawn from this release."""
+        prompt = vllm_process.probe(8, self._recipe.vocabulary)
+        [[row]] = self._drawn_once(prompt, vllm_process.PROBE, self._drawn(1, 1, 1.0))
+        tokens, seen = [each.token for each in row], [each.logprob for each in row]
         if self._reference is not None:
-            apart = float(np.abs(np.subtract(seen, self._reference(release.folder, ids))).mean())
+            expected = self._reference(release.folder, [*prompt, *tokens])[-len(tokens) :]
+            apart = float(np.abs(np.subtract(seen, expected)).mean())
             if not apart <= LARGEST_DIFFERENCE:
                 raise EngineError(
                     f"after an update in place the server is {apart:.2g} nats a token from version"
                     f" {release.version}: it keeps old weights (on a CPU vLLM does for tied embeddings); use"
                     " peer.engine.name = vllm instead"
                 )
-        elif known and seen == self._seen:
+        elif known and (tokens, seen) == self._seen:
             raise EngineError(
                 "after an update in place the server answers as before, to the last bit: restart it"
             )
-        self._seen = seen
+        self._seen = tokens, seen
 
-    def _complete(self, prompts: Sequence[str], parameters: Sequence[dict[str, Any]]) -> list[Completions]:
+    def _ready(self) -> None:
+        """Make a server that was started again take the last release."""
         if self._held is None:
             raise RuntimeError("no policy has been loaded")
         if self._process() != self._started:
             self._take(self._held)
-        tokenizer, sampling = self._recipe.tokenizer, self._recipe.sampling
-        # The server's own defaults come from the model's generation config: nothing is left to them.
+
+    def _complete(
+        self, prompts: Sequence[str], parameters: Sequence[dict[str, Any]]
+    ) -> list[list[list[Told]]]:
+        tokenizer = self._recipe.tokenizer
         common = {
-            "model": self._served,
-            "max_tokens": sampling.max_tokens,
-            "logprobs": 0,
-            "return_token_ids": True,
-            "ignore_eos": True,
+            **fixed(self._served, self._recipe.sampling.max_tokens),
             "stop_token_ids": list(tokenizer.ends),
-            "repetition_penalty": 1.0,
-            "skip_special_tokens": False,
         }
         bodies = [
             {**common, **own, "prompt": ids}
@@ -227,7 +272,7 @@ class ServerEngine:
         except EngineError:
             self._started = None
             raise
-        return completions(_sampled(answers), tokenizer)
+        return told_by(answers)
 
     def _process(self) -> str:
         """Start time of the server's process, which identifies it: another process has other weights. Empty
@@ -278,7 +323,8 @@ class ServerEngine:
         own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
         return (
             f"start it with {mode} python -m vllm.entrypoints.openai.api_server --model {self._model} --host"
-            f" {self._host} --port {self._port} --logprobs-mode processed_logprobs{own}"
+            f" {self._host} --port {self._port} --logits-processors {vllm_process.PROCESSOR} --logprobs-mode"
+            f" processed_logits{own}"
         )
 
 
@@ -308,29 +354,6 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _sampled(answers: Sequence[dict[str, Any]]) -> vllm_process.Sampled:
-    """Answers of the completions endpoint, one for each group, as flat arrays. Raises EngineError for a
-    malformed answer."""
-    lengths: list[list[int]] = []
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    try:
-        for group in answers:
-            rows = sorted(group["choices"], key=lambda choice: choice["index"])
-            lengths.append([len(row["token_ids"]) for row in rows])
-            for row in rows:
-                tokens += row["token_ids"]
-                logprobs += row["logprobs"]["token_logprobs"]
-        told_tokens, told_logprobs = np.array(tokens, np.int32), np.array(logprobs, np.float32)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise EngineError(
-            f"the server's answer lacks what was asked for ({error!r}): vLLM 0.27 or later is needed"
-        ) from error
-    if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
-        raise EngineError("the server's answer has not one finite log-probability for each token")
-    return vllm_process.Sampled(lengths, told_tokens.tobytes(), told_logprobs.tobytes())
 
 
 def _object(data: bytes) -> dict[str, Any]:

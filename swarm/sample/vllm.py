@@ -1,15 +1,17 @@
 """Samples with vLLM in a child process (vllm_process.py), which is restarted when it dies or hangs.
 
     load    release's file, linked into a folder -> vLLM loads it in place (starts with the first one)
-    sample  prompts -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature), untruncated
+    sample  prompts, seeds -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature),
+            untruncated, drawn with the noise of swarm.noise
 
 A call that fails or takes too long ends the process if it may be at fault, and raises EngineError; the next
 call starts it again with the last release that was loaded. If vLLM keeps old weights after a reload, it is
 restarted with the new ones. Invariant: completions come from the version of the last `load` that returned.
 
-A group's random numbers follow from its seed alone. Its tokens may still differ in a replay: in another batch
-vLLM computes a row differently in its last bits, which decides between two tokens of nearly equal rank. That
-is rare in float32 and happens now and then in bfloat16. Not handled here: several GPUs for one model.
+A group's random numbers follow from its seed alone. Its tokens may still differ in another batch: vLLM
+computes a row differently in its last bits there, which decides between two tokens of nearly equal rank. That
+is rare in float32 and happens now and then in bfloat16; replays bear it (swarm.learn.replay). Not handled
+here: several GPUs for one model.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from swarm import heads
 from swarm.blocks import Blocks
 from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
 from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer, writing
-from swarm.types import Digest
+from swarm.types import Digest, Noise
 from swarm.weights import Weights
 
 COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
@@ -100,8 +103,8 @@ class VllmEngine:
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began = time.perf_counter()
-        answer = self._sampled(prompts, group_size, [vllm_seed(seed) for seed in seeds])
-        groups = completions(answer, self._recipe.tokenizer)
+        answer = self._sampled(prompts, group_size, [seed % (1 << 64) for seed in seeds])
+        groups = completions(answer, self._recipe.tokenizer, Noise.GUMBEL)
         self._counts.add(groups, began)
         return groups
 
@@ -160,6 +163,7 @@ class VllmEngine:
             sequences=recipe.settings.tasks * recipe.sampling.group_size,
             temperature=recipe.sampling.temperature,
             max_tokens=recipe.sampling.max_tokens,
+            heads=recipe.sampling.heads,
             ends=tuple(recipe.tokenizer.ends),
             quantize=recipe.quantize,
             rank=recipe.rank,
@@ -229,28 +233,29 @@ def _why(lost: Lost) -> str:
             return str(lost)
 
 
-def vllm_seed(seed: int) -> int:
-    """The seed of a group for vLLM: 62 bits, so that adding a completion's number neither overflows nor
-    collides with another group."""
-    return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
-
-
-def completions(answer: vllm_process.Sampled, tokenizer: Tokenizer) -> list[Completions]:
+def completions(
+    answer: vllm_process.Sampled, tokenizer: Tokenizer, noise: Noise = Noise.UNKNOWN
+) -> list[Completions]:
     """Cut the flat arrays of an answer into groups."""
     tokens, logprobs = np.frombuffer(answer.tokens, np.int32), np.frombuffer(answer.logprobs, np.float32)
+    head_tokens = np.frombuffer(answer.head_tokens, np.int32).reshape(max(len(tokens), 1), -1)
+    head_logprobs = np.frombuffer(answer.head_logprobs, np.float32).reshape(head_tokens.shape)
     groups, start = [], 0
     for lengths in answer.lengths:
         ends = start + np.cumsum(lengths)
-        rows = np.split(tokens[start : ends[-1]], ends[:-1] - start)
+        here = slice(start, int(ends[-1]))
+        rows = np.split(tokens[here], ends[:-1] - start)
         groups.append(
             Completions(
                 lengths=tuple(lengths),
-                tokens=tokens[start : ends[-1]],
-                logprobs=logprobs[start : ends[-1]],
+                tokens=tokens[here],
+                logprobs=logprobs[here],
                 texts=tuple(tokenizer.decode(row.tolist()) for row in rows),
+                noise=noise,
+                heads=heads.pack(head_tokens[here], head_logprobs[here]) if answer.head_tokens else None,
             )
         )
-        start = int(ends[-1])
+        start = here.stop
     return groups
 
 

@@ -10,7 +10,8 @@ its parent talks to it; what comes in is believed.
 
 After each load the weights inside are compared with the file, since vLLM can keep stale ones
 (vllm_worker.py); where they cannot be seen (quantized ones) a fixed sequence must have become more or less
-likely. Not handled here: deadlines, restarts (vllm.py), several GPUs.
+likely. Tokens are drawn by vllm_processor.py, with the noise of swarm.noise; whether this vLLM, on this
+device, draws them so is tried at its start. Not handled here: deadlines, restarts (vllm.py), several GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import msgspec
 
 from swarm import extras
 from swarm.process import Pipe
-from swarm.sample import vllm_worker
+from swarm.sample import vllm_noise, vllm_worker
+from swarm.sample.vllm_noise import Told
 
 PROBE = 48
 """Tokens of the fixed sequence: every one is a chance to see that something changed."""
@@ -35,8 +37,12 @@ PROBE = 48
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """That vLLM makes room for; a smaller adapter uses the next one."""
 
-COLDEST = 0.01
-"""vLLM raises lower temperatures to this one."""
+PROCESSOR = "swarm.sample.vllm_processor:GumbelProcessor"
+"""What draws, as vLLM's logits processor."""
+
+PROOF, PROVING = 1 << 63 | 7919, 4
+"""Seed, and completions and their tokens, of the group by which it is tried whether vLLM draws as it is
+asked."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -59,6 +65,8 @@ class Setup(Message, frozen=True, kw_only=True):
     temperature: float
     max_tokens: int
     ends: tuple[int, ...]
+    heads: int = 0
+    """Most probable tokens that are told with each token."""
     quantize: bool = False
     """Linear layers in NF4, by bitsandbytes."""
     rank: int = 0
@@ -76,7 +84,8 @@ class Load(Message, frozen=True):
 
 
 class Sample(Message, frozen=True):
-    """`group` completions of each prompt, or the most likely one where `seeds` is empty."""
+    """`group` completions of each prompt, drawn with its seed, or the most likely one where `seeds` is
+    empty."""
 
     prompts: list[list[int]]
     group: int
@@ -99,6 +108,10 @@ class Sampled(Message, frozen=True):
     tokens: bytes
     """int32, all completions one after the other."""
     logprobs: bytes
+    """float32, likewise."""
+    head_tokens: bytes = b""
+    """int32, k most probable tokens of each token, the highest first, where a Setup asks for them."""
+    head_logprobs: bytes = b""
     """float32, likewise."""
 
 
@@ -131,11 +144,8 @@ class Served:
 
         self.setup, self.version, self.device = setup, __version__, current_platform.device_type
         self._check()
-        # On a CPU compiling takes a minute, and a prompt that is split over two steps ends vLLM: it turns the
-        # seeded generator of such a row back, which a CPU's cannot.
-        own: dict[str, Any] = (
-            {"enforce_eager": True, "enable_chunked_prefill": False} if self.device == "cpu" else {}
-        )
+        # On a CPU compiling takes a minute.
+        own: dict[str, Any] = {"enforce_eager": True} if self.device == "cpu" else {}
         dtype = setup.dtype if setup.dtype != "auto" else "float32" if self.device == "cpu" else "bfloat16"
         if setup.quantize:
             own["quantization"] = "bitsandbytes"
@@ -148,7 +158,9 @@ class Served:
             max_model_len=setup.length or -1,
             max_num_seqs=setup.sequences,
             gpu_memory_utilization=setup.memory,
-            logprobs_mode="processed_logprobs",
+            logits_processors=[PROCESSOR],
+            logprobs_mode="processed_logits",
+            max_logprobs=max(setup.heads, vllm_noise.SHOWN) + 1,
             enable_prefix_caching=True,
             disable_log_stats=True,
             skip_tokenizer_init=True,
@@ -158,9 +170,11 @@ class Served:
         )
         config = self.llm.llm_engine.vllm_config.model_config
         self.length = int(config.max_model_len)
-        self._probe = probe(min(PROBE, self.length - 1), config.get_vocab_size())
+        self._vocabulary = int(config.get_vocab_size())
+        self._probe = probe(min(PROBE, self.length - 1), self._vocabulary)
         self._adapter: Any = None
         self._seen: list[float] = []
+        self._prove()
         if not setup.rank:
             self._compare(Path(setup.folder))
             self._seen = self._score()
@@ -186,27 +200,18 @@ class Served:
         return time.perf_counter() - began
 
     def sample(self, call: Sample) -> Sampled:
-        import numpy as np
-
         longest = max(map(len, call.prompts))
         if longest + self.setup.max_tokens > self.length:
             raise Unsuited(
                 f"a prompt of {longest} tokens and {self.setup.max_tokens} of completion do not fit into"
                 f" {self.length}: raise peer.engine.length (and peer.engine.memory where it does not fit)"
             )
-        told = self._generate(call.prompts, [self._parameters(call, i) for i in range(len(call.prompts))])
-        groups = [sorted(group.outputs, key=lambda one: one.index) for group in told]
-        rows = [one for group in groups for one in group]
-        logprobs = [
-            step[token].logprob
-            for one in rows
-            for token, step in zip(one.token_ids, one.logprobs, strict=True)
-        ]
-        return Sampled(
-            [[len(one.token_ids) for one in group] for group in groups],
-            np.asarray([token for one in rows for token in one.token_ids], np.int32).tobytes(),
-            np.asarray(logprobs, np.float32).tobytes(),
-        )
+        if not call.seeds:
+            parameters = self._parameters(temperature=0.0)
+            return sampled([[row] for row in self._told(call.prompts, [parameters] * len(call.prompts))])
+        setup, size = self.setup, call.group
+        rows = self._draw(call.prompts, size, call.seeds, setup.temperature, setup.heads)
+        return sampled([rows[k : k + size] for k in range(0, len(rows), size)], setup.heads)
 
     def _check(self) -> None:
         setup = self.setup
@@ -218,8 +223,15 @@ class Served:
             raise Unsuited(
                 "vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too"
             )
-        if setup.temperature < COLDEST:
-            raise Unsuited(f"vLLM does not sample below temperature {COLDEST}: set peer.engine.name to hf")
+
+    def _prove(self) -> None:
+        """Raises Unsuited when tokens are not drawn as they are asked for."""
+        told = self._draw([self._probe[:8]], PROVING, [PROOF], vllm_noise.HEAT, vllm_noise.SHOWN, PROVING)
+        if not vllm_noise.proven(told, PROOF, self._vocabulary):
+            raise Unsuited(
+                f"vLLM {self.version} does not draw tokens as it is asked on {self.device}, so that nobody"
+                " could replay its groups: set peer.engine.name to hf"
+            )
 
     def _adopt(self, call: Load) -> None:
         """A number of its own for each version: vLLM takes a known number for a known adapter, and keeps what
@@ -252,7 +264,7 @@ class Served:
         return hidden
 
     def _score(self) -> list[float]:
-        """Log-probabilities of the fixed sequence, at temperature 1."""
+        """Logits of the fixed sequence's tokens."""
         from vllm import SamplingParams
 
         parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
@@ -261,22 +273,47 @@ class Served:
             row[token].logprob for row, token in zip(told.prompt_logprobs[1:], self._probe[1:], strict=True)
         ]
 
-    def _parameters(self, call: Sample, i: int) -> Any:
+    def _draw(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        seeds: Sequence[int],
+        temperature: float,
+        heads: int,
+        tokens: int = 0,
+    ) -> list[list[Told]]:
+        """`group` completions of each prompt; all of them of so many tokens, or as the Setup says."""
+        asked, parameters = [], []
+        for prompt, seed in zip(prompts, seeds, strict=True):
+            argument = vllm_noise.argument(seed, group, temperature)
+            for g in range(group):
+                asked.append(prompt)
+                parameters.append(
+                    self._parameters(heads, tokens, temperature=0.0, seed=g, extra_args=argument)
+                )
+        return self._told(asked, parameters)
+
+    def _parameters(self, heads: int = 0, tokens: int = 0, **drawn: Any) -> Any:
         from vllm import SamplingParams
 
         # `ignore_eos`: the run's end tokens are those of its config, and no other ends a completion.
-        common: dict[str, Any] = {
-            "max_tokens": self.setup.max_tokens,
-            "stop_token_ids": list(self.setup.ends),
-            "ignore_eos": True,
-            "detokenize": False,
-            "logprobs": 0,
-        }
-        if not call.seeds:
-            return SamplingParams(temperature=0.0, **common)
-        # Completion j of the group is drawn with the seed of the group plus j.
-        drawn = {"n": call.group, "seed": call.seeds[i], "temperature": self.setup.temperature}
-        return SamplingParams(top_p=1.0, top_k=-1, min_p=0.0, **drawn, **common)
+        return SamplingParams(
+            max_tokens=tokens or self.setup.max_tokens,
+            stop_token_ids=[] if tokens else list(self.setup.ends),
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=min(heads + 1, self._vocabulary) if heads else 0,
+            **drawn,
+        )
+
+    def _told(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[list[Told]]:
+        return [
+            [
+                Told(token, {other: one.logprob for other, one in step.items()})
+                for token, step in zip(told.outputs[0].token_ids, told.outputs[0].logprobs, strict=True)
+            ]
+            for told in self._generate(prompts, parameters)
+        ]
 
     def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[Any]:
         return self.llm.generate(
@@ -290,6 +327,21 @@ class Served:
 def probe(length: int, vocabulary: int) -> list[int]:
     """A fixed sequence of many different tokens."""
     return [(7919 * i + 11) % vocabulary for i in range(length)]
+
+
+def sampled(groups: Sequence[Sequence[Sequence[Told]]], heads: int = 0) -> Sampled:
+    """What was told of all groups, with the `heads` most probable tokens of each token, as flat arrays."""
+    import numpy as np
+
+    told = [each for group in groups for row in group for each in row]
+    head = [one for each in told for one in each.head(heads)] if heads else []
+    return Sampled(
+        [[len(row) for row in group] for group in groups],
+        np.asarray([each.token for each in told], np.int32).tobytes(),
+        np.asarray([each.logprob for each in told], np.float32).tobytes(),
+        np.asarray([token for token, _ in head], np.int32).tobytes(),
+        np.asarray([logprob for _, logprob in head], np.float32).tobytes(),
+    )
 
 
 def answer(served: Served | None, call: Call) -> tuple[Served | None, Answer]:

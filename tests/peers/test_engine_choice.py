@@ -119,11 +119,3 @@ def test_what_cannot_be_had_says_what_to_do(
 
 def test_the_sentence_names_the_engine() -> None:
     assert str(choose(EngineSettings(), seen(gpus=()))).startswith("engine hf: there is no GPU")
-
-
-def test_where_groups_must_be_replayable_it_is_hf_or_nothing() -> None:
-    asked = seen()._replace(replayable=True)
-    assert choose(EngineSettings(), asked).name == choose(EngineSettings(name="hf"), asked).name == "hf"
-    for settings in (EngineSettings(name="vllm"), EngineSettings(name="vllm-server", url="http://x")):
-        with pytest.raises(WrongUsage, match=r"set peer.engine.name to hf"):
-            choose(settings, asked)

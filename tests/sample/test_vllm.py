@@ -13,13 +13,15 @@ import pytest
 import torch
 from nouns import seeds
 from undecided_policy import rows
-from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe
+from vllm_policies import LORA, PROMPTS, SAME, TEMPERATURE, Versions, recipe
 
-from swarm.learn import model, tiny, tokenization, weights
-from swarm.sample import vllm
+from swarm.heads import unpack
+from swarm.learn import model, replay, tiny, tokenization, weights
+from swarm.sample import vllm, vllm_noise, vllm_process
 from swarm.sample.base import EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.vllm import VllmEngine
+from swarm.types import Noise
 from swarm.weights import Weights
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -62,6 +64,20 @@ def test_weights_are_replaced_in_place(served: tuple[VllmEngine, Versions]) -> N
         assert versions.apart(engine) < SAME
     assert (starts(engine), pid(engine)) == (before, process)
     assert engine.statistics()["version"] == versions.version
+
+
+def test_learners_replay_what_was_drawn_and_another_seed_shows(served: tuple[VllmEngine, Versions]) -> None:
+    engine, versions = served
+    drawn = engine.sample(PROMPTS, 4, [(1 << 64) - 1, 5, 1 << 63])
+    for prompt, seed, group in zip(PROMPTS, (-1, 5, 1 << 63), drawn, strict=True):
+        assert group.noise == Noise.GUMBEL and group.heads is not None
+        told = prompt, rows(group), TEMPERATURE
+        head = unpack(group.heads, len(group.tokens))
+        found = replay.replay(versions.learned, *told, seed, head)
+        assert found.margins.max() < SAME and found.apart is not None and found.apart.max() < 2 * SAME
+        assert np.abs(found.logprobs - group.logprobs).max() < SAME
+        assert replay.replay(versions.learned, *told, seed + 1).margins.mean() > 1.0
+        assert len({tuple(row) for row in rows(group)}) == 4
 
 
 def test_a_group_is_replayed_alone_from_its_seed(served: tuple[VllmEngine, Versions]) -> None:
@@ -179,6 +195,59 @@ def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path) -> None:
     prompts = [f"{i}" + "0123456789" * 12 for i in range(64)]
     assert [len(group.lengths) for group in engine.sample(prompts, 4, seeds(7, prompts))] == [4] * 64
     engine.close()
+
+
+def test_a_vllm_that_draws_otherwise_than_asked_is_not_used(
+    tied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here each completion of a group has the noise of the first."""
+    clones = (
+        "import sys; from swarm import noise; from swarm.sample import vllm_noise, vllm_process;"
+        " draw_of = vllm_noise.draw_of;"
+        " vllm_noise.draw_of = lambda said, number: draw_of(said, number and 0);"
+        " vllm_process.main(sys.argv[1])"
+    )
+    monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", clones))
+    engine = VllmEngine(recipe(tied))
+    with pytest.raises(EngineError, match=r"nobody could replay its groups: set peer\.engine\.name to hf"):
+        engine.load(Versions(tied).move())
+    engine.close()
+
+
+def test_both_of_vllms_runners_load_the_processor_and_draw_the_same() -> None:
+    """The second one asks for Triton, and runs on no CPU: here its calls are made in its place."""
+    from types import SimpleNamespace
+
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+    from vllm.v1.sample import logits_processor as first
+    from vllm.v1.worker.gpu.sample import logits_processor as second
+
+    cpu, names = torch.device("cpu"), (vllm_process.PROCESSOR,)
+    asked = [
+        SamplingParams(temperature=0.0, seed=g, extra_args=vllm_noise.argument(7, 4, 0.8)) for g in (2, 0)
+    ]
+    [kind] = first.cached_load_custom_logitsprocs(names)
+    processor = kind(None, cpu, False)
+    swap = (0, 1, first.MoveDirectionality.SWAP)
+    added = [(k, each, None, [3] * k) for k, each in enumerate(asked)]
+    processor.update_state(first.BatchUpdate(2, [], added, [swap]))
+    states = SimpleNamespace(
+        device=cpu, max_num_reqs=4, vocab_size=50, prompt_len=SimpleNamespace(np=np.array([0, 9, 0, 6]))
+    )
+    [kind] = second.loader._cached_load_v2_logitsprocs(names)
+    other = kind(None, states)
+    for slot, each in zip((3, 1), asked, strict=True):
+        assert other.add_request(slot, each)
+    other.apply_staged_writes()
+    slots = torch.tensor([1, 3])
+    context = second.LogitsContext(slots, slots, slots.numpy(), None, None, torch.tensor([9, 5]), None)
+    logits = torch.randn(2, 50)
+    assert torch.equal(processor.apply(logits.clone()), other.apply(logits.clone(), context))
+    with pytest.raises(VLLMValidationError, match=vllm_noise.ARGUMENT):
+        second.build_custom_logits_processors_params_validator(names)(
+            SamplingParams(extra_args={vllm_noise.ARGUMENT: [7, 4, 0.8]})
+        )
 
 
 def test_nothing_is_left_after_close(tied: Path) -> None:

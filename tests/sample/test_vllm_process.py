@@ -23,7 +23,8 @@ from vllm_policies import PROMPTS, Versions, recipe
 from swarm.learn import tiny
 from swarm.sample import vllm, vllm_process, vllm_worker
 from swarm.sample.base import EngineError
-from swarm.sample.vllm import VllmEngine, vllm_seed
+from swarm.sample.server_requests import vllm_seed
+from swarm.sample.vllm import VllmEngine
 
 
 @pytest.fixture(scope="module")

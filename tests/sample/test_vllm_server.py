@@ -20,12 +20,17 @@ import pytest
 import torch
 from nouns import seeds
 from undecided_policy import rows
-from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe
+from vllm_policies import LORA, PROMPTS, SAME, TEMPERATURE, Versions, recipe
 
 from peers.build import vllm_folder
-from swarm.learn import tiny, tokenization
+from swarm.heads import unpack
+from swarm.learn import model, replay, tiny, tokenization, weights
+from swarm.sample import vllm_process
 from swarm.sample.base import EngineError
+from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
+from swarm.types import Noise
+from swarm.weights import Weights
 
 torch.set_num_threads(1)
 
@@ -72,7 +77,8 @@ def test_a_server_that_is_away_is_named_with_the_command_that_starts_it(folder: 
         "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model org/model --host"
         " 127.0.0.1"
     )
-    assert f"start it with {command} --port {port} --logprobs-mode processed_logprobs" in str(raised.value)
+    own = "--logits-processors swarm.sample.vllm_processor:GumbelProcessor --logprobs-mode processed_logits"
+    assert f"start it with {command} --port {port} {own}" in str(raised.value)
 
 
 def test_a_server_for_adapters_is_started_differently(folder: Path) -> None:
@@ -134,6 +140,12 @@ def test_a_server_that_hangs_is_an_engine_error(folder: Path, monkeypatch: pytes
 # --- a real one ---------------------------------------------------------------------------------------------
 
 
+NAMED = ("--logits-processors", vllm_process.PROCESSOR, "--logprobs-mode", "processed_logits")
+"""A server draws with our noise, as the engine's message says; else with its own, as people start it."""
+
+OWN = ("--logprobs-mode", "processed_logprobs")
+
+
 def serve(folder: Path, port: int, log: Path, *own: str) -> subprocess.Popen[bytes]:
     """A server as a person would start it; returns when it answers."""
     environment = {
@@ -190,10 +202,10 @@ def whole(
 ) -> Iterator[tuple[ServerEngine, Versions, Callable[[], None]]]:
     """An engine, its policy, and what kills the server and starts it again."""
     port, log = free_port(), tmp_path_factory.mktemp("server") / "log"
-    processes = [serve(folder, port, log, "--logprobs-mode", "processed_logprobs")]
+    processes = [serve(folder, port, log, *NAMED)]
 
-    def again() -> None:
-        processes.append(serve(folder, port, log, "--logprobs-mode", "processed_logprobs"))
+    def again(*own: str) -> None:
+        processes.append(serve(folder, port, log, *(own or NAMED)))
 
     def kill() -> None:
         stop(processes.pop())
@@ -223,6 +235,24 @@ class TestServer:
             engine.load(versions.move())
             assert versions.apart(engine) < SAME
 
+    def test_learners_replay_what_was_drawn_and_another_seed_shows(self, whole: Whole) -> None:
+        engine, versions, _ = whole
+        for prompt, seed, group in zip(
+            PROMPTS, (-1, 5, 6), engine.sample(PROMPTS, 4, [-1, 5, 6]), strict=True
+        ):
+            assert group.noise == Noise.GUMBEL and group.heads is not None
+            told = prompt, rows(group), TEMPERATURE
+            found = replay.replay(versions.learned, *told, seed, unpack(group.heads, len(group.tokens)))
+            assert found.margins.max() < SAME and found.apart is not None and found.apart.max() < 2 * SAME
+            assert replay.replay(versions.learned, *told, seed + 1).margins.mean() > 1.0
+            assert len({tuple(row) for row in rows(group)}) == 4
+
+    def test_greedy_answers_are_not_drawn(self, whole: Whole, folder: Path) -> None:
+        engine, versions, _ = whole
+        other = HfEngine(model.load_policy(folder), tokenization.load(folder), weights.load_into, 12)
+        other.load(Weights.of(weights.release_bytes(versions.module), 0))
+        assert engine.greedy(PROMPTS) == other.greedy(PROMPTS)
+
     def test_a_group_is_replayed_alone_from_its_seed(self, whole: Whole) -> None:
         engine, _, _ = whole
         together = engine.sample(PROMPTS, 4, seeds(100, PROMPTS))
@@ -244,22 +274,30 @@ class TestServer:
         kill.again()  # type: ignore[attr-defined]
         assert versions.apart(engine) < SAME and engine.version == versions.version
 
+    def test_a_server_that_comes_back_without_our_noise_is_no_sampler_where_a_run_asks_for_it(
+        self, whole: Whole, folder: Path
+    ) -> None:
+        engine, versions, kill = whole
+        kill()
+        kill.again(*OWN)  # type: ignore[attr-defined]
+        with pytest.raises(EngineError, match=r"draws with its own: start it with .* --logits-processors"):
+            engine.sample(PROMPTS, 4, seeds(1, PROMPTS))
+        elsewhere = ServerEngine(
+            recipe(folder, heads=0, url=engine._recipe.settings.url), str(folder), vllm_folder.score
+        )
+        elsewhere.load(versions.move())
+        assert versions.apart(elsewhere) < SAME
+        [group] = elsewhere.sample(PROMPTS[:1], 4, [3])
+        assert group.noise == Noise.UNKNOWN and group.heads is None
+        elsewhere.close()
+
 
 @pytest.fixture(scope="module")
 def tied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
     """A server with tied embeddings and adapters; its folder and port."""
     root, port = tmp_path_factory.mktemp("tied"), free_port()
     folder = tiny.make(root / "qwen3", "qwen3")
-    process = serve(
-        folder,
-        port,
-        root / "log",
-        "--logprobs-mode",
-        "processed_logprobs",
-        "--enable-lora",
-        "--max-lora-rank",
-        "8",
-    )
+    process = serve(folder, port, root / "log", *NAMED, "--enable-lora", "--max-lora-rank", "8")
     yield folder, port
     stop(process)
 
@@ -293,13 +331,20 @@ def test_weights_that_a_server_does_not_really_take_are_noticed(tied: tuple[Path
 
 @pytest.mark.vllm
 @pytest.mark.timeout(1200)
-def test_a_server_with_raw_log_probabilities_is_refused(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("raw_logprobs", "takes log-probabilities before the temperature"),
+        ("processed_logits", "reports logits for log-probabilities"),
+    ],
+)
+def test_a_server_that_tells_other_log_probabilities_is_refused(
+    folder: Path, tmp_path: Path, mode: str, said: str
+) -> None:
     port = free_port()
-    process = serve(folder, port, tmp_path / "log")
+    process = serve(folder, port, tmp_path / "log", "--logprobs-mode", mode)
     try:
-        with pytest.raises(
-            EngineError, match="takes log-probabilities before the temperature: start it with"
-        ):
-            engine_at(folder, port).check()
+        with pytest.raises(EngineError, match=f"{said}: start it with"):
+            ServerEngine(recipe(folder, heads=0, url=f"http://127.0.0.1:{port}"), "org/model").check()
     finally:
         stop(process)

@@ -27,10 +27,12 @@ SAME = 1e-3
 """Nats: both compute in float32."""
 
 
-def recipe(folder: Path, lora: Lora | None = None, max_tokens: int = 12, **settings: Any) -> Recipe:
+def recipe(
+    folder: Path, lora: Lora | None = None, max_tokens: int = 12, heads: int = 4, **settings: Any
+) -> Recipe:
     said = tokenization.load(folder)
     own = {"timeout": 300.0, "length": 256, **settings}
-    sampling = Sampling(group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE)
+    sampling = Sampling(group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE, heads=heads)
     if lora is None:
         return Recipe(Settings(**own), sampling, said, said.vocabulary, vllm_folder.whole(folder))
     write = vllm_folder.adapter(folder, lora)

@@ -1,0 +1,221 @@
+"""Draws tokens inside vLLM with noise that everybody can make again (swarm.noise).
+
+    a request says {ARGUMENT: [seed of its group, G, temperature]}, and its number in the group as its seed
+    a step's logits (N, V) --scores--> (N, V): highest is the token that was drawn, with its log-probability;
+                                       every other one has its own, less HIDDEN
+    what vLLM reports of a token --Told--> its log-probability, and those of the most probable tokens
+
+So vLLM needs no noise of its own: at temperature 0 it takes the highest, and at 1 all others are impossible.
+Its mode `processed_logits` reports the scores as they are. Log-probabilities are of logits / temperature,
+whatever vLLM does with temperatures.
+
+Where it runs: in vLLM's worker, by swarm.sample.vllm_processor, which knows vLLM; and beside the engines,
+which read what vLLM reports. It imports torch, numpy and swarm.noise alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm import noise
+
+ARGUMENT = "swarm_noise"
+"""Of a request: SamplingParams.extra_args in Python, `vllm_xargs` over HTTP."""
+
+HIDDEN = 256.0
+"""Nats: far above what noise can add to a score, and what float32 rounds off log-probabilities there
+(.00003) is far below a step of swarm.heads."""
+
+SAME = 1e-3
+"""Nats that scores made again may differ by."""
+
+HEAT, SHOWN = 2.0, 19
+"""Temperature and number of most probable tokens, less one, of a proof: many tokens are likely then, and no
+vLLM reports more unasked."""
+
+
+class Draw(NamedTuple):
+    """What a request asks for."""
+
+    seed: int
+    """Of the group, from 0 to 2^64 - 1."""
+    size: int
+    """G"""
+    temperature: float
+    completion: int
+    """From 0 to G - 1."""
+
+
+def argument(seed: int, size: int, temperature: float) -> dict[str, list[float]]:
+    return {ARGUMENT: [seed % (1 << 64), size, temperature]}
+
+
+def draw_of(arguments: Mapping[str, Any] | None, number: int | None) -> Draw | None:
+    """What the arguments of a request with this seed ask for; None: nothing. Raises ValueError."""
+    if not arguments or ARGUMENT not in arguments:
+        return None
+    try:
+        seed, size, temperature = arguments[ARGUMENT]
+        draw = Draw(int(seed), int(size), float(temperature), -1 if number is None else number)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{ARGUMENT} is the seed of a group, its size, and a temperature") from error
+    if not (0 <= draw.seed < 1 << 64 and 0 <= draw.completion < draw.size and draw.temperature > 0):
+        raise ValueError(f"{ARGUMENT}: {draw} is nothing that can be drawn; a request's seed is its number")
+    return draw
+
+
+def scores(logits: Tensor, keys: Tensor, first: Tensor, temperatures: Tensor) -> Tensor:
+    """(N, V) float32 of logits (N, V); keys and blocks of the noise (N,) int64, temperatures (N,) float32."""
+    logp = torch.log_softmax(logits.float() / temperatures[:, None], -1)
+    chosen = (logp + noise.at_blocks(keys, first, logp.shape[1])).argmax(-1, keepdim=True)
+    own = logp.gather(1, chosen)
+    return logp.sub_(HIDDEN).scatter_(1, chosen, own)
+
+
+def on(device: torch.device, values: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """Numbers on a device, without waiting for what it is at."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+# --- vLLM's first runner: requests are rows, which come, go and move ----------------------------------------
+
+
+class Update(Protocol):
+    """vLLM's BatchUpdate."""
+
+    removed: Sequence[int]
+    added: Sequence[tuple[int, Any, Any, list[int]]]
+    """(row, SamplingParams, the prompt, a list to which the completion's tokens are added)"""
+    moved: Sequence[tuple[int, int, Any]]
+    """(row, to which one, one way or a swap)"""
+
+
+class Rows:
+    """Which rows of the batch draw what, and how far they are."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[Draw, list[int]]] = {}
+
+    def update(self, update: Update) -> None:
+        for row in update.removed:
+            self._rows.pop(row, None)
+        for row, parameters, _, tokens in update.added:
+            self._rows.pop(row, None)
+            if (draw := draw_of(parameters.extra_args, parameters.seed)) is not None:
+                self._rows[row] = draw, tokens
+        for row, to, way in update.moved:
+            mine, other = self._rows.pop(row, None), self._rows.pop(to, None)
+            if mine is not None:
+                self._rows[to] = mine
+            if other is not None and way.name == "SWAP":
+                self._rows[row] = other
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(rows, V) -> scores in the rows that draw."""
+        rows = sorted(self._rows)
+        if not rows:
+            return logits
+        if len(rows) == len(logits):
+            return self._scores(logits, rows)
+        logits[rows] = self._scores(logits[rows], rows).to(logits.dtype)
+        return logits
+
+    def _scores(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
+        blocks, drawn = noise.blocks_of(logits.shape[1]), [self._rows[row] for row in rows]
+        first = [(len(tokens) * draw.size + draw.completion) * blocks for draw, tokens in drawn]
+        return scores(
+            logits,
+            on(logits.device, [noise.signed(draw.seed) for draw, _ in drawn], torch.int64),
+            on(logits.device, first, torch.int64),
+            on(logits.device, [draw.temperature for draw, _ in drawn], torch.float32),
+        )
+
+
+# --- its second runner: requests have slots, and positions are on the device --------------------------------
+
+
+class Slots:
+    """What requests draw, by slot; all that a step needs is on the device."""
+
+    def __init__(self, count: int, vocabulary: int, device: torch.device) -> None:
+        self._device, self._blocks = device, noise.blocks_of(vocabulary)
+        self._draws: dict[int, tuple[Draw, int]] = {}
+        self._count, self._changed = count, True
+
+    def add(self, slot: int, draw: Draw | None, prompt: int) -> None:
+        """`prompt`: its tokens. None where the request in this slot draws nothing."""
+        self._changed = True
+        self._draws.pop(slot, None)
+        if draw is not None:
+            self._draws[slot] = draw, prompt
+
+    def settle(self) -> None:
+        """Bring what was added to the device."""
+        if not self._changed:
+            return
+        table, heat = [[0] * 4 for _ in range(self._count)], [1.0] * self._count
+        for slot, (draw, prompt) in self._draws.items():
+            step = draw.size * self._blocks
+            start = draw.completion * self._blocks + (1 - prompt) * step
+            table[slot], heat[slot] = [noise.signed(draw.seed), start, step, 1], draw.temperature
+        flat = [number for row in zip(*table, strict=True) for number in row]
+        self._table = on(self._device, flat, torch.int64).view(4, -1)
+        self._heat = on(self._device, heat, torch.float32)
+        self._changed = False
+
+    def apply(self, logits: Tensor, slots: Sequence[int], slot_of: Tensor, positions: Tensor) -> Tensor:
+        """`slots`: of this step's requests. `slot_of` (N,): of each row of the logits, whose last token is at
+        `positions` (N,) of prompt and completion."""
+        drawing = sum(slot in self._draws for slot in slots)
+        if not drawing:
+            return logits
+        keys, start, step, draws = self._table[:, slot_of.long()]
+        first = (positions * step + start).clamp(min=0)
+        made = scores(logits, keys, first, self._heat[slot_of.long()])
+        return made if drawing == len(slots) else torch.where(draws[:, None].bool(), made, logits)
+
+
+# --- what vLLM reports --------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """What vLLM reports of a token that was drawn."""
+
+    token: int
+    scores: Mapping[int, float]
+    """Of the token, and of some others."""
+
+    @property
+    def logprob(self) -> float:
+        return self.scores[self.token]
+
+    def head(self, k: int) -> list[tuple[int, float]]:
+        """The k most probable tokens and their log-probabilities, the highest first, where k others were
+        reported."""
+        known = {token: score + HIDDEN for token, score in self.scores.items()} | {self.token: self.logprob}
+        return sorted(known.items(), key=lambda one: -one[1])[:k]
+
+
+def proven(told: Sequence[Sequence[Told]], seed: int, vocabulary: int) -> bool:
+    """Whether completions were drawn as a group of this seed, as far as the reported tokens tell."""
+    return all(
+        _is_drawn(each, seed, len(told), g, t, vocabulary)
+        for g, row in enumerate(told)
+        for t, each in enumerate(row)
+    )
+
+
+def _is_drawn(told: Told, seed: int, size: int, completion: int, position: int, vocabulary: int) -> bool:
+    others = [token for token in told.scores if token != told.token]
+    if told.logprob < -HIDDEN / 2 or any(told.scores[token] > -HIDDEN / 2 for token in others):
+        return False
+    tokens = np.array([[told.token, *others]], np.int32)
+    words = noise.of_tokens(seed, size, vocabulary, np.array([completion]), np.array([position]), tokens)
+    logprobs = [told.logprob, *(told.scores[token] + HIDDEN for token in others)]
+    reached = noise.gumbel_of(words)[0] + np.array(logprobs, np.float32)
+    return bool(reached[0] >= reached.max() - SAME)
