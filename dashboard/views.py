@@ -159,7 +159,8 @@ class Claims(View):
     hardware: str
     since: float | None
     done: int
-    """Groups trained (learner) or sampled (sampler), versions judged (evaluator)."""
+    """Groups trained (learner) or sampled (sampler), versions judged (evaluator), groups replayed
+    (auditor)."""
     refused: int
     rate: float
     tokens: float

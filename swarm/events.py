@@ -204,7 +204,7 @@ class Stepped(Event):
 
 
 class Audited(Event):
-    """A learner replayed a group; where `until` is above 0 it sets the sampler aside."""
+    """A learner or an auditor replayed a group; where `until` is above 0 it sets the sampler aside."""
 
     group: Word
     sampler: PeerId

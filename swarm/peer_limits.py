@@ -47,8 +47,11 @@ class Auditing(Section):
     are not what policy and seed draw (docs/trust.md)."""
 
     share: Share = 0.05
-    """Largest share of the time that it computes; 0: none. For its first audit it loads the policy once
-    more."""
+    """Largest share of the time that it computes; 0: it draws none. For its first replay it loads the policy
+    once more."""
+    rechecks: Share = 0.05
+    """Share of the others' verdicts by which a group is honest that is replayed here, within `share` of the
+    time, or a twentieth where that is 0. Accusations are all replayed; where both are 0, neither is."""
     versions: Count = 8
     """Newest versions whose bytes stay on this disk for it, once a group of such a sampler came."""
     invited: bool = False

@@ -41,6 +41,7 @@ class Service(StrEnum):
     DRAWS = "draws"
     BATCHES = "batches"
     ACCUSED = "accused"
+    SUBMITTED = "submitted"
     HISTORY = "history"
     RENEW = "renew"
     ENTER = "enter"
@@ -81,7 +82,10 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.TRAINED: ServiceRow(16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: of which groups"),
     Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
-    Service.ACCUSED: ServiceRow(16, REQUEST, "learners", "AccusedQuery", "frame of the Group it accuses"),
+    Service.ACCUSED: ServiceRow(16, REQUEST, "learners, auditors", "AccusedQuery", "Group that it judged"),
+    Service.SUBMITTED: ServiceRow(
+        16, REQUEST, "learners", "SubmittedQuery", "Submitted, or one of its Groups"
+    ),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(16, REQUEST, "the owner and who was invited", "Membership", "Membership"),
     Service.ENTER: ServiceRow(16, REQUEST, "everybody", "Membership, or nothing", "Entry"),
@@ -100,6 +104,7 @@ class Topic(StrEnum):
     CONTRIBUTION = "contribution"
     COUNTED = "counted"
     ACCUSED = "accused"
+    VERDICT = "verdict"
 
 
 class TopicRow(NamedTuple):
@@ -119,6 +124,7 @@ TOPICS: Mapping[Topic, TopicRow] = {
     Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: one exists"),
     Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: which ones count"),
     Topic.ACCUSED: TopicRow("Accusation", RELEASE_LIMIT, False, "to learners: whose group is a forgery"),
+    Topic.VERDICT: TopicRow("Verdicts", EVENT_LIMIT, False, "to learners: whose groups are honest"),
 }
 
 
@@ -150,18 +156,20 @@ class Role(StrEnum):
     LEARNER = "learner"
     EVALUATOR = "evaluator"
     OBSERVER = "observer"
+    AUDITOR = "auditor"
 
 
 class Policy(StrEnum):
     """What a role does with the policy, which decides the arguments of its program."""
 
     TRAINED = "trained"
-    """program(host, learner, source, tokenization, folder of checkpoints or None, what makes a Replay or
-    None)"""
+    """program(host, learner, source, tokenization, checkpoints' folder or None, Replay's maker or None)"""
     SAMPLED = "sampled"
     """program(host, engine, source, folder of the outbox or None)"""
     USED = "used"
     """program(host, engine, source)"""
+    REPLAYED = "replayed"
+    """program(host, source, tokenization, Replay's maker)"""
     KEPT = "kept"
     """program(host, weights of version 0 or None)"""
     UNUSED = "unused"
@@ -195,6 +203,7 @@ ROLES: Mapping[Role, RoleRow] = {
     Role.EVALUATOR: RoleRow(
         "peers.roles.evaluator:Evaluator", Policy.USED, member=True, joins=True, posts=True, asked=2
     ),
+    Role.AUDITOR: RoleRow("peers.roles.auditor_peer:AuditorPeer", Policy.REPLAYED, member=True, joins=True),
     Role.SEED: RoleRow("peers.roles.seed:Seed", Policy.KEPT, member=True, observes=True, posts=True, asked=1),
     Role.OBSERVER: RoleRow("peers.roles.observer:Observer", Policy.UNUSED, observes=True),
 }
@@ -227,6 +236,7 @@ class Phase(StrEnum):
     FALLING_IN = "falling in"
     STOPPED = "stopped"
     EVALUATING = "evaluating"
+    AUDITING = "auditing"
     NO_RELEASE = "no release"
     SERVING = "serving"
     WATCHING = "watching"
@@ -258,6 +268,7 @@ PHASES: Mapping[Phase, str] = {
     Phase.FALLING_IN: "falling in",
     Phase.STOPPED: "stopped",
     Phase.EVALUATING: "evaluating",
+    Phase.AUDITING: "auditing",
     Phase.NO_RELEASE: "waiting for a release",
     Phase.SERVING: "serving",
     Phase.WATCHING: "watching",

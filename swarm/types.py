@@ -353,7 +353,8 @@ class Beat(Struct, tag="beat"):
     inbox: int
     """Groups waiting at a learner, or on the way from a sampler."""
     done: int
-    """Groups trained (learner), sampled (sampler), evaluated versions (evaluator) since the start."""
+    """Groups trained (learner), sampled (sampler), replayed (auditor), evaluated versions (evaluator) since
+    the start."""
     refused: int
     rate: Finite
     """`done` per second, over the last half minute."""

@@ -23,14 +23,17 @@ from nouns import beat
 from still_host import still_host
 
 from peers.build.spec_transfer import FileRequest
-from peers.roles.accusations import Accusation, AccusedQuery
+from peers.roles.accusations import Accusation
 from peers.roles.evidence import Evidence
 from peers.roles.manifests import BatchManifest, StepManifest
 from peers.roles.observer import Past
 from peers.roles.rechecks import BatchQuery
 from peers.roles.recorder import RecordedStep
+from peers.roles.shown_groups import AccusedQuery
 from peers.roles.state_transfer import Offer
+from peers.roles.submitted_groups import Submitted, SubmittedQuery
 from peers.roles.tally import LAGS_PER_EVENT, Tally
+from peers.roles.verdicts import Verdicts
 from peers.runtime.contacts import Kept
 from peers.runtime.frames import Frames
 from peers.runtime.identity_check import BeatQuery
@@ -95,6 +98,9 @@ DECODED = {
     "RecordedStep": RecordedStep,
     "Accusation": Accusation,
     "AccusedQuery": AccusedQuery,
+    "SubmittedQuery": SubmittedQuery,
+    "Submitted": Submitted,
+    "Verdicts": Verdicts,
     "Kept": Kept,
     "Way": Way,
     "WayQuery": WayQuery,

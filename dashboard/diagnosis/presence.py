@@ -148,6 +148,8 @@ def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
                 ),
                 "warning",
             )
+        case Role.AUDITOR if others == 0:
+            return "learners replay all that they draw themselves again", "warning"
     return "the others go on without it", "warning"
 
 

@@ -32,6 +32,7 @@ const MEANINGS = {
   [Phase.FALLING_IN]: "It takes over the whole state of another learner; the others wait, and it is in step with them after that.",
   [Phase.STOPPED]: "It trains no more.",
   [Phase.EVALUATING]: "It judges a release on held-out tasks.",
+  [Phase.AUDITING]: "It replays groups that learners were sent, and tells them which are what policy and seed draw.",
   [Phase.NO_RELEASE]: "Idle: it has judged the newest release that was due.",
   [Phase.SERVING]: "It hands out releases and the addresses of others.",
   [Phase.WATCHING]: "It watches, and shows a page like this one.",
@@ -169,7 +170,7 @@ function Line({ claims }) {
 
 function Claims({ peer }) {
   const { claims, role } = peer;
-  const done = { [Role.LEARNER]: "Groups trained", [Role.SAMPLER]: "Groups sampled", [Role.EVALUATOR]: "Versions judged" }[role];
+  const done = { [Role.LEARNER]: "Groups trained", [Role.SAMPLER]: "Groups sampled", [Role.EVALUATOR]: "Versions judged", [Role.AUDITOR]: "Groups replayed" }[role];
   const say = (word, value) => html`<${Term} word=${word}><${Claimed}>${value}<//><//>`;
   return html`<section><h3>Claimed by itself</h3><dl class="terms">
     ${claims.label && say("Calls itself", claims.label)}

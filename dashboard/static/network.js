@@ -17,7 +17,7 @@ const RELEASES = 12;
 const SHAPES = { rollouts: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", weights: "M3 2h6v6h-6z", gradients: "M6 1l4 7h-8z", other: "M6 3.5a1.5 1.5 0 1 1 0 3a1.5 1.5 0 1 1 0-3z" };
 const ROLE_SHAPES = {
   [Role.LEARNER]: "M6 0a5 5 0 1 1 0 10a5 5 0 1 1 0-10z", [Role.SAMPLER]: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", [Role.EVALUATOR]: "M3 2h6v6h-6z",
-  [Role.SEED]: "M6 1l4 4l-4 4l-4-4z", [Role.OBSERVER]: "M6 1l4 7h-8z",
+  [Role.SEED]: "M6 1l4 4l-4 4l-4-4z", [Role.OBSERVER]: "M6 1l4 7h-8z", [Role.AUDITOR]: "M6 0.5l4 2.25v4.5l-4 2.25l-4-2.25v-4.5z",
 };
 
 export function Network() {

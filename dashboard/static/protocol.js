@@ -4,6 +4,7 @@ export const Role = {
   LEARNER: "learner",
   SAMPLER: "sampler",
   EVALUATOR: "evaluator",
+  AUDITOR: "auditor",
   SEED: "seed",
   OBSERVER: "observer",
 };
@@ -30,6 +31,7 @@ export const Phase = {
   FALLING_IN: "falling in",
   STOPPED: "stopped",
   EVALUATING: "evaluating",
+  AUDITING: "auditing",
   NO_RELEASE: "no release",
   SERVING: "serving",
   WATCHING: "watching",

@@ -136,6 +136,7 @@ function outline(pen, role, x, y, size) {
   if (role === Role.EVALUATOR) pen.rect(x - size, y - size, 2 * size, 2 * size);
   else if (role === Role.SEED) polygon(pen, x, y, 1.3 * size, 4);
   else if (role === Role.OBSERVER) polygon(pen, x, y, 1.3 * size, 3);
+  else if (role === Role.AUDITOR) polygon(pen, x, y, 1.2 * size, 6);
   else pen.arc(x, y, size, 0, 2 * Math.PI);
 }
 

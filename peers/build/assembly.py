@@ -361,6 +361,8 @@ async def _act(
         return None
     host = real_host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
+    if ROLES[role].policy is Policy.REPLAYED:
+        return await _audit(local, run, node, host, code)
     say("loading the engine")
     began = host.now()
     engine, render, why = await code.engine(node.work, run.model, host.config)
@@ -370,3 +372,16 @@ async def _act(
             async with live_line(host), kept_up(host, local, node, run):
                 given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
                 await host.run(program(host, engine, source, *given).run)
+
+
+async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code: ModelCode) -> None:
+    """Run an auditor; its policy is made for its first replay."""
+    await code.imported()
+    from peers.build import factory
+
+    tokens = await node.work.run(Kind.LOAD, factory.load_tokenization, run.model, run.settings)
+    replay = partial(factory.replay, run.model, host.config)
+    program = program_of(host.who.role, run.settings)
+    async with open_source(run, host, node, tokens.render) as source:
+        async with live_line(host), kept_up(host, local, node, run):
+            await host.run(program(host, source, tokens, replay).run)

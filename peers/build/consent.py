@@ -1,7 +1,7 @@
 """Code that an invite names and that would run here as a program of this user: it asks the joiner first.
 
     run.objective.name = package.module:NAME   a learner imports it
-    run.task.name = verifiers:NAME             whoever scores runs the package with the run's options
+    run.task.name = verifiers:NAME             whoever has tasks runs the package with the run's options
 
 Neither comes with the run: both are installed here, and the run chooses which of them begins. Where the run
 was started they are the owner's own. Not handled here: reward code that came with the run, which runs in a
@@ -26,7 +26,7 @@ def named_code(run: Run, role: Role) -> list[str]:
     found = []
     if policy is Policy.TRAINED and ":" in run.objective.name:
         found.append(f"run.objective.name = {run.objective.name!r}")
-    if policy in (Policy.TRAINED, Policy.SAMPLED, Policy.USED) and run.task.name.startswith("verifiers:"):
+    if policy not in (Policy.KEPT, Policy.UNUSED) and run.task.name.startswith("verifiers:"):
         found.append(f"run.task.name = {run.task.name!r}")
     return found
 

@@ -1,7 +1,7 @@
 """Gets what computes (torch, transformers, the engine) ready beside the peer's way into the network.
 
     begin --> the process of engine `hf` starts        a sampler or evaluator that will most likely have it
-          --> a thread imports `peers.build.factory`   a learner, or where vLLM may be chosen
+          --> a thread imports `peers.build.factory`   a learner, an auditor, or where vLLM may be chosen
     fitted, engine, await imported()                   once the run is known
 
 It takes seconds of processor, which the dialling of addresses leaves. `begin` comes after the node has
@@ -54,7 +54,8 @@ class ModelCode:
             self._process.close()
 
     def begin(self) -> None:
-        if ROLES[self._role].policy is not Policy.TRAINED and engine_choice.foreseen(self._settings):
+        sampling = ROLES[self._role].policy in (Policy.SAMPLED, Policy.USED)
+        if sampling and engine_choice.foreseen(self._settings):
             self._process = ProcessEngine(self._settings)
         else:
             self._import()

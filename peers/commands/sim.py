@@ -1,9 +1,9 @@
 """`swarm sim`: runs the shipped roles in virtual time on a simulated network.
 
-A scenario's peers run the same Sampler, LearnerPeer, Evaluator and Seed as real ones, over in-memory ports.
-The policy is a table for the task `toy` and a language model for every other task; it is really computed, and
-the scenario's prices say how much virtual time that takes. What a real peer reads from a run folder is
-derived from the scenario's seed, so that the same seed gives the same journal.
+A scenario's peers run the same Sampler, LearnerPeer, Evaluator, AuditorPeer and Seed as real ones, over
+in-memory ports. The policy is a table for the task `toy` and a language model for every other task; it is
+really computed, and the scenario's prices say how much virtual time that takes. What a real peer reads from a
+run folder is derived from the scenario's seed, so that the same seed gives the same journal.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 
 from peers.build import base_model
+from peers.roles.auditor_peer import AuditorPeer
 from peers.roles.evaluator import Evaluator
 from peers.roles.group_opening import Decoder
 from peers.roles.learner import LearnerPeer
@@ -110,7 +111,7 @@ class ReadOnce(Frames):
         return found
 
 
-RoleProgram = Sampler | LearnerPeer | Evaluator | Seed
+RoleProgram = Sampler | LearnerPeer | Evaluator | Seed | AuditorPeer
 
 
 class PolicyParts(NamedTuple):
@@ -175,6 +176,8 @@ def role_of(
         case Policy.TRAINED:
             learner, decoder = parts.learner()
             return program(host, learner, source, decoder, folder and folder / "checkpoint", parts.replay)
+        case Policy.REPLAYED:
+            return program(host, source, parts.learner()[1], parts.replay)
         case Policy.KEPT:
             return program(host, parts.learner()[0].weights())
     raise ValueError(f"a {host.who.role.value} is not simulated")

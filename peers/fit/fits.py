@@ -80,7 +80,8 @@ class Case(NamedTuple):
 
     def on(self, role: str) -> Machine:
         """The part of the machine that this role may use, by its `device` setting."""
-        settings = self.config.peer.learner if role == LEARNER else self.config.peer.engine
+        replays = role in (LEARNER, Role.AUDITOR)
+        settings = self.config.peer.learner if replays else self.config.peer.engine
         return self.machine._replace(gpus=()) if settings.device.startswith("cpu") else self.machine
 
 
@@ -202,7 +203,8 @@ def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> Role
     for role in (role for role in wanted if role in admitted):
         for kind, engine in _options(case.config, role, bool(case.on(role.value).gpus)):
             one = row(case, role.value, kind)
-            if one.fits != "no" or (engine.name == "vllm-server" and role is not Role.LEARNER):
+            elsewhere = engine.name == "vllm-server" and role in (Role.SAMPLER, Role.EVALUATOR)
+            if one.fits != "no" or elsewhere:
                 return RoleChoice(role, engine, _reason(case, one, tried))
             tried.append(f"{role.value} ({kind}) needs {one.why}")
     if not tried:
@@ -228,6 +230,9 @@ def _options(config: Config, role: Role, gpu: bool) -> list[tuple[str, EngineSet
         return [(run.model.training + eight, engine)]
     if run.model.training == "qlora":
         return [("nf4", engine)]
+    if role is Role.AUDITOR:  # replays as a learner computes
+        dtype = config.peer.learner.dtype
+        return [(("bfloat16" if gpu else "float32") if dtype == "auto" else dtype, engine)]
     if engine.quantize != "none":
         return [(engine.quantize, engine)]
     plain = ("bfloat16" if gpu else "float32") if engine.dtype == "auto" else engine.dtype

@@ -1,1 +1,1 @@
-"""The roles: sampler, learner, evaluator, seed, observer, and the parts they are made of."""
+"""The roles: sampler, learner, evaluator, auditor, seed, observer, and the parts they are made of."""

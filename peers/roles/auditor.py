@@ -2,81 +2,87 @@
 finds.
 
     a group is admitted --drawn?--> waits here, with the weights that it names
-    run   -> weights loaded, the group replayed on the work port -> swarm.core.auditing
+    run   -> the group replayed (peers.roles.replayer) -> swarm.core.auditing
           -> Audited event; whose groups are forged: `unverified` from then on, what is not trained yet is
-             dropped, and the other learners hear of it
-    another learner accuses a sampler --peers.roles.accusations--> its group waits here, too
+             dropped, and the other learners hear of it; who is honest: they hear of that, too
+    another verifier accuses a sampler   --peers.roles.accusations--> its group waits here, too
+    another verifier calls a group honest --peers.roles.verdicts-->   so does one in twenty of these
+    an auditor asks what came            --peers.roles.submitted_groups--> it replays what was drawn here
 
 Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
 by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
 thread that computes gradients, and what this learner has no batch for anyway: what is drawn beyond it waits,
 first the groups of samplers of which none was replayed yet, and beyond WAITING the oldest is let go, which
-verifies nobody (peers.roles.replay_queue). A policy of its own is made for the first replay, beside the
-learner's. What cannot be replayed here (a group whose noise has no Replay, weights that are gone, a run whose
-samplers may use fewer bits) says nothing about anybody. Not handled here: what margins mean
-(swarm.core.auditing).
+verifies nobody (peers.roles.replay_queue). Where an auditor is here whose verdicts count, what is drawn waits
+for it first. Not handled here: what margins mean (swarm.core.auditing).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from peers.errors import UserError
-from peers.roles.accusations import AccusationExchange, Accused
+from peers.roles.accusations import VERIFIERS, AccusationExchange
 from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.replay_queue import Drawn, ReplayQueue
+from peers.roles.replayer import MakeReplay, Replayer
+from peers.roles.shown_groups import Shown, ShownGroups, Verdict
+from peers.roles.submitted_groups import SubmittedGroups
+from peers.roles.verdicts import VerdictExchange, VerdictTeller
 from peers.runtime.host import Host
 from swarm import events
-from swarm.blocks import Damaged
+from swarm.blocks import Damaged, digest_of
 from swarm.core import auditing
-from swarm.core.accusations import Opinion, opinion_of, speaks_alone
-from swarm.core.auditing import COUNT, LEAST, Audits, Consequence, Finding, Tolerance, Weighed
+from swarm.core.accusations import Opinion, speaks_alone
+from swarm.core.auditing import COUNT, Audits, Consequence, Finding, Weighed
+from swarm.core.verifiers import Verifiers
 from swarm.durable import Torn
-from swarm.learn.microbatch import ran_out
-from swarm.protocol import Kind
-from swarm.replays import Replay, Replayed, claims_of, replay_group, weigh
-from swarm.types import Digest, Group, PeerId, Verdict
-from swarm.weights import Weights
+from swarm.protocol import Kind, Role
+from swarm.replays import Replayed
+from swarm.types import Digest, Group, PeerId
+from swarm.types import Verdict as Admitted
 
-MakeReplay = Callable[[], Replay]
+OTHERS = 0.05
+"""Share of the time for replays of what others judged, where `peer.audit.share` is 0."""
+
+AWAITED = 10.0
+"""Seconds in which an auditor may save a replay: it asks once a heartbeat, and tells as often."""
 
 
 class Auditor:
     def __init__(self, host: Host, inbox: LearnerInbox, make: MakeReplay | None, folder: Path | None) -> None:
         """`make` makes what replays, on the work port; None: nothing is ever replayed. Evidence is kept in
         `folder`; None keeps none."""
-        self.host, self._inbox, self._make, self._folder = host, inbox, make, folder
+        self.host, self._inbox, self._folder = host, inbox, folder
         self.audits = Audits()
         secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
         self._rng = random.Random(secret)
-        self._replay: Replay | None = None
-        self._loaded: Digest | None = None
+        self._replayer = Replayer(host, make, self._gave_up)
         self._queue = ReplayQueue(self.audits.proven)
         self._read = 0
         """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
-        self._held: OrderedDict[Digest, Weights] = OrderedDict()
-        """The newest versions, of which a learner itself keeps two."""
         self._list = 0
         """Number of the owner's list whose pardons were obeyed."""
         self._unwritten = False
         """Somebody is set aside for another time than the file says."""
         self._news = asyncio.Event()
-        self._accusations = AccusationExchange(host, inbox, self)
+        self._shown, self._submitted = ShownGroups(host), SubmittedGroups(host)
+        self._accusations = AccusationExchange(host, inbox, self, self._shown)
+        self._teller = VerdictTeller(host, self._shown)
+        verifiers = Verifiers(host.config.peer.audit.rechecks, random.Random(b"verifiers" + secret))
+        self._verdicts = VerdictExchange(host, inbox, self, verifiers)
         if self._works():
             inbox.audit, inbox.aside = self.draw, self.aside
             inbox.batcher.unproven = self._queue.unproven
             self._look()
 
     def _works(self) -> bool:
-        config = self.host.config
-        return self._make is not None and config.peer.audit.share > 0 and not config.run.sampling.quantized
+        settings = self.host.config.peer.audit
+        return self._replayer.works and (settings.share > 0 or settings.rechecks > 0)
 
     def aside(self, sampler: PeerId) -> str | None:
         """Why a sampler is set aside now, or None."""
@@ -122,20 +128,26 @@ class Auditor:
         return at > 0 and all(self.host.releases.released_here(one) <= at for one in known)
 
     def draw(self, group: Group, frame: bytes) -> None:
-        """Take an admitted group for an audit, or leave it."""
+        """Take an admitted group for an audit, or leave it to auditors."""
         sampler, settings = group.sampler, self.host.config.peer.audit
         if not settings.invited and self._inbox.batcher.quotas.vouched(sampler):
             return
-        if self._make is None or not group.noise or self._is_pardoned(group):
+        if not (self._replayer.works and group.noise) or self._is_pardoned(group):
             return
+        verifiers = {beat.role for _, beat in self.host.roster if beat.role in VERIFIERS}
+        if settings.share == 0 and not verifiers:
+            return  # nobody accuses, so no version is held for it
         if (newest := self.host.releases.held) is not None:
-            self._hold(newest.version, newest.weights)
-        if self._hold(group.version, group.weights) and self.audits.drawn(sampler, self._rng):
-            self._wait(group, frame)
-
-    def _wait(self, group: Group, frame: bytes) -> None:
-        prompt = self._inbox.task_and_rewards(group).task.prompt
-        self._append(Drawn(group, frame, prompt, self._held[group.weights]))
+            self._replayer.hold(newest.version, newest.weights)
+        weights = self._replayer.hold(group.version, group.weights)
+        drawn = weights is not None and settings.share > 0 and self.audits.drawn(sampler, self._rng)
+        if Role.AUDITOR in verifiers:
+            self._submitted.add(group, frame, drawn)
+        if drawn and weights is not None:
+            prompt, digest = self._inbox.task_and_rewards(group).task.prompt, digest_of(frame)
+            until = self.host.now() + AWAITED if self._verdicts.trusted() else 0.0
+            self._verdicts.drawn(digest, sampler)
+            self._append(Drawn(group, frame, digest, prompt, weights, until=until))
 
     def _append(self, drawn: Drawn) -> None:
         if (let_go := self._queue.append(drawn)) is not None:
@@ -144,15 +156,15 @@ class Auditor:
 
     def holds(self, version: int, weights: Digest) -> bool:
         """As peers.roles.accusations.Replays."""
-        known = self._make is not None and self.host.releases.known(version, weights)
-        return bool(known) and self._hold(version, weights)
+        return self._replayer.holds(version, weights)
 
-    def enqueue(self, accused: Accused) -> None:
-        group = accused.group
-        if (weights := self._held.get(group.weights)) is not None:
-            self._append(Drawn(group, accused.frame, accused.prompt, weights, accused))
+    def enqueue(self, shown: Shown) -> None:
+        group, digest = shown.group, shown.verdict.group
+        if (weights := self._replayer.hold(group.version, group.weights)) is not None:
+            self._append(Drawn(group, shown.frame, digest, shown.prompt, weights, shown))
+            self.host.move()
         else:
-            self._accusations.judged(accused, Opinion.UNDECIDED)
+            self._settle(shown.verdict, Opinion.UNDECIDED)
 
     def second(self, sampler: PeerId, strikes: int, by: PeerId) -> None:
         if (aside := self.audits.second(sampler, strikes, self.host.now())) is not None:
@@ -162,106 +174,85 @@ class Auditor:
             self._unwritten = True
             self._news.set()
 
-    def _hold(self, version: int, weights: Digest) -> bool:
-        """Keep a version's bytes, where they are here, for as long as they are among the newest ones. False
-        where they are not here."""
-        if weights not in self._held:
-            if (blocks := self.host.releases.blobs.blocks(weights)) is None:
-                return False
-            self._held[weights] = Weights(version, blocks)
-            if len(self._held) > self.host.config.peer.audit.versions:
-                del self._held[min(self._held, key=lambda each: self._held[each].version)]
-        return weights in self._held
+    def wrong(self, verifier: PeerId) -> None:
+        self._verdicts.wrong(verifier)
+
+    def take_word(self, verdict: Verdict) -> None:
+        """As peers.roles.verdicts.Rechecks."""
+        self.audits.word(verdict.sampler, verdict.verifier)
+        self._queue.spare(verdict.group)
+        self._queue.settle(verdict.sampler)
+        self.host.move()
+
+    def reopen(self, verifier: PeerId) -> int:
+        return self.audits.reopen(verifier)
 
     async def run(self) -> None:
         """Replay what waits, until cancelled."""
         if self._works():
+            await self._shown.serve()
+            await self._submitted.serve()
+            beside = (self._accusations.run, self._verdicts.run, self._teller.run)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._accusations.run())
-                tasks.create_task(self._replay_forever())
+                for run in (*beside, self._replay_forever):
+                    tasks.create_task(run())
 
     async def _replay_forever(self) -> None:
         while True:
             await self._news.wait()
             if self._unwritten:
                 await self._write_aside()
-            while self._queue and (replay := await self._ready()) is not None:
-                drawn = self._queue.take(self._loaded)
-                spent = await self._audit(drawn, replay)
+            while self._queue and await self._replayer.ready():
+                if not await self._waited():
+                    continue
+                drawn = self._queue.take(self._replayer.loaded, self.host.now())
+                spent = await self._audit(drawn)
                 self._queue.settle(drawn.group.sampler)
                 self.host.move()
                 await self._rest(spent)
             self._news.clear()
 
+    async def _waited(self) -> bool:
+        """Whether a group is to be replayed now; else wait for a change."""
+        left = self._queue.wait(self.host.now())
+        if left > 0 and not self._is_waited_for():
+            await self.host.changed(left)
+            return False
+        return True
+
+    def _is_waited_for(self) -> bool:
+        """Whether this learner has nothing to train on but what replays let in."""
+        return bool(self._queue.unproven) and self._inbox.closes(self.host.now()) is None
+
     async def _rest(self, spent: float) -> None:
         """Leave the others their share of the time, unless this learner waits for what replays let in."""
         host = self.host
-        until = host.now() + spent * (1 / host.config.peer.audit.share - 1)
-        while (left := until - host.now()) > 0:
-            if self._queue.unproven and self._inbox.closes(host.now()) is None:
-                return
+        until = host.now() + spent * (1 / (host.config.peer.audit.share or OTHERS) - 1)
+        while (left := until - host.now()) > 0 and not self._is_waited_for():
             await host.changed(left)
 
-    async def _ready(self) -> Replay | None:
-        """What replays; None where it cannot be had, and nothing is audited from then on."""
-        if self._replay is None and self._make is not None:
-            try:
-                self._replay = await self.host.ports.work.run(Kind.LOAD, self._make)
-            except (UserError, ValueError, RuntimeError, MemoryError) as error:
-                if isinstance(error, RuntimeError) and not ran_out(error):
-                    raise
-                self._give_up(str(error))
-        return self._replay
-
-    async def _audit(self, drawn: Drawn, replay: Replay) -> float:
+    async def _audit(self, drawn: Drawn) -> float:
         """Returns the seconds that it took on the work port."""
-        host = self.host
-        began = host.now()
-
-        def replayed() -> Replayed | None:
-            nonlocal began
-            began = host.now()  # it waited for gradients until here
-            return self._replayed(drawn, replay)
-
-        try:
-            found = await host.ports.work.run(Kind.AUDIT, replayed)
-        except (Damaged, ValueError):
-            self._loaded = None  # the bytes are gone, or of no policy here: that blames nobody
+        replayed, spent = await self._replayer.replayed(drawn)
+        if replayed is None:
             self._undecided(drawn)
-            return host.now() - began
-        except (RuntimeError, MemoryError) as error:
-            if not ran_out(error):
-                raise
-            self._undecided(drawn)
-            self._give_up(str(error))
-            return 0.0
-        spent = host.now() - began
-        if found is None:
-            self._undecided(drawn)
-        elif (aside := self._judge(drawn, found, replay.allowed)) is not None:
+        elif (aside := self._judge(drawn, replayed)) is not None:
             await self._keep(drawn, aside)
         return spent
 
-    def _replayed(self, drawn: Drawn, replay: Replay) -> Replayed | None:
-        """On the work port. None where the group's noise is another one."""
-        group = drawn.group
-        if group.noise != replay.noise:
-            return None
-        if self._loaded != group.weights:
-            replay.load(drawn.weights)
-            self._loaded = group.weights
-        return replay_group(replay, drawn.prompt, group)
-
-    def _judge(self, drawn: Drawn, replayed: Replayed, allowed: Tolerance) -> Consequence | None:
-        group, claims = drawn.group, claims_of(drawn.group)
-        found = weigh(replayed, claims, allowed)
-        if drawn.accused is None:
+    def _judge(self, drawn: Drawn, replayed: Replayed) -> Consequence | None:
+        group, verdict = drawn.group, drawn.shown and drawn.shown.verdict
+        found, opinion = self._replayer.weighed(drawn, replayed)
+        if verdict is None:
             finding, aside = self.audits.take(group.sampler, found, self.host.now(), self._alone())
             accuses = aside is not None and speaks_alone(found)
+            if finding is Finding.HONEST:
+                self._teller.honest(group, drawn.frame)
         else:
-            opinion = opinion_of(found, weigh(replayed, claims, LEAST))
-            finding, aside = self._judge_accused(drawn.accused, found, opinion)
+            self._settle(verdict, opinion)
+            finding, aside = self._judge_shown(group, verdict, found, opinion)
             accuses = opinion is Opinion.AGREED
+        self._verdicts.replayed(drawn.digest, opinion)
         self._tell(group.id, group.sampler, finding, found, aside)
         if aside is not None:
             self._drop(group.sampler)
@@ -269,11 +260,11 @@ class Auditor:
             self._accusations.accuse(group, drawn.frame, self.audits.strikes(group.sampler))
         return aside
 
-    def _judge_accused(
-        self, accused: Accused, found: Weighed, opinion: Opinion
+    def _judge_shown(
+        self, group: Group, said: Verdict, found: Weighed, opinion: Opinion
     ) -> tuple[Finding, Consequence | None]:
-        host, group, aside = self.host, accused.group, None
-        self._accusations.judged(accused, opinion)
+        """An honest group that a verifier chose verifies nobody."""
+        host, aside = self.host, None
         if opinion is Opinion.DISAGREED:
             return Finding.HONEST, None
         if opinion is Opinion.UNDECIDED:
@@ -285,9 +276,16 @@ class Auditor:
             released = host.releases.released_here(release)
             if not self._is_pardoned(group):
                 aside = self.audits.accused(group.sampler, found, released, host.now())
-        if aside is not None:
-            aside = aside._replace(why=f"{aside.why}; {accused.accuser} found it first")
+        if aside is not None and not said.honest:
+            aside = aside._replace(why=f"{aside.why}; {said.verifier} found it first")
         return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, aside
+
+    def _settle(self, said: Verdict, opinion: Opinion) -> None:
+        """What another verifier says was replayed here, or is not."""
+        if said.honest:
+            self._verdicts.judged(said, opinion)
+        else:
+            self._accusations.judged(said, opinion)
 
     def _alone(self) -> bool:
         """Whether the run has no other learner."""
@@ -295,8 +293,8 @@ class Auditor:
 
     def _undecided(self, drawn: Drawn) -> None:
         """A group is not replayed: that blames nobody."""
-        if drawn.accused is not None:
-            self._accusations.judged(drawn.accused, Opinion.UNDECIDED)
+        if drawn.shown is not None:
+            self._settle(drawn.shown.verdict, Opinion.UNDECIDED)
 
     def _tell(
         self, group: str, sampler: PeerId, finding: Finding, found: Weighed | None, aside: Consequence | None
@@ -317,8 +315,9 @@ class Auditor:
     def _drop(self, sampler: PeerId) -> None:
         """Nothing of a sampler that waits is trained, or replayed unless somebody accuses it."""
         gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
-        self._inbox.drop(gone, Verdict.UNVERIFIED)
+        self._inbox.drop(gone, Admitted.UNVERIFIED)
         self._queue.drop(sampler)
+        self._submitted.drop(sampler)
 
     async def _keep(self, drawn: Drawn, aside: Consequence) -> None:
         """Write evidence that others can replay."""
@@ -356,15 +355,10 @@ class Auditor:
 
     def make_room(self) -> None:
         """A gradient does not fit into memory: give back what the second policy takes."""
-        if self._replay is not None:
-            self._give_up("the learner's own gradient did not fit beside them")
+        self._replayer.make_room()
 
-    def _give_up(self, why: str) -> None:
-        """Replay nothing any more."""
-        self._make = self._replay = self._loaded = None
+    def _gave_up(self) -> None:
+        """Nothing is replayed any more."""
         while self._queue:
             self._undecided(self._queue.take(None))
         self._queue.unproven.clear()
-        self._held.clear()
-        text = f"groups are not audited here any more: {why}; set peer.audit.share = 0, or free memory"
-        self.host.emit(events.Noted, level="warning", text=text)

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from peers.roles.auditor import Auditor, MakeReplay
+from peers.roles.auditor import Auditor
 from peers.roles.catch_up import CatchUp
 from peers.roles.checkpoints import Checkpoints, Progress
 from peers.roles.common_round import CommonRound
@@ -35,6 +35,7 @@ from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
 from peers.roles.rechecks import BatchRechecks
 from peers.roles.recorder import Recorder
+from peers.roles.replayer import MakeReplay
 from peers.roles.round_totals import RoundTotals
 from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport

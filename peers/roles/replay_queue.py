@@ -1,6 +1,7 @@
 """Groups that wait for their replay, and the samplers that wait with them.
 
     append(drawn) -> full? the oldest is let go          take(loaded) -> the next one
+    spare(digest): an auditor replayed it
     unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
 
 Groups of unproven samplers are in no batch (swarm.core.batcher), so theirs come first: a name that is given
@@ -11,11 +12,12 @@ a replay tells (peers.roles.auditor).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from peers.roles.accusations import Accused
+from peers.roles.shown_groups import Shown
 from swarm.types import Digest, Group, PeerId
 from swarm.weights import Weights
 
@@ -28,14 +30,18 @@ UNPROVEN = 4096
 
 @dataclass(frozen=True)
 class Drawn:
-    """A group that is to be replayed: I drew it, or another learner accuses its sampler."""
+    """A group that is to be replayed: I drew it, or another verifier shows what it judged."""
 
     group: Group
     frame: bytes
     """As its sampler signed it."""
+    digest: Digest
+    """Of the frame."""
     prompt: str
     weights: Weights
-    accused: Accused | None = None
+    shown: Shown | None = None
+    until: float = 0.0
+    """Unix seconds: until then an auditor may save the replay."""
 
 
 class ReplayQueue:
@@ -51,18 +57,26 @@ class ReplayQueue:
     def append(self, drawn: Drawn) -> Drawn | None:
         """Returns the group that is let go for it."""
         self._waiting.append(drawn)
-        if drawn.accused is None and not self._proven(drawn.group.sampler):
+        if drawn.shown is None and not self._proven(drawn.group.sampler):
             self.unproven[drawn.group.sampler] = None
             if len(self.unproven) > UNPROVEN:
                 del self.unproven[next(iter(self.unproven))]
         return self._waiting.popleft() if len(self._waiting) > WAITING else None
 
-    def take(self, loaded: Digest | None) -> Drawn:
-        """The oldest group: of an unproven sampler, if there is one; of the weights that are loaded, if there
-        is one."""
+    def wait(self, now: float) -> float:
+        """Seconds until a group is to be replayed, whatever auditors do; infinite when none waits."""
+        return max(0.0, min((one.until for one in self._waiting), default=math.inf) - now)
+
+    def take(self, loaded: Digest | None, now: float = math.inf) -> Drawn:
+        """The oldest group: of those that wait for no auditor, if there is one; of an unproven sampler, if
+        there is one; of the weights that are loaded, if there is one."""
         drawn = min(
             self._waiting,
-            key=lambda one: (one.group.sampler not in self.unproven, one.group.weights != loaded),
+            key=lambda one: (
+                one.until > now,
+                one.group.sampler not in self.unproven,
+                one.group.weights != loaded,
+            ),
         )
         self._waiting.remove(drawn)
         return drawn
@@ -72,11 +86,15 @@ class ReplayQueue:
         if self._proven(sampler) or not any(map(self._is_drawn(sampler), self._waiting)):
             self.unproven.pop(sampler, None)
 
+    def spare(self, group: Digest) -> None:
+        """This group that I drew need not be replayed any more."""
+        self._waiting = deque(one for one in self._waiting if one.shown is not None or one.digest != group)
+
     def drop(self, sampler: PeerId) -> None:
-        """Nothing of it is replayed, unless somebody accuses it."""
+        """Nothing of it is replayed, but for what others show."""
         gone = self._is_drawn(sampler)
         self._waiting = deque(one for one in self._waiting if not gone(one))
 
     @staticmethod
     def _is_drawn(sampler: PeerId) -> Callable[[Drawn], bool]:
-        return lambda one: one.accused is None and one.group.sampler == sampler
+        return lambda one: one.shown is None and one.group.sampler == sampler

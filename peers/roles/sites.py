@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peers.roles.auditor import MakeReplay
 from peers.roles.checkpoints import Progress
 from peers.roles.group_opening import Decoder
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import Scored
+from peers.roles.replayer import MakeReplay
 from peers.roles.round_totals import RoundTotals
 from peers.roles.site_exchange import SiteExchange, Taken
 from peers.runtime.host import Host

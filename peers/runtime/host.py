@@ -33,7 +33,7 @@ from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.identity_check import IdentityCheck
 from peers.runtime.postings import post_forever
 from peers.runtime.releases import ReleaseExchange
-from peers.runtime.reporters import reporter
+from peers.runtime.reporters import reporters
 from peers.runtime.rest import Rest
 from peers.runtime.revocations import RevocationExchange
 from peers.runtime.status import PeerStatus
@@ -324,8 +324,9 @@ class Host:
         for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
-            if (role := reporter(event)) is not None and (why := self.distrust(opened, role)):
-                raise wire.WireError(f"{type(event).__name__.lower()}: {why}")
+            objections = [self.distrust(opened, role) for role in reporters(event)]
+            if objections and None not in objections:
+                raise wire.WireError(f"{type(event).__name__.lower()}: {objections[0]}")
             if event.peer != self.ports.me:
                 self.bus.emit(event)
         self.move()

@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from swarm import events
 from swarm.protocol import Role
 
-REPORTERS: Mapping[type[events.Event], Role] = {
-    events.Counted: Role.LEARNER,
-    events.Shown: Role.LEARNER,
-    events.Moved: Role.LEARNER,
-    events.Averaged: Role.LEARNER,
-    events.RoundBroke: Role.LEARNER,
-    events.Unreached: Role.LEARNER,
-    events.Trained: Role.LEARNER,
-    events.Snapped: Role.LEARNER,
-    events.CaughtUp: Role.LEARNER,
-    events.Forked: Role.LEARNER,
-    events.Audited: Role.LEARNER,
-    events.Evaluated: Role.EVALUATOR,
+REPORTERS: Mapping[type[events.Event], tuple[Role, ...]] = {
+    events.Counted: (Role.LEARNER,),
+    events.Shown: (Role.LEARNER,),
+    events.Moved: (Role.LEARNER,),
+    events.Averaged: (Role.LEARNER,),
+    events.RoundBroke: (Role.LEARNER,),
+    events.Unreached: (Role.LEARNER,),
+    events.Trained: (Role.LEARNER,),
+    events.Snapped: (Role.LEARNER,),
+    events.CaughtUp: (Role.LEARNER,),
+    events.Forked: (Role.LEARNER,),
+    events.Audited: (Role.LEARNER, Role.AUDITOR),
+    events.Evaluated: (Role.EVALUATOR,),
 }
-"""Event -> the role that alone may report it; anybody may report any other one of itself."""
+"""Event -> the roles that alone may report it; anybody may report any other one of itself."""
 
 
-def reporter(event: events.Event) -> Role | None:
-    """The role that the sender of an event has to have, or None."""
-    return event.role if isinstance(event, events.Started) else REPORTERS.get(type(event))
+def reporters(event: events.Event) -> tuple[Role, ...]:
+    """The roles of which the sender of an event has to have one; none: anybody may."""
+    return (event.role,) if isinstance(event, events.Started) else REPORTERS.get(type(event), ())

@@ -54,6 +54,7 @@ def sentence(status: PeerStatus, role: Role, now: float, credit: int = 0, why: s
         ),
         Role.LEARNER: f"{status.admitted:,} groups admitted, {status.done:,} trained",
         Role.OBSERVER: "a mirror",
+        Role.AUDITOR: f"{status.done:,} groups replayed",
     }.get(role, f"{status.done:,} versions evaluated")
     version = status.mirror if role is Role.OBSERVER else status.version
     parts = [f"version {version}" if version >= 0 else "no policy yet", done]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -135,11 +135,18 @@ class Audited:
 
     verified: int = 0
     """Groups that were honest since the last one that was not."""
+    words: dict[PeerId, int] = field(default_factory=dict)
+    """Verifier -> how many of these are honest by its word alone."""
     unlucky: bool = False
     """One of its last groups had a token that is off."""
     drift: float = 0.0
     strikes: int = 0
     aside: Consequence | None = None
+
+    def forget(self) -> None:
+        """None of its groups counts as verified any more."""
+        self.verified = 0
+        self.words.clear()
 
 
 class Audits:
@@ -172,11 +179,14 @@ class Audits:
             struck = None if self.aside(sampler, now) else self._strike(record, _forgery(group), now, alone)
             return Finding.FORGED, struck
         if group.off:
-            record.verified, record.unlucky = 0, True
+            record.forget()
+            record.unlucky = True
             return Finding.UNLIKELY, None
         record.drift = max(0.0, record.drift + group.drift)
         if record.drift > DRIFT_LIMIT or group.claimed > 0:
-            why, record.verified, record.drift = _drift(group, record.drift), 0, 0.0
+            why = _drift(group, record.drift)
+            record.forget()
+            record.drift = 0.0
             found = None if self.aside(sampler, now) else self._drifted(record, why, now)
             return Finding.DRIFTED, found
         if group.deciding < DECIDING:
@@ -208,7 +218,21 @@ class Audits:
     def doubt(self, sampler: PeerId) -> None:
         """Replay the sampler's groups as a newcomer's."""
         if (record := self._samplers.get(sampler)) is not None:
-            record.verified = 0
+            record.forget()
+
+    def word(self, sampler: PeerId, verifier: PeerId) -> None:
+        """A group that was drawn here is honest by the word of a verifier (swarm.core.verifiers)."""
+        record = self._record(sampler)
+        record.verified += 1
+        record.words[verifier] = record.words.get(verifier, 0) + 1
+
+    def reopen(self, verifier: PeerId) -> int:
+        """What this verifier called honest counts no more. Returns how many groups that are."""
+        gone = 0
+        for record in self._samplers.values():
+            count = record.words.pop(verifier, 0)
+            record.verified, gone = record.verified - count, gone + count
+        return gone
 
     def strikes(self, sampler: PeerId) -> int:
         record = self._samplers.get(sampler)
@@ -233,7 +257,8 @@ class Audits:
             self._samplers[peer] = Audited(strikes=each.strikes, aside=each)
 
     def _strike(self, record: Audited, why: str, now: float, alone: bool) -> Consequence:
-        record.verified, record.unlucky, record.drift = 0, False, 0.0
+        record.forget()
+        record.unlucky, record.drift = False, 0.0
         record.strikes += 1
         final = record.strikes >= FINAL
         until = FOREVER if final and alone else now + SET_ASIDE[min(record.strikes, len(SET_ASIDE)) - 1]
@@ -241,7 +266,8 @@ class Audits:
         return record.aside
 
     def _drifted(self, record: Audited, why: str, now: float) -> Consequence:
-        record.verified, record.drift = 0, 0.0
+        record.forget()
+        record.drift = 0.0
         record.aside = Consequence(now + SET_ASIDE[0], record.strikes, why, now)
         return record.aside
 

@@ -30,6 +30,7 @@ DOING = {
     Role.LEARNER: Phase.LEARNING,
     Role.SAMPLER: Phase.SAMPLING,
     Role.EVALUATOR: Phase.NO_RELEASE,
+    Role.AUDITOR: Phase.AUDITING,
     Role.SEED: Phase.SERVING,
 }
 DOING[Role.OBSERVER] = Phase.STARTING

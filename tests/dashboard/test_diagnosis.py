@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, story
+from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, story, who
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_swarm import METRICS, START, Swarm
@@ -340,6 +340,17 @@ def test_a_crowd_of_silent_strangers_hides_no_learner() -> None:
     swarm.dead.update([*strangers, LEARNERS[0]])
     swarm.run(13.0)
     assert set(swarm.problems()) == {"lost many sampler", f"lost {LEARNERS[0]}"}
+
+
+def test_a_killed_auditor_leaves_replays_to_learners() -> None:
+    swarm, auditor = Swarm(), who(8)
+    swarm.roles[auditor] = Role.AUDITOR
+    swarm.run(WARM)
+    assert not swarm.problems()
+    swarm.dead.add(auditor)
+    swarm.run(13.0)
+    (problem,) = swarm.problems().values()
+    assert "learners replay all that they draw themselves again" in problem.text
 
 
 @pytest.mark.parametrize("phase", RESTING)

@@ -51,7 +51,7 @@ def accused(tmp_path_factory: pytest.TempPathFactory) -> Accused:
     """A cheat whose groups reach learner-0 alone, and a learner that accuses everybody."""
     disks = tmp_path_factory.mktemp("disks")
     learners = (None, None, lambda: Slander(from_bytes))
-    return Accused(played(0.25, [OtherText], APART, learners=learners, disks=disks, share=1.0), disks)
+    return Accused(played(0.5, [OtherText], APART, learners=learners, disks=disks, share=1.0), disks)
 
 
 def test_the_third_time_is_for_good_when_a_second_learner_found_it_too(

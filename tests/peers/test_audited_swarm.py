@@ -18,10 +18,12 @@ from peers.commands import sim
 from peers.errors import CannotHere
 from peers.roles.evidence import ASIDE, read_aside
 from peers.runtime.host import Host
+from swarm.config import DelayLaw
 from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, Trained
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
 from swarm.peer_limits import Auditing
+from swarm.protocol import Role
 from swarm.replays import Replayed
 from swarm.sample.base import Completions
 from swarm.sample.toy import TableReplay, ToyEngine
@@ -130,18 +132,21 @@ def played(
     *faults: Fault,
     disks: Path | None = None,
     learners: Sequence[Callable[[], TableReplay] | None] = (None,),
+    auditors: Sequence[Callable[[], TableReplay] | None] = (),
     seed: Callable[[Host], None] = lambda _: None,
+    audit_price: float = 0.0,
     **audit: Any,
 ) -> list[Event]:
-    """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`: what each replays
-    with, None as it should be. `seed` hears of the seed's host when it starts."""
+    """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`, `auditors`: what
+    each replays with, None as it should be. `seed` hears of the seed's host when it starts."""
     told: list[Event] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**{"invited": True} | audit))
         peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
         parts, number = sim.policy_parts(peer.config), int(peer.name.rpartition("-")[2])
-        if peer.name.startswith("learner") and (replay := learners[number]) is not None:
+        replays = {Role.LEARNER: learners, Role.AUDITOR: auditors}.get(peer.role)
+        if replays is not None and (replay := replays[number]) is not None:
             parts = parts._replace(replay=replay)
         if peer.name.startswith("sampler") and number < len(cheats):
             parts = parts._replace(engine=cheats[number])
@@ -154,6 +159,11 @@ def played(
         return sim.run_peer(peer, parts, role)
 
     swarm = scenario(minutes, (len(learners), HONEST + len(cheats)), *faults)
+    swarm = msgspec.structs.replace(
+        swarm,
+        peers=swarm.peers | ({"auditor": len(auditors)} if auditors else {}),
+        prices=swarm.prices | {"audit": DelayLaw(law="constant", seconds=audit_price)},
+    )
     World(swarm, spawn, sinks=[told.append], disks=disks).run()
     return told
 

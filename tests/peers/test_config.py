@@ -301,13 +301,16 @@ def test_what_a_newer_version_set_is_named_and_the_rest_is_taken() -> None:
     assert config_loading.from_run_dict(NEWER) == taken
 
 
+COMPUTING = {Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.AUDITOR}
+
+
 @pytest.mark.parametrize(
     ("key", "roles"),
     [
-        ("seed", {Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
-        ("wisdom.level", {Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
-        ("release.fork", {Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
-        ("sampling.top_p", {Role.SAMPLER, Role.LEARNER, Role.EVALUATOR}),
+        ("seed", {Role.SEED, *COMPUTING}),
+        ("wisdom.level", {Role.SEED, *COMPUTING}),
+        ("release.fork", {Role.SEED, *COMPUTING}),
+        ("sampling.top_p", COMPUTING),
         ("averaging.compression", {Role.LEARNER}),
         ("evaluation.answers", {Role.EVALUATOR}),
         ("pace.rhythm", set()),

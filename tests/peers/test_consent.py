@@ -14,7 +14,7 @@ from swarm.protocol import Role
 
 OWN_OBJECTIVE = Run(name="lab", objective=ObjectiveSettings(name="lab_losses.mine:NAME"))
 INSTALLED_TASK = Run(name="lab", task=TaskSettings(name="verifiers:gsm8k"))
-WORKERS = {Role.LEARNER, Role.SAMPLER, Role.EVALUATOR}
+WORKERS = {Role.LEARNER, Role.SAMPLER, Role.EVALUATOR, Role.AUDITOR}
 
 
 def folder(run: Run, owned: bool = False) -> Any:

@@ -250,6 +250,12 @@ def test_a_qlora_run_is_sampled_from_its_4_bit_base(qwen3: dict[str, Path]) -> N
     )
 
 
+def test_an_auditor_needs_the_model_alone_on_the_device_of_a_learner(qwen3: dict[str, Path]) -> None:
+    case = Case.of(qwen3["1.7B"], settings("peer.engine.device=cpu"), card(8))
+    assert fit.choose(case, Role.AUDITOR, [Role.AUDITOR]).said.startswith("auditor (bfloat16) fits this")
+    assert fit.row(case, "learner", "full").fits == "no"
+
+
 def test_a_server_elsewhere_needs_no_memory_here(qwen3: dict[str, Path]) -> None:
     config = settings("peer.engine.name=vllm-server")
     small = Machine(gpus=(), cores=2, ram=2 * GB, free=GB)

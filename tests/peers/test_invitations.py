@@ -93,7 +93,7 @@ def test_whoever_was_invited_as_a_learner_invites_learners_and_their_memberships
     assert kept.stat().st_mode & 0o077 == 0, "the word is a secret"
 
 
-@pytest.mark.parametrize("role", [Role.LEARNER, Role.EVALUATOR, Role.SEED])
+@pytest.mark.parametrize("role", [Role.LEARNER, Role.EVALUATOR, Role.AUDITOR, Role.SEED])
 def test_without_such_a_word_the_sentence_says_what_is_missing_and_how_to_get_it(
     tmp_path: Path, role: Role, capsys: pytest.CaptureFixture[str]
 ) -> None:

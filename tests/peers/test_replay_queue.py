@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from nouns import group
 
 from peers.roles.replay_queue import UNPROVEN, WAITING, Drawn, ReplayQueue
@@ -13,7 +16,7 @@ NEW, KNOWN = PeerId("new"), PeerId("known")
 
 
 def drawn(number: int, sampler: PeerId) -> Drawn:
-    return Drawn(group(number, sampler=sampler), b"", "", Weights(0, Blocks.of(b"weights")))
+    return Drawn(group(number, sampler=sampler), b"", Digest(""), "", Weights(0, Blocks.of(b"weights")))
 
 
 def test_a_newcomer_s_first_group_comes_before_all_that_wait_longer() -> None:
@@ -52,3 +55,16 @@ def test_who_floods_the_queue_gets_nothing_past_it() -> None:
     for number in range(UNPROVEN):
         queue.append(drawn(number, PeerId(f"more-{number}")))
     assert len(queue.unproven) == UNPROVEN
+
+
+def test_what_an_auditor_may_save_comes_last_until_its_time_has_come_and_not_at_all_once_it_is_spared() -> (
+    None
+):
+    queue = ReplayQueue(lambda sampler: True)
+    assert queue.wait(0.0) == math.inf
+    for number, until in enumerate((20.0, 12.0)):
+        queue.append(replace(drawn(number, KNOWN), digest=Digest(str(number)), until=until))
+    assert queue.wait(10.0) == 2.0 and queue.wait(15.0) == 0.0
+    assert queue.take(Digest(""), 15.0).until == 12.0
+    queue.spare(Digest("0"))
+    assert not queue

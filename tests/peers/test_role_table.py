@@ -9,7 +9,14 @@ import pytest
 
 from swarm.protocol import ROLES, Policy, Role
 
-GIVEN = {Policy.TRAINED: 6, Policy.SAMPLED: 4, Policy.USED: 3, Policy.KEPT: 2, Policy.UNUSED: 2}
+GIVEN = {
+    Policy.TRAINED: 6,
+    Policy.SAMPLED: 4,
+    Policy.USED: 3,
+    Policy.REPLAYED: 4,
+    Policy.KEPT: 2,
+    Policy.UNUSED: 2,
+}
 """What a program is built from, by number: `Policy` says what they are."""
 
 

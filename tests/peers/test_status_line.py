@@ -71,6 +71,12 @@ def status(phase: Phase, **more: int) -> PeerStatus:
             "",
             "version 20, 3 versions evaluated, 10 tokens/s, credit 8; evaluating",
         ),
+        (
+            Role.AUDITOR,
+            status(Phase.AUDITING, version=20, done=3),
+            "",
+            "version 20, 3 groups replayed, 10 tokens/s, credit 8; auditing",
+        ),
     ],
 )
 def test_the_line_says_version_groups_and_why_it_is_idle(

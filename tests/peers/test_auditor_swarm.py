@@ -1,0 +1,161 @@
+"""A swarm with an auditor: it takes the replays off the learners, which verify it and act on their own
+replays alone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from test_accused_swarm import CHEAT, Slander
+from test_audited_swarm import HONEST, OtherText, of, played
+from test_roles_swarm import EPOCH
+
+from peers.roles.submitted_groups import SubmittedQuery
+from peers.roles.verdicts import Verdicts
+from peers.runtime.host import Host
+from swarm import wire
+from swarm.core.auditing import SURE
+from swarm.core.verifiers import TRUSTED
+from swarm.events import Audited, Event, Judged, Rejected
+from swarm.heads import Head
+from swarm.learn.weights import from_bytes
+from swarm.net.ports import NetError
+from swarm.protocol import Service, Topic
+from swarm.replays import Replayed
+from swarm.sample.toy import TableReplay
+from swarm.types import Digest, PeerId, Verdict
+
+AUDITOR, LEARNER = "auditor-0", "learner-0"
+
+
+class Blind(TableReplay):
+    """Finds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(from_bytes)
+
+    def replay(
+        self, prompt: str, rows: Sequence[Sequence[int]], seed: int, head: Head | None = None
+    ) -> Replayed:
+        true = super().replay(prompt, rows, seed, head)
+        return Replayed(np.zeros_like(true.margins), true.logprobs)
+
+
+class LateCheat(OtherText):
+    """Honest for as many groups as make an auditor trusted, and more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._honest = 2 * TRUSTED
+
+    def changed(self, prompt: str, tokens: np.ndarray, seed: int) -> np.ndarray:
+        self._honest -= 1
+        return tokens if self._honest >= 0 else super().changed(prompt, tokens, seed)
+
+
+def by(told: list[Event], peer: str) -> Counter[str]:
+    """Findings of a peer's replays."""
+    return Counter(str(event.finding) for event in of(told, Audited) if event.peer == peer)
+
+
+def named(told: list[Event], kind: str) -> list[str]:
+    """Why the auditor is named."""
+    refusals = [event for event in of(told, Rejected) if event.kind == kind]
+    assert {event.sender for event in refusals} <= {AUDITOR}
+    return [event.reason for event in refusals]
+
+
+def aside(told: list[Event]) -> set[str]:
+    return {event.sampler for event in of(told, Audited) if event.until > 0}
+
+
+def test_a_learner_that_draws_nothing_sets_a_cheat_aside_within_seconds_by_its_replay_of_an_accusation() -> (
+    None
+):
+    told = played(0.4, [OtherText], auditors=(None,), share=0.0)
+    (event,) = (event for event in of(told, Audited) if event.until > 0)
+    assert (event.peer, event.sampler) == (LEARNER, CHEAT) and event.at - EPOCH < 5
+    assert event.why.endswith("; auditor-0 found it first")
+    assert Verdict.UNVERIFIED in {one.verdict for one in of(told, Judged) if one.sampler == CHEAT}
+    found = by(told, AUDITOR)
+    assert found["forged"] == 1 and found["honest"] > HONEST * SURE
+    assert by(told, LEARNER)["honest"] < 0.15 * found["honest"]
+
+
+@pytest.fixture(scope="module")
+def shares() -> dict[str, list[Event]]:
+    """Honest swarms without an auditor and with one; a replay takes .2 s."""
+    settings = {"share": 0.3, "audit_price": 0.2}
+    return {
+        "alone": played(2.0, [], **settings),
+        "audited": played(2.0, [], auditors=(None,), **settings),
+    }
+
+
+def test_an_auditor_takes_the_replays_off_a_learner(shares: dict[str, list[Event]]) -> None:
+    alone, audited = (by(told, LEARNER)["honest"] for told in shares.values())
+    assert TRUSTED <= audited < alone / 3
+    assert by(shares["audited"], AUDITOR)["honest"] > alone
+    assert not aside(shares["audited"]) and not of(shares["audited"], Rejected)
+
+
+def test_an_auditor_that_calls_forgeries_honest_is_named_after_rechecks() -> None:
+    told = played(0.8, [OtherText], auditors=(Blind,), share=0.0, rechecks=0.25)
+    reasons = named(told, Topic.VERDICT)
+    assert reasons and all(f"it calls a group of {CHEAT} honest that is forged" in why for why in reasons)
+    assert aside(told) == {CHEAT}
+
+
+def test_what_an_auditor_judged_is_reopened_once_it_was_wrong() -> None:
+    told = played(2.0, [LateCheat], auditors=(Blind,), share=0.5, rechecks=0.2)
+    why = named(told, Topic.VERDICT)
+    assert len(why) == 1 and aside(told) == {CHEAT}
+    count = re.search(r"none of its verdicts counts any more \((\d+) did\)", why[0])
+    assert count is not None and int(count[1]) > TRUSTED
+    (at,) = (event.at for event in of(told, Rejected))
+    before, after = (
+        len(
+            [event for event in of(told, Audited) if event.peer == LEARNER and since <= event.at < since + 15]
+        )
+        for since in (at - 15, at)
+    )
+    assert after > 3 * before  # it replays itself again
+
+
+def test_an_auditor_that_calls_honest_groups_forged_is_named_and_nobody_is_set_aside() -> None:
+    told = played(0.5, [], auditors=(lambda: Slander(from_bytes),), share=0.0)
+    reasons = named(told, Service.ACCUSED)
+    assert reasons and all("honest by a replay here" in why for why in reasons)
+    assert not aside(told) and Verdict.UNVERIFIED not in {event.verdict for event in of(told, Judged)}
+
+
+def test_learners_verify_each_other_s_honest_verdicts_and_name_who_is_wrong() -> None:
+    told = played(0.5, [OtherText], learners=(Blind, None), share=1.0, rechecks=0.5)
+    refusals = [event for event in of(told, Rejected) if event.kind == Topic.VERDICT]
+    assert refusals and {(event.peer, event.sender) for event in refusals} == {("learner-1", LEARNER)}
+    assert {event.peer for event in of(told, Audited) if event.until > 0} == {"learner-1"}
+
+
+def test_who_is_neither_learner_nor_auditor_tells_no_verdicts_and_is_told_of_no_groups() -> None:
+    refused: list[str] = []
+
+    def seed(host: Host) -> None:
+        asyncio.get_running_loop().call_at(4.0, lambda: tasks.append(asyncio.ensure_future(say(host))))
+
+    async def say(host: Host) -> None:
+        said = Verdicts(version=0, weights=Digest(""), groups=())
+        await host.ports.gossip.publish(host.topic(Topic.VERDICT), host.seal(said))
+        question = wire.encode(SubmittedQuery(life=0, after=0))
+        with pytest.raises(NetError) as error:
+            await host.ports.mail.send(PeerId(LEARNER), Service.SUBMITTED, question, 5.0)
+        refused.append(str(error.value))
+
+    tasks: list[asyncio.Future[None]] = []
+    told = played(0.2, [], seed=seed, share=0.0)
+    (event,) = of(told, Rejected)
+    assert (event.sender, event.kind) == ("seed-0", Topic.VERDICT) and "not a learner" in event.reason
+    assert len(refused) == 1 and "only auditors of this run" in refused[0]
