@@ -2,9 +2,8 @@
 
 Every event comes in through `take`; dashboard.diagnosis reads the rest. Times are arrivals by this peer's own
 clock (that of the newest heartbeat's receiver), so that a peer with a wrong clock cannot make anything look
-old. Memory is bounded whatever the events contain, in peers and in marks for each. It is not saved in a
-snapshot: a few minutes fill it again. Not handled here: what State has (peers, curves, digests), and how long
-is too long, which depends on the run's pace.
+old. Memory is bounded whatever the events contain, in peers and in marks for each. No snapshot has it: a few
+minutes fill it again. Not handled here: what State has (peers, curves, digests), and how long is too long.
 """
 
 from __future__ import annotations
@@ -140,12 +139,13 @@ class Distrust:
 
 
 class SetAside(NamedTuple):
-    """What a learner found of a sampler."""
+    """What a learner found of a sampler, and the group that is its evidence."""
 
     by: PeerId
     since: float
     until: float
     why: str
+    group: str
 
 
 class Recent:
@@ -365,9 +365,9 @@ class Recent:
     def _audited(self, event: happened.Audited, now: float) -> None:
         if (until := number(event.until)) > now:
             self.aside.pop(event.sampler, None)
-            self.aside[event.sampler] = SetAside(event.peer, now, until, clean(event.why, 240))
-            if len(self.aside) > SENDERS:
-                del self.aside[next(iter(self.aside))]
+            self.aside[event.sampler] = SetAside(event.peer, now, until, clean(event.why, 240), event.group)
+            for sampler in [*self.aside][:-SENDERS]:
+                del self.aside[sampler]
 
     def _rejected(self, event: happened.Rejected, now: float) -> None:
         if event.sender == event.peer:

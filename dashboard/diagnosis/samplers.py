@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem, some
 from dashboard.peer import PeerRow
-from dashboard.text import duration
+from dashboard.text import clean, duration
 from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
 from swarm.protocol import RESTING, Phase, Role
+from swarm.types import Verdict
 
 FEW = 3
 """Verdicts that a sampler needs before it is judged."""
@@ -129,6 +130,11 @@ def _has_policy(peer: PeerRow) -> bool:
     return peer.phase not in (Phase.UNKNOWN, Phase.STARTING, Phase.NO_POLICY, Phase.LEAVING, *RESTING)
 
 
+def _is_aside(s: Situation, peer: PeerRow) -> bool:
+    found = s.recent.aside.get(peer.id)
+    return found is not None and s.now < found.until
+
+
 def set_aside(s: Situation) -> Iterator[Problem]:
     """Samplers whose groups were not what they claim."""
     for sampler, found in list(s.recent.aside.items())[-MANY:]:
@@ -142,8 +148,10 @@ def set_aside(s: Situation) -> Iterator[Problem]:
             (
                 f"{s.name(found.by)} sets sampler {s.name(sampler)} aside {how}: its groups are refused.",
                 f"{found.why[:1].upper()}{found.why[1:]}.",
-                "Who runs it: look at its engine's settings. `swarm verify` replays the evidence that lies in"
-                " that learner's folder, anywhere.",
+                "Who runs it: look at its engine's settings. `swarm verify"
+                f" {clean(found.group)}.evidence` replays what lies in folder `evidence` of"
+                f" {s.name(found.by)}, on any machine with the run's folder; the run's owner lets it back:"
+                f" `swarm pardon {sampler}`.",
             ),
             [peer] if peer else [],
             found.since,
@@ -298,6 +306,8 @@ def refused(s: Situation) -> Iterator[Problem]:
         if REFUSALS.keys().isdisjoint(counts):
             continue
         verdict = max(REFUSALS, key=lambda name: counts.get(name, 0))
+        if verdict == Verdict.UNVERIFIED and _is_aside(s, peer):
+            continue
         share = _share(s, peer, (verdict,), FULL if verdict == "over-quota" else FEW)
         if share is None:
             continue
@@ -320,7 +330,8 @@ def refused(s: Situation) -> Iterator[Problem]:
 def idle(s: Situation) -> Iterator[Problem]:
     """Samplers that wait for long: for credit, or for a first policy."""
     least = max(LINGER, 8 * s.beat, 10 * (s.usual or 0.0))
-    hungry = [p for p in s.samplers() if p.phase is Phase.NO_CREDIT and _workless(s, p) > least]
+    waiting = (p for p in s.samplers() if p.phase is Phase.NO_CREDIT and not _is_aside(s, p))
+    hungry = [p for p in waiting if _workless(s, p) > least]
     if hungry and s.working(Role.LEARNER):
         yield _hungry(s, hungry)
     allowed = max(LINGER, 8 * s.beat) + s.transfer()

@@ -95,7 +95,8 @@ class Accuser:
     async def _say(self, said: Accusation) -> None:
         host = self._host
         for _ in range(SAID):
-            await host.ports.gossip.publish(host.topic(Topic.ACCUSED), host.seal(said, RELEASE_LIMIT))
+            if {*host.roster.learners()} - {host.ports.me}:  # else nobody listens
+                await host.ports.gossip.publish(host.topic(Topic.ACCUSED), host.seal(said, RELEASE_LIMIT))
             await host.ports.clock.sleep(SAID_EVERY)
 
 

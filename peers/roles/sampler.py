@@ -272,7 +272,10 @@ class Sampler:
             if then in (NextStep.DONE, NextStep.DROPPED):
                 if then is NextStep.DROPPED and outcome is not DeliveryLoss.TOO_LARGE:
                     self._tell_refused(learner, outcome, why)
-                host.roster.end_pause(learner, sent)
+                if outcome is Verdict.UNVERIFIED:  # nor are its next ones: it asks now and then
+                    host.roster.start_pause(learner, sent, host.now())
+                else:
+                    host.roster.end_pause(learner, sent)
                 host.status.admitted += then is NextStep.DONE
                 host.status.refused += then is NextStep.DROPPED
                 return

@@ -3,30 +3,32 @@
     Drawn (what the shipping sampler drew) --Cheat--> what it says instead, or nothing
     Group (what it would sign)             --Lie-->   what it signs
 
-A cheat knows policy, tasks and draws as any sampler does, and the policy is the simulator's table. Where it
-is not said otherwise it claims the log-probabilities that its version has for the text that it sends: false
-ones would give it away. Not handled here: the swarm around it, what comes of it; text that the policy draws
-and that games the reward.
+A cheat knows policy, tasks and draws as any sampler does. Where it is not said otherwise it claims the
+log-probabilities that its version has for the text that it sends: false ones would give it away. Those of
+ANYWHERE ask any engine that has tricks (peers.studies.cheat_tricks), the others know the simulator's table
+alone. Not handled here: the swarm around it, what comes of it; text that the policy draws and that games the
+reward.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from statistics import fmean
+from typing import cast
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from peers.roles.sampler import Drawn, Sampler
+from peers.studies.cheat_tricks import TableTricks, Tricks, sampled
 from swarm.core.curriculum import SLOTS, Draw, Draws
 from swarm.heads import pack, unpack
-from swarm.sample.base import Completions
-from swarm.sample.toy import ToyEngine, table_heads
+from swarm.sample.toy import ToyEngine
 from swarm.types import Digest, Group, PeerId
 
 Cheat = Callable[[Sampler, Drawn], Drawn | None]
@@ -60,10 +62,17 @@ OLDER = 8
 """Versions by which a relabelled policy is older than it says."""
 
 
-def _tokens(sampler: Sampler, drawn: Drawn) -> NDArray[np.int64]:
-    """(G, letters) what was drawn."""
-    size = sampler.host.config.run.sampling.group_size
-    return drawn.completions.tokens.reshape(size, -1).astype(np.int64)
+def _tricks(sampler: Sampler, prompt: str) -> Tricks:
+    engine = sampler.engine
+    if isinstance(engine, ToyEngine):
+        return TableTricks(engine.row(prompt)[0], sampler.host.config.run.sampling.heads)
+    return cast(Tricks, engine)
+
+
+def _rows(drawn: Drawn) -> list[list[int]]:
+    """The tokens of each completion that was drawn."""
+    made = drawn.completions
+    return [row.tolist() for row in np.split(made.tokens, np.cumsum(made.lengths)[:-1])]
 
 
 def _table(sampler: Sampler, prompt: str) -> NDArray[np.float64]:
@@ -72,27 +81,10 @@ def _table(sampler: Sampler, prompt: str) -> NDArray[np.float64]:
     return sampler.engine.row(prompt)[0]
 
 
-def _said(sampler: Sampler, drawn: Drawn, tokens: NDArray[np.int64], of: NDArray | None = None) -> Drawn:
-    """It says that it drew these tokens (G, letters), and claims the log-probabilities of the table `of`."""
-    table = _table(sampler, drawn.task.prompt) if of is None else of
-    texts = tuple("".join(chr(ord("a") + token) for token in row) for row in tokens.tolist())
-    return drawn._replace(
-        completions=Completions(
-            lengths=(tokens.shape[1],) * len(tokens),
-            tokens=tokens.astype(np.int32).ravel(),
-            logprobs=table[np.arange(tokens.shape[1]), tokens].astype(np.float32).ravel(),
-            texts=texts,
-            noise=drawn.completions.noise,
-            heads=table_heads(table, sampler.host.config.run.sampling.heads, len(tokens)),
-        )
-    )
-
-
-def _sampled(drawn: Drawn, size: int, table: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(G, letters) what the draw's seed gives of another table of logits."""
-    p = np.exp(table - table.max(-1, keepdims=True)).cumsum(-1)
-    uniform = np.random.Generator(np.random.Philox(key=drawn.draw.seed)).random((size, len(table), 1))
-    return (uniform >= p / p[:, -1:] - 1e-12).sum(-1)
+def _said(drawn: Drawn, policy: Tricks, rows: Sequence[Sequence[int]]) -> Drawn:
+    """It says that it drew these tokens, and claims the log-probabilities of `policy`."""
+    said = policy.said(drawn.task.prompt, rows)
+    return drawn._replace(completions=dataclasses.replace(said, noise=drawn.completions.noise))
 
 
 def drawn_again(sampler: Sampler, drawn: Drawn, draw: Draw) -> Drawn:
@@ -119,21 +111,22 @@ def _other_text() -> Cheat:
     rng = np.random.default_rng(1)
 
     def cheat(sampler: Sampler, drawn: Drawn) -> Drawn:
-        shape, letters = _tokens(sampler, drawn).shape, _table(sampler, drawn.task.prompt).shape[1]
-        return _said(sampler, drawn, rng.integers(0, letters, shape))
+        policy = _tricks(sampler, drawn.task.prompt)
+        rows = [rng.integers(0, policy.letters, len(row)).tolist() for row in _rows(drawn)]
+        return _said(drawn, policy, rows)
 
     return cheat
 
 
 def _one_token(sampler: Sampler, drawn: Drawn) -> Drawn:
-    tokens = _tokens(sampler, drawn)
-    tokens[0, 0] = (tokens[0, 0] + 1) % _table(sampler, drawn.task.prompt).shape[1]
-    return _said(sampler, drawn, tokens)
+    rows, policy = _rows(drawn), _tricks(sampler, drawn.task.prompt)
+    rows[0][0] = (rows[0][0] + 1) % policy.letters
+    return _said(drawn, policy, rows)
 
 
-def _temperature(sampler: Sampler, drawn: Drawn, divisor: float) -> Drawn:
-    table = _table(sampler, drawn.task.prompt)
-    return _said(sampler, drawn, _sampled(drawn, len(drawn.completions.texts), table / divisor))
+def at_temperature(sampler: Sampler, drawn: Drawn, divisor: float) -> Drawn:
+    policy, size = _tricks(sampler, drawn.task.prompt), len(drawn.completions.texts)
+    return _said(drawn, policy, policy.cooled(drawn.task.prompt, size, drawn.draw.seed, divisor))
 
 
 def _top_p(sampler: Sampler, drawn: Drawn, least: float = 0.05) -> Drawn:
@@ -142,7 +135,8 @@ def _top_p(sampler: Sampler, drawn: Drawn, least: float = 0.05) -> Drawn:
     order = np.sort(p, -1)
     edge = np.take_along_axis(order, (order.cumsum(-1) <= least).sum(-1, keepdims=True), -1)
     kept = np.log(np.where(p >= edge, p, 1e-300))
-    return _said(sampler, drawn, _sampled(drawn, len(drawn.completions.texts), kept))
+    rows = sampled(drawn.draw.seed, len(drawn.completions.texts), kept).tolist()
+    return _said(drawn, _tricks(sampler, drawn.task.prompt), rows)
 
 
 def _another_model(sampler: Sampler, drawn: Drawn) -> Drawn:
@@ -159,7 +153,8 @@ def _quantised(sampler: Sampler, drawn: Drawn) -> Drawn:
 def _from(sampler: Sampler, drawn: Drawn, logits: NDArray[np.float64]) -> Drawn:
     """It draws from other logits, and claims what these say."""
     table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return _said(sampler, drawn, _sampled(drawn, len(drawn.completions.texts), table), table)
+    rows = sampled(drawn.draw.seed, len(drawn.completions.texts), table).tolist()
+    return _said(drawn, TableTricks(table, sampler.host.config.run.sampling.heads), rows)
 
 
 def _older() -> Cheat:
@@ -273,12 +268,12 @@ def _copied_at_its_place(of: PeerId) -> Cheat:
 
 def _again() -> Cheat:
     """The text of its first group, for each task and seed."""
-    first: list[NDArray[np.int64]] = []
+    first: list[list[list[int]]] = []
 
     def cheat(sampler: Sampler, drawn: Drawn) -> Drawn:
-        first.append(_tokens(sampler, drawn))
+        first.append(_rows(drawn))
         del first[1:]
-        return _said(sampler, drawn, first[0])
+        return _said(drawn, _tricks(sampler, drawn.task.prompt), first[0])
 
     return cheat
 
@@ -323,7 +318,7 @@ CHEATS: dict[str, Callable[[], Cheat]] = {
     "another model": lambda: _another_model,
     "weights in 4 bits": lambda: _quantised,
     "an older version, relabelled": _older,
-    "temperature .8": lambda: partial(_temperature, divisor=0.8),
+    "temperature .8": lambda: partial(at_temperature, divisor=0.8),
     "top-p .95": lambda: _top_p,
     "cherry-picked groups": lambda: _cherry_picked,
     "ground seeds": lambda: partial(_cherry_picked, named=True),
@@ -344,6 +339,9 @@ CHEATS: dict[str, Callable[[], Cheat]] = {
     "30 identities that take turns": _other_text,
 }
 """What a sampler draws and claims instead."""
+
+ANYWHERE = ("other text", "one token changed", "claims: 1.5 nats too low")
+"""Cheats of any policy whose engine has Tricks; so is `at_temperature`."""
 
 FORGERIES: dict[str, Callable[[], Cheat]] = {
     "temperature .8, of heads too": lambda: _cooler_throughout,

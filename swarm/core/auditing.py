@@ -289,7 +289,8 @@ def objection(aside: Consequence, now: float) -> str:
 def _forgery(group: Weighed) -> str:
     return (
         f"{group.off} of {group.tokens} tokens of a group are not what its seed and version draw, or not as"
-        f" probable as it claims: one is {group.largest:.3g} nats off"
+        f" probable as it claims: one is {group.largest:.4g} nats off"
+        + ("" if group.off >= COUNT else "; so was one of a group shortly before")
     )
 
 

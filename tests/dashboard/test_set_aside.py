@@ -30,19 +30,39 @@ def audited(until: float, finding: str = "forged", why: str = WHY) -> happened.A
     )
 
 
-def problems(event: happened.Audited, now: float) -> list[Problem]:
+def found(now: float, *more: happened.Event) -> list[Problem]:
     state = State()
-    for each in (*story(9, start=0.0), event):
+    for each in (*story(9, start=0.0), *more):
         fold(state, each)
-    return [each for each in diagnose(state, now) if each.key.startswith("aside")]
+    return [*diagnose(state, now)]
+
+
+def problems(event: happened.Audited, now: float) -> list[Problem]:
+    return [each for each in found(now, event) if each.key.startswith("aside")]
 
 
 def test_a_sampler_that_is_set_aside_is_named_until_it_may_come_back() -> None:
     (problem,) = problems(audited(9.0 + 3600.0), 10.0)
     assert problem.peers == (str(SAMPLERS[0]),)
     assert "aside for another 60 min" in problem.text and "5 of 64 tokens" in problem.cause
-    assert "swarm verify" in problem.todo
+    assert "`swarm verify g.evidence`" in problem.todo and f"`swarm pardon {SAMPLERS[0]}`" in problem.todo
     assert not problems(audited(9.5), 10.0) and not problems(audited(0.0, "honest"), 10.0)
+
+
+def test_its_refused_groups_are_no_second_problem() -> None:
+    refused = happened.Counted(
+        at=9.5,
+        peer=LEARNERS[0],
+        verdicts={"unverified": 200},
+        versions={},
+        seconds={},
+        samplers={SAMPLERS[0]: {"unverified": 200}},
+    )
+    keys = [
+        {each.key.partition(" ")[0] for each in found(10.0, *more) if str(SAMPLERS[0]) in each.peers}
+        for more in ((refused,), (refused, audited(3609.0)))
+    ]
+    assert keys == [{"refused"}, {"aside"}]
 
 
 def test_the_third_time_is_for_good() -> None:

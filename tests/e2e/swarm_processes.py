@@ -80,6 +80,9 @@ UNHURRIED = ("peer.delay.upload.law=constant", "peer.delay.upload.seconds=0.3", 
 one's zeal."""
 
 
+SWARM = (sys.executable, "-m", "peers.cli")
+
+
 def environment(**more: str) -> dict[str, str]:
     own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
     return {**own, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", **more}
@@ -91,7 +94,7 @@ def _die_with_tests() -> None:
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "peers.cli", *words]
+    return [*SWARM, *words]
 
 
 def swarm(*words: str, timeout: float = 60.0, **more: str) -> subprocess.CompletedProcess[str]:
@@ -186,12 +189,20 @@ class SwarmProcesses:
 
     # --- starting -------------------------------------------------------------------------------------------
 
-    def run(self, name: str, *words: str, folder: Path | None = None, wrap: Sequence[str] = ()) -> Program:
-        """Start a command as a program with a log; `wrap` comes before it (`ip netns exec ...`)."""
+    def run(
+        self,
+        name: str,
+        *words: str,
+        folder: Path | None = None,
+        wrap: Sequence[str] = (),
+        program: Sequence[str] = SWARM,
+    ) -> Program:
+        """Start a command as a program with a log; `wrap` comes before it (`ip netns exec ...`), `program`
+        in the place of `swarm`."""
         log = self.home / f"{len(self.programs)}-{name}.log"
         with open(log, "wb") as out:
             process = subprocess.Popen(
-                [*wrap, *command(*words)],
+                [*wrap, *program, *words],
                 cwd=ROOT,
                 env=environment(),
                 stdin=subprocess.DEVNULL,

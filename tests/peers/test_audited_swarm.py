@@ -22,8 +22,9 @@ from swarm.config import DelayLaw
 from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, Trained
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
+from swarm.net.in_memory_gossip import MemoryGossip
 from swarm.peer_limits import Auditing
-from swarm.protocol import Role
+from swarm.protocol import Role, Topic
 from swarm.replays import Replayed
 from swarm.sample.base import Completions
 from swarm.sample.toy import TableReplay, ToyEngine
@@ -204,6 +205,13 @@ def test_groups_of_who_was_named_are_unverified_and_those_that_wait_are_dropped(
     assert counted["unverified"] > 0
 
 
+def test_who_is_set_aside_samples_little_since_nobody_takes_it(cheated: Cheated) -> None:
+    since = {event.sampler: event.at for event in of(cheated.told, Audited) if event.until > 0}
+    late = [event for event in of(cheated.told, Judged) if event.at < EPOCH + 40]
+    counts = Counter(event.sampler for event in late if event.at > since.get(event.sampler, 1e12) + 8)
+    assert counts and max(counts.values()) < 12, counts
+
+
 def test_the_sampler_s_own_terminal_says_why(cheated: Cheated) -> None:
     notes = [event for event in of(cheated.told, Noted) if event.peer == "sampler-0"]
     assert any("unverified" in event.text and "not what its seed" in event.text for event in notes)
@@ -227,6 +235,20 @@ def test_who_was_set_aside_stays_so_when_the_learner_starts_again(cheated: Cheat
     assert ("sampler-0", Verdict.UNVERIFIED) in verdicts and ("sampler-0", Verdict.ADMIT) not in verdicts
     again = [event for event in of(cheated.told, Audited) if event.at > EPOCH + 40]
     assert not [event for event in again if event.until > 0]
+
+
+def test_a_learner_alone_accuses_nobody_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose topic nobody hears counts as cut off."""
+    topics, publish = list[str](), MemoryGossip.publish
+
+    async def heard(self: MemoryGossip, topic: str, data: bytes) -> None:
+        topics.append(topic)
+        await publish(self, topic, data)
+
+    monkeypatch.setattr(MemoryGossip, "publish", heard)
+    told = played(0.2, CHEATS[:1], share=1.0)
+    assert [event for event in of(told, Audited) if event.until > 0]
+    assert topics and not [topic for topic in topics if topic.endswith(Topic.ACCUSED)]
 
 
 def test_without_a_share_nothing_is_replayed_and_with_invites_alone_neither() -> None:
