@@ -8,8 +8,8 @@
 
 Invariant: all completions of a group come from one version. A table (swarm.core.deliveries) says what happens
 to a group after each try to deliver it; a learner that refuses gets nothing more for a while. A group that is
-older than the window is dropped, and so is one whose rewards cannot be computed. Not handled here: what
-learners do with a group.
+older than the window (peers.roles.freshness) is dropped, a call that would sample such groups is stopped, and
+a group whose rewards cannot be computed is dropped. Not handled here: what learners do with a group.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from peers.roles.engine_calls import EngineCalls
+from peers.roles.freshness import Freshness
 from peers.roles.new_group import make_group
 from peers.roles.outbox import Outbox
 from peers.roles.reward_calls import RewardCalls
@@ -31,7 +32,6 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
 from swarm.core import delays, deliveries
-from swarm.core.admission import released_here, staleness
 from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.net.ports import Busy, NetError, Refused, Silent
@@ -80,6 +80,7 @@ class Sampler:
         self.host, self.engine, self.source = host, engine, source
         self.reward_calls = RewardCalls(host, source)
         self.engine_calls = EngineCalls(host)
+        self.freshness = Freshness(host)
         draws = Draws(host.who.run, host.config.run.batch.groups)
         self.curriculum = Curriculum(draws, host.ports.me)
         self._ready: tuple[Release, Weights, float] | None = None
@@ -89,6 +90,8 @@ class Sampler:
         self.outbox = Outbox(host, folder, OUTBOX)
         self._places = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._call: asyncio.Task[list[Completions]] | None = None
+        """What the engine samples now."""
         self._refused: dict[Outcome, float] = {}
         """Verdict -> when one of its refusals was told last."""
         self._scoring = 0
@@ -130,6 +133,7 @@ class Sampler:
                 continue
             await host.ports.clock.sleep(delays.draw(host.config.peer.delay.policy, host.rng))
             self._ready = (*found, host.now())
+            self._stop_doomed()
             host.move()
 
     def _above(self) -> tuple[Any, ...]:
@@ -184,7 +188,7 @@ class Sampler:
             to_sample = await self.reward_calls.tasks([draw.task for draw in draws])
         except RewardError:
             return await self._idle(Phase.NO_TASKS)
-        sampled = await self._sample(to_sample, draws)
+        sampled = await self._drawn(to_sample, draws)
         await self.outbox.count(self._policy[0].weights, draws[-1].number + 1)
         for drawn in sampled:
             if self.source.slow:
@@ -203,19 +207,16 @@ class Sampler:
         self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _sample(self, tasks: Sequence[Task], draws: Sequence[Draw]) -> list[Drawn]:
-        host, run = self.host, self.host.config.run
+    async def _drawn(self, tasks: Sequence[Task], draws: Sequence[Draw]) -> list[Drawn]:
+        """Sample these draws; none is sampled when their groups would come too late."""
+        host = self.host
         assert self._policy is not None
         used = host.now()
         with host.status.computing(host.now):
-            sampled = await self.engine_calls.run(
-                Kind.SAMPLE,
-                self.engine.sample,
-                [task.prompt for task in tasks],
-                run.sampling.group_size,
-                [draw.seed for draw in draws],
-            )
+            sampled = await self._sampled([task.prompt for task in tasks], [draw.seed for draw in draws])
         finished = host.now()
+        if sampled is None:
+            return []
         release, fetched = self._policy
         host.status.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
         host.status.lags(
@@ -225,6 +226,26 @@ class Sampler:
         )
         made = zip(tasks, draws, sampled, strict=True)
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
+
+    async def _sampled(self, prompts: list[str], seeds: list[int]) -> list[Completions] | None:
+        """None when the call was stopped. Raises EngineError."""
+        size = self.host.config.run.sampling.group_size
+        sampling = self.engine_calls.run(Kind.SAMPLE, self.engine.sample, prompts, size, seeds)
+        self._call = asyncio.ensure_future(sampling)
+        try:
+            return await self._call
+        except asyncio.CancelledError:
+            if (me := asyncio.current_task()) is not None and me.cancelling():
+                raise
+            return None
+        finally:
+            self._call = None
+
+    def _stop_doomed(self) -> None:
+        """Stop the call whose groups are outside the window before they are finished."""
+        if self._call is not None and self._policy is not None and self.freshness.is_over(self._policy[0]):
+            self._call.cancel()
+            self.engine.stop()
 
     async def _seal(self, drawn: Drawn) -> Group | None:
         """Score completions and make a group of them; None when the rewards cannot be computed."""
@@ -283,7 +304,7 @@ class Sampler:
             await host.ports.clock.sleep(wait)
             learner = (
                 None
-                if self._late(group)
+                if self.freshness.is_late(group)
                 else await self._destination(group, learner if then is NextStep.AGAIN else None)
             )
         host.status.refused += 1
@@ -306,8 +327,8 @@ class Sampler:
 
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
         """Wait for the learner that the group is sent to: `bound`, which may have it already, while it is
-        alive; else a learner with credit. None when the group is too old by then, or when the sampler is
-        asked to stop while no learner has credit.
+        alive; else a learner with credit, or any when half of the group's window is over. None when the group
+        is too old by then, or when the sampler is asked to stop while no learner has credit.
         """
         host = self.host
         while bound is not None and bound in host.roster:
@@ -316,7 +337,7 @@ class Sampler:
             if not await self._wait_unless_late(group):
                 return None
         async with self._queue:
-            while (learner := host.roster.choose(host.now())) is None:
+            while (learner := host.roster.choose(host.now(), self.freshness.is_urgent(group))) is None:
                 if host.stop.is_set() or not await self._wait_unless_late(group):
                     return None
             return learner
@@ -324,14 +345,7 @@ class Sampler:
     async def _wait_unless_late(self, group: Group) -> bool:
         """Wait for a change in the host. False when the group is too old by then."""
         await self.host.changed(min(self.host.config.run.pace.beat, self.host.roster.wait(self.host.now())))
-        return not self._late(group)
-
-    def _late(self, group: Group) -> bool:
-        held = self.host.releases.held
-        version = max(group.version, held.version if held else 0)
-        known = self.host.releases.known(group.version, group.weights)
-        age = self.host.now() - released_here(group, known, self.host.roster.ahead)
-        return staleness(group, self.host.config.run.window, version, group.times.released + age) is not None
+        return not self.freshness.is_late(group)
 
     async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:
         """Send the group to a learner, once. Returns the outcome and the reason for it."""

@@ -179,7 +179,12 @@ def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes,
 def staleness(group: Group, window: Window, version: int, now: float) -> str | None:
     """Why a group is outside the window at `version` and `now`, or None. A group of a later version is
     outside too: its policy is not this learner's."""
-    versions, seconds = version - group.version, now - group.times.released
+    return outgrown(group.version, group.times.released, window, version, now)
+
+
+def outgrown(policy: int, released: float, window: Window, version: int, now: float) -> str | None:
+    """The same for all groups of a policy: of this version, `released` then."""
+    versions, seconds = version - policy, now - released
     if (problem := _too_many(versions, window)) is not None:
         return problem
     if versions < 0:

@@ -101,6 +101,9 @@ class ServerEngine:
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         return [group.texts[0] for group in self._complete(prompts, [{"temperature": 0.0}] * len(prompts))]
 
+    def stop(self) -> None:
+        """vLLM samples to the end."""
+
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, **self._counts.statistics()}
 
