@@ -35,11 +35,14 @@ from swarm.core import delays, deliveries
 from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.net.ports import Busy, NetError, Refused, Silent
-from swarm.protocol import Kind, Phase, Service
+from swarm.protocol import Phase, Service
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Release, Task, Times, Verdict
 from swarm.weights import Weights
+
+UNDELIVERED = "undelivered"
+"""Why tokens are wasted: no learner answered in time, or the group fits no message."""
 
 OUTBOX = 1024
 """Groups in delivery at once: 1800 s of delay at a group every two seconds; the sampler waits beyond."""
@@ -90,8 +93,6 @@ class Sampler:
         self.outbox = Outbox(host, folder, OUTBOX)
         self._places = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
-        self._call: asyncio.Task[list[Completions]] | None = None
-        """What the engine samples now."""
         self._refused: dict[Outcome, float] = {}
         """Verdict -> when one of its refusals was told last."""
         self._scoring = 0
@@ -213,7 +214,9 @@ class Sampler:
         assert self._policy is not None
         used = host.now()
         with host.status.computing(host.now):
-            sampled = await self._sampled([task.prompt for task in tasks], [draw.seed for draw in draws])
+            sampled = await self.engine_calls.sample(
+                self.engine, [task.prompt for task in tasks], [draw.seed for draw in draws]
+            )
         finished = host.now()
         if sampled is None:
             return []
@@ -227,25 +230,10 @@ class Sampler:
         made = zip(tasks, draws, sampled, strict=True)
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
 
-    async def _sampled(self, prompts: list[str], seeds: list[int]) -> list[Completions] | None:
-        """None when the call was stopped. Raises EngineError."""
-        size = self.host.config.run.sampling.group_size
-        sampling = self.engine_calls.run(Kind.SAMPLE, self.engine.sample, prompts, size, seeds)
-        self._call = asyncio.ensure_future(sampling)
-        try:
-            return await self._call
-        except asyncio.CancelledError:
-            if (me := asyncio.current_task()) is not None and me.cancelling():
-                raise
-            return None
-        finally:
-            self._call = None
-
     def _stop_doomed(self) -> None:
         """Stop the call whose groups are outside the window before they are finished."""
-        if self._call is not None and self._policy is not None and self.freshness.is_over(self._policy[0]):
-            self._call.cancel()
-            self.engine.stop()
+        if self._policy is not None and self.freshness.is_over(self._policy[0]):
+            self.engine_calls.stop(self.engine)
 
     async def _seal(self, drawn: Drawn) -> Group | None:
         """Score completions and make a group of them; None when the rewards cannot be computed."""
@@ -253,6 +241,7 @@ class Sampler:
         try:
             rewards = await self.reward_calls.rewards(task, drawn.completions.texts)
         except RewardError:
+            host.status.wasted[Verdict.UNSCORED] += len(drawn.completions.tokens)
             return None
         now = host.now()
         times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
@@ -280,7 +269,7 @@ class Sampler:
 
     async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
         """`bound`: a learner that may have the group from an earlier life of mine."""
-        host, wait = self.host, 0.0
+        host, wait, cause = self.host, 0.0, str(Verdict.OVER_QUOTA)
         await self.outbox.add(group)
         await host.ports.clock.sleep(delays.draw(host.config.peer.delay.upload, host.rng))
         if bound is not None:
@@ -296,7 +285,10 @@ class Sampler:
                 host.roster.end_pause(learner, sent)
                 host.status.admitted += then is NextStep.DONE
                 host.status.refused += then is NextStep.DROPPED
+                if outcome is DeliveryLoss.TOO_LARGE:
+                    host.status.wasted[UNDELIVERED] += sum(group.lengths)
                 return
+            cause = UNDELIVERED if isinstance(outcome, DeliveryLoss) else outcome
             if host.roster.start_pause(learner, sent, host.now()):
                 level = "info" if outcome is Verdict.OVER_QUOTA else "warning"
                 host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
@@ -309,6 +301,7 @@ class Sampler:
             )
         host.status.refused += 1
         if not host.stop.is_set():
+            host.status.wasted[cause] += sum(group.lengths)
             await self.outbox.done(group.id)
 
     def _tell_refused(self, learner: PeerId, outcome: Outcome, why: str) -> None:

@@ -38,6 +38,9 @@ ROUNDING = 1e-3
 """Seconds by which a group's copy of its release's time may differ from the release: a sampler may keep times
 in another format."""
 
+REPEATED = "already judged"
+"""Why a group is a duplicate that was delivered again; any other one is a second group of a slot."""
+
 Ahead = Callable[[PeerId], float]
 """Peer -> seconds by which its clock is ahead of this one's, where that is more than gossip's delay."""
 
@@ -125,7 +128,7 @@ class Admission:
 
     def _repeats(self, group: Group) -> str | None:
         if mark(group.id) in self._seen:
-            return "already judged"
+            return REPEATED
         return "there is a group of this task and seed" if _slot_mark(group) in self._seen else None
 
     def _not_drawn(self, group: Group, known: Sequence[Release], seconds: float) -> str | None:

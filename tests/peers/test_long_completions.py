@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,8 +14,8 @@ import torch
 from test_roles_swarm import EPOCH, scenario
 
 from peers.commands import sim
-from swarm.config import BatchSize, Sampling, TaskSettings, Window
-from swarm.events import Adopted, Dropped, Event, Judged, Sampled, Stepped
+from swarm.config import BatchSize, DelayLaw, Sampling, TaskSettings, Window
+from swarm.events import Counted, Dropped, Event, Heard, Judged, Sampled, Stepped
 from swarm.learn.learner import Learner
 from swarm.learn.policy import TokenScores
 from swarm.learn.tabular import Tabular
@@ -26,7 +25,7 @@ from swarm.protocol import Kind
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
 from swarm.sim.world import SimPeer, World
-from swarm.types import Verdict
+from swarm.types import PeerId, Verdict
 
 T = TypeVar("T")
 
@@ -124,6 +123,12 @@ class Ragged:
         expired = [each for each in self.all if isinstance(each, Dropped) and each.why == "expired"]
         return len(stale) + sum(len(event.groups) for event in expired)
 
+    def tokens(self) -> Counter[str]:
+        """What became of tokens, as learners count them, and samplers those that no learner judged."""
+        beats = {event.subject: event.beat for event in self.all if isinstance(event, Heard)}
+        counted = [event.tokens for event in self.all if isinstance(event, Counted)]
+        return sum(map(Counter, [*counted, *(beat.wasted for beat in beats.values())]), Counter[str]())
+
 
 @pytest.mark.slow
 def test_with_more_samplers_than_a_run_needs_groups_of_all_lengths_are_trained() -> None:
@@ -135,27 +140,33 @@ def test_with_more_samplers_than_a_run_needs_groups_of_all_lengths_are_trained()
     longest = sorted(sampled, key=lambda group: sampled[group])[-len(sampled) // 10 :]
     assert len([group for group in longest if group in trained]) >= 0.98 * len(longest)
     assert told.too_old() <= 0.01 * len(sampled)
+    ends = told.tokens()
+    assert ends["trained"] >= sum(tokens.values()) and ends["trained"] >= 0.99 * ends.total()
 
 
-def test_a_call_whose_groups_would_come_too_late_is_stopped() -> None:
-    """One of four samplers needs a minute for a group, of policies that are ten versions old by then."""
-    stopped = Counter[int]()
+def test_a_call_whose_groups_would_come_too_late_is_stopped_and_its_tokens_are_counted() -> None:
+    """One call of eight takes longer than the window is open."""
+    stopped = Counter[PeerId]()
 
     class Stoppable(ToyEngine):
+        def __init__(self, peer: SimPeer) -> None:
+            super().__init__(from_bytes)
+            self._peer = peer.ports.me
+
         def stop(self) -> None:
-            stopped[id(self)] += 1
+            stopped[self._peer] += 1
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         parts = sim.policy_parts(peer.config)
-        return sim.run_peer(peer, parts._replace(engine=lambda: Stoppable(from_bytes)))
+        return sim.run_peer(peer, parts._replace(engine=lambda: Stoppable(peer)))
 
-    told, window = list[Event](), Window(versions=4)
-    played = scenario(1.5, (1, 4), window=window)
-    slow = msgspec.structs.replace(played, slower={"sampler-3": 60.0})
-    World(slow, spawn, sinks=[told.append]).run()
-    finished = {event.peer for event in told if isinstance(event, Sampled)}
-    assert finished == {"sampler-0", "sampler-1", "sampler-2"}
-    (times,) = stopped.values()
-    assert times >= 4, "each of its calls, as soon as the window is over"
-    adopted = [event.version for event in told if isinstance(event, Adopted) and event.peer == "sampler-3"]
-    assert all(later - earlier > window.versions for earlier, later in pairwise(adopted[1:]))
+    told = list[Event]()
+    played = scenario(1.5, (1, 6), window=Window(versions=4))
+    tail = DelayLaw(law="lognormal", seconds=1.0, shape=1.6, longest=60.0)
+    played = msgspec.structs.replace(played, prices=played.prices | {"sample": tail})
+    World(played, spawn, sinks=[told.append]).run()
+    beats = {event.subject: event.beat for event in told if isinstance(event, Heard)}
+    wasted = {peer: beats[peer].wasted.get("doomed", 0) for peer in stopped}
+    assert stopped.total() >= 5 and 0 < sum(wasted.values()) <= 16 * stopped.total()
+    assert max(event.seconds for event in told if isinstance(event, Sampled)) < 30
+    assert not [event for event in told if isinstance(event, Judged) and event.verdict is Verdict.STALE]
