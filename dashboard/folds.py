@@ -78,7 +78,7 @@ def _lost(state: State, event: happened.Lost, at: float) -> None:
 
 
 def _counted(state: State, event: happened.Counted, at: float) -> None:
-    state.tally.take(event.verdicts, event.versions, event.seconds)
+    state.tally.take(event.verdicts, event.versions, event.seconds, event.tokens)
     for sampler, verdicts in event.samplers.items():
         peer = state.peers.get(PeerId(sampler))
         if peer is not None:

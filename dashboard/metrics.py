@@ -130,6 +130,7 @@ def _last_values(state: State) -> Iterator[Metric]:
 
 def _groups(view: views.StateView) -> Iterator[Metric]:
     yield _counter("swarm_verdicts", "Groups by the verdict of admission.", "verdict", view.verdicts)
+    yield _counter("swarm_tokens", "Tokens by what became of them.", "end", view.tokens)
     versions = view.lag.versions
     total = sum(lag * groups for lag, groups in versions)
     yield _histogram(

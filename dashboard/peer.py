@@ -9,6 +9,7 @@ patience.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -78,6 +79,8 @@ class PeerRow(msgspec.Struct, dict=True):
     fetching: FetchView | None = None
     verdicts: dict[str, int] = {}
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
+    wasted: dict[str, int] = {}
+    """One of UNJUDGED -> tokens that the peer says it made for nothing."""
     trained: int = 0
     """Groups in this learner's optimizer steps."""
     rtt: float | None = None
@@ -134,6 +137,7 @@ class PeerRow(msgspec.Struct, dict=True):
         )
         self.upload, self.download, self.slower = number(beat.upload), number(beat.download), granted(beat)
         self.fetching = _fetch_view(beat.fetching)
+        self.wasted = known(beat.wasted, UNJUDGED)
         lag = beat.lag
         self.lag = {
             "download": number(lag.download),
@@ -236,6 +240,7 @@ class PeerRow(msgspec.Struct, dict=True):
         )
         self.lag = {cause: number(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
         self.verdicts = Counter(known_verdicts(self.verdicts))
+        self.wasted = known(self.wasted, UNJUDGED)
         self.rtt = None if self.rtt is None else number(self.rtt, high=1e6)
         self.slower = max(1.0, number(self.slower, high=SLOWEST))
         self.clocks = [number(clock, -1e12, 1e12) for clock in self.clocks[-CLOCKS:]]
@@ -253,6 +258,20 @@ VERDICTS = (*map(str, Verdict), "expired")
 """Outcomes of a group that learners count; `expired`: admitted, then too old."""
 
 
-def known_verdicts(counts: dict[str, int]) -> dict[str, int]:
+ENDS = ("trained", *(verdict for verdict in VERDICTS if verdict != Verdict.ADMIT), "dropped")
+"""What becomes of the tokens of groups that learners judge. A refusal for lack of room is no end of theirs:
+such a group is sent again."""
+
+UNJUDGED = ("doomed", Verdict.OVER_QUOTA.value, "undelivered", Verdict.UNSCORED.value)
+"""Why no learner judges a sampler's tokens: their call was stopped (as many as by the rate of the one
+before), no learner had room in time, none answered in time or it fits no message, no reward is known."""
+
+
+def known(counts: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """Those of these names among reported counts."""
+    return {name: many for name in names if (many := whole(counts.get(name, 0)))}
+
+
+def known_verdicts(counts: Mapping[str, int]) -> dict[str, int]:
     """The known verdicts among reported counts."""
-    return {verdict: groups for verdict in VERDICTS if (groups := whole(counts.get(verdict, 0)))}
+    return known(counts, VERDICTS)

@@ -167,6 +167,7 @@ class State:
             peers=self.rows(now, start),
             gone=self.gone(start),
             verdicts=dict(self.tally.verdicts),
+            tokens=self.tokens(),
             lag=self.tally.view(),
             agreement=self.agreement.view(),
             events=self.lines.view(start, most=LINES_AT_ONCE),
@@ -210,6 +211,14 @@ class State:
             tokens_per_second=tokens,
             busy=busy / learners if learners else None,
         )
+
+    def tokens(self) -> dict[str, int]:
+        """What became of groups -> their tokens, by learners' counts and by samplers' own."""
+        ends = Counter(self.tally.tokens)
+        for peer in self.peers.values():
+            if peer.wasted and self.counts(peer.id):
+                ends.update(peer.wasted)
+        return dict(ends)
 
     def rows(self, now: float, since: int = 0) -> tuple[views.Row, ...]:
         """Peers changed after revision `since`, by role and name."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dashboard.peer import known_verdicts
+from dashboard.peer import ENDS, known, known_verdicts
 from dashboard.text import count, number, whole
 from dashboard.views import LagView
 
@@ -27,9 +27,18 @@ class VerdictTally(msgspec.Struct):
     """Age at training in seconds, as the upper bound of a power of two -> groups."""
     trained: int = 0
     """Groups in all optimizer steps."""
+    tokens: dict[str, int] = {}
+    """What became of groups -> their tokens."""
 
-    def take(self, verdicts: dict[str, int], versions: Mapping[str, int], seconds: Mapping[str, int]) -> None:
+    def take(
+        self,
+        verdicts: dict[str, int],
+        versions: Mapping[str, int],
+        seconds: Mapping[str, int],
+        tokens: Mapping[str, int],
+    ) -> None:
         count(self.verdicts, known_verdicts(verdicts))
+        count(self.tokens, known(tokens, ENDS))
         for lag, groups in versions.items():
             if lag.isdecimal() and len(lag) < 10:
                 count(self.versions, {min(int(lag), OLDEST): groups})
@@ -47,7 +56,9 @@ class VerdictTally(msgspec.Struct):
 
     def sanitize(self) -> None:
         """Clip a part from a snapshot to the bounds that a fold keeps."""
-        verdicts, versions, seconds = self.verdicts, self.versions, self.seconds
-        self.verdicts, self.versions, self.seconds, self.trained = {}, {}, {}, whole(self.trained)
+        verdicts, versions, seconds, tokens = self.verdicts, self.versions, self.seconds, self.tokens
+        self.verdicts, self.versions, self.seconds, self.tokens = {}, {}, {}, {}
+        self.trained = whole(self.trained)
         as_reported = {str(lag): groups for lag, groups in versions.items()}
-        self.take(verdicts, as_reported, {str(bound): groups for bound, groups in seconds.items()})
+        ages = {str(bound): groups for bound, groups in seconds.items()}
+        self.take(verdicts, as_reported, ages, tokens)

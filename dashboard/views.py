@@ -325,6 +325,9 @@ class StateView(View):
     gone: tuple[str, ...]
     """Ids of rows that were dropped since."""
     verdicts: dict[str, int]
+    tokens: dict[str, int]
+    """Tokens of groups by what became of them: `trained`, or the cause why they were made for nothing;
+    `doomed`, `over-quota` and `undelivered` are what samplers claim."""
     lag: LagView
     agreement: AgreementView
     events: tuple[Line, ...]

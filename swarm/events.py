@@ -35,8 +35,7 @@ PEERS = 256
 """Peers named in one event: an id has 53 bytes, and an event 16 KiB."""
 
 BUNDLED = 128
-"""Events in one gossiped message: one has at least 90 bytes, so that a message of 4 KiB holds about forty,
-compressed a few more."""
+"""Events in one gossiped message of 4 KiB: one has at least 90 bytes, compressed somewhat less."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
@@ -111,11 +110,13 @@ class Counted(Event):
     verdicts: Sums
     """By Verdict value."""
     versions: Annotated[dict[Word, int], Meta(max_length=LAGS)]
-    """Histogram of the trained groups' lag in versions at training: lag -> groups."""
+    """Histogram of the trained groups' lag at training: versions -> groups."""
     seconds: Annotated[dict[Word, int], Meta(max_length=LAGS)]
     """Histogram of the trained groups' age in seconds, by power of two: upper bound -> groups."""
     samplers: Annotated[dict[PeerId, Sums], Meta(max_length=PEERS)]
     """Sampler -> verdict -> groups."""
+    tokens: Sums = {}
+    """Of groups that had their end, by what became of them (dashboard.peer.ENDS)."""
 
 
 Figures = Annotated[tuple[Finite, ...], Meta(max_length=COMPLETIONS)]
@@ -135,8 +136,7 @@ class Shown(Event):
     rewards: Figures
     advantages: Figures = ()
     weights: Figures = ()
-    """Importance weights as the objective used them, the mean over a completion's tokens; 0 outside its trust
-    region."""
+    """Importance weights that the objective used, means over tokens; 0 outside its trust region."""
 
 
 class Moved(Event):
@@ -303,7 +303,7 @@ class Transferred(Event):
     `gossip`, `other`, and `carried` of a relay, from others to others."""
 
     seconds: Finite
-    """Seconds in which they passed: since the peer's last Transferred."""
+    """Since the peer's last Transferred."""
     sent: Sums
     received: Sums
     links: Annotated[dict[PeerId, Link], Meta(max_length=PEERS)]

@@ -110,7 +110,7 @@ def environment(
 
 
 class Child:
-    """One process, seen from its parent. One thread at a time uses it; `kill` comes from any."""
+    """One process, seen from its parent. One thread at a time uses it; `kill` and `nudge` come from any."""
 
     def __init__(
         self,
@@ -226,6 +226,11 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def nudge(self) -> None:
+        """SIGUSR1 to it alone, from any thread; nothing where it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGUSR1)
 
     def end(self, grace: float = 0.0) -> None:
         """Nothing of it is left afterwards. With `grace` its input ends first, and it has that many seconds

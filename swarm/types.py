@@ -109,8 +109,7 @@ class Task(Struct):
     prompt: str
     answer: str
     messages: tuple[Message, ...] = ()
-    """The conversation, for conversational data; `prompt` is then its last turn, or the rendered chat
-    template."""
+    """The conversation, where there is one; `prompt` is its last turn then, or the rendered template."""
 
 
 class Times(Struct):
@@ -390,6 +389,8 @@ class Beat(Struct, tag="beat"):
     """Of a seed: how many peers it hears. In a large swarm samplers beat more seldom."""
     slower: Finite = 1.0
     """How many times as long as the run's pace the peer waits until its next heartbeat: 1 to SLOWEST."""
+    wasted: Sums = {}
+    """Of a sampler: tokens since its start that no learner judged, by cause (dashboard.peer.UNJUDGED)."""
 
 
 class Record(Struct):

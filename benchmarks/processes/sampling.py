@@ -124,6 +124,9 @@ class Gate:
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         return self.engine.greedy(prompts)
 
+    def stop(self) -> None:
+        self.engine.stop()
+
     def statistics(self) -> dict[str, float]:
         return self.engine.statistics()
 

@@ -18,7 +18,7 @@ const VERDICTS = ["admit", "stale", "duplicate", "over-quota", "malformed", "unt
 export function Staleness() {
   return html`<${Section} id="staleness" title="Staleness" note="how far behind the newest release peers sample and learners train">
     <${Heat} />
-    <div class="grid gap-top"><${LagVersions} /><${LagSeconds} /><${Verdicts} /></div>
+    <div class="grid gap-top"><${LagVersions} /><${LagSeconds} /><${Verdicts} /><${Tokens} /></div>
     <${Causes} />
   <//>`;
 }
@@ -109,6 +109,17 @@ function Verdicts() {
       <dt>${verdict === "admit" ? "admitted" : verdict}</dt>
       <dd><span class=${verdict === "admit" ? "verdict-bar" : "verdict-bar refused"}
         style=${{ width: groups ? `max(4px, ${(60 * groups) / most}%)` : 0 }}></span>${count(groups)}</dd></div>`)}</dl><//>`;
+}
+
+function Tokens() {
+  const { trained = 0, ...wasted } = useSelect((state) => state.tokens);
+  const rows = Object.entries(wasted).sort((a, b) => b[1] - a[1]);
+  const lost = rows.reduce((sum, [, tokens]) => sum + tokens, 0);
+  const most = Math.max(...rows.map(([, tokens]) => tokens), 1);
+  return html`<${Card} title="Tokens made for nothing" value=${trained + lost ? `${percent(lost / (trained + lost))} of all` : "–"}
+      note="by cause; what no learner judged as its sampler claims">
+    <dl class="verdicts" id="wasted">${rows.map(([cause, tokens]) => html`<div key=${cause}><dt>${cause}</dt>
+      <dd><span class="verdict-bar refused" style=${{ width: `max(4px, ${(60 * tokens) / most}%)` }}></span>${count(tokens)}</dd></div>`)}</dl><//>`;
 }
 
 // --- where the delay comes from ---

@@ -17,12 +17,12 @@ const SAMPLES = 64; // groups kept for reading
 const RELEASES = 256; // releases kept
 
 const EMPTY = Object.freeze({
-  run: null, head: null, condition: null, problems: [], round: { learners: [], last_members: [] }, peers: new Map(), verdicts: {},
+  run: null, head: null, condition: null, problems: [], round: { learners: [], last_members: [] }, peers: new Map(), verdicts: {}, tokens: {},
   lag: { versions: [], seconds: [] }, agreement: { same: 0, different: 0, digests: [], learners: 0, version: null }, events: [],
   series: new Map(), releases: [], flows: [], traffic: { total: {}, rate: {} }, samples: [], replay: null,
   revision: 0, last: 0, served: 0, quiet: 0, selected: null,
 });
-const WHOLE = ["run", "head", "condition", "problems", "round", "verdicts", "lag", "agreement", "flows", "traffic", "replay"];
+const WHOLE = ["run", "head", "condition", "problems", "round", "verdicts", "tokens", "lag", "agreement", "flows", "traffic", "replay"];
 
 const WANTED = new URLSearchParams(location.search).get("speed"); // of `swarm replay --speed`
 

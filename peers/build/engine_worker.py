@@ -7,9 +7,10 @@ standard input, answers on its standard output.
     Load   -> Done            Render, Greedy -> Texts        Sample -> Sampled        any of them -> Failed
 
 Frames (swarm.process) hold msgpack. One call at a time, each gets one answer; before it come signs of life
-(Alive) from a call that samples. The process ends when its standard input does: nothing of it outlives the
-peer. Only its parent talks to it; what comes in is believed. An error that is no answer (a bug) ends it with
-a traceback. Not handled here: deadlines, restarts (process_engine.py).
+(Alive) from a call that samples; SIGUSR1 ends such a call, which has failed then. The process ends when its
+standard input does: nothing of it outlives the peer. Only its parent talks to it; what comes in is believed.
+An error that is no answer (a bug) ends it with a traceback. Not handled here: deadlines, restarts
+(process_engine.py).
 """
 
 from __future__ import annotations
@@ -190,6 +191,11 @@ class EngineWorker:
             case Render():
                 return Texts([self._rendered(call.task)])
 
+    def stop(self) -> None:
+        """End the call that samples now."""
+        if self._engine is not None:
+            self._engine.stop()
+
     def _rendered(self, task: Task) -> str:
         assert self._tokens is not None
         try:
@@ -239,6 +245,7 @@ def main(scratch: str) -> int:
     from peers.build import factory  # noqa: F401 (while the peer enters the network)
 
     decoder, worker = msgspec.msgpack.Decoder(Call), EngineWorker(SignsOfLife(pipe))
+    signal.signal(signal.SIGUSR1, lambda *_: worker.stop())
     while True:
         pipe.send(msgspec.msgpack.encode(worker.answer(decoder.decode(call()))))
 

@@ -61,7 +61,7 @@ _answers = msgspec.msgpack.Decoder(engine_worker.Answer)
 
 
 class ProcessEngine:
-    """Calls come from one thread at a time; `close` from any."""
+    """Calls come from one thread at a time; `close` and `stop` from any."""
 
     name = "hf"
 
@@ -78,6 +78,8 @@ class ProcessEngine:
         self._closed = False
         self._starts = 0
         self._child: Child | None = None
+        self._sampling: Child | None = None
+        """Its process, while that samples: only then it knows what to do with a nudge."""
         self._start()
 
     @property
@@ -118,7 +120,13 @@ class ProcessEngine:
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began = time.perf_counter()
-        answer = self._ask(Sample([*prompts], group_size, [*seeds]), Sampled)
+        call = Sample([*prompts], group_size, [*seeds])
+        self._ready()
+        self._sampling = self._child
+        try:
+            answer = self._answered(call, Sampled, self._settings.timeout)
+        finally:
+            self._sampling = None
         groups = [_completions(group) for group in answer.groups]
         self._counts.add(groups, began)
         return groups
@@ -135,6 +143,10 @@ class ProcessEngine:
             return self._ask(Render(task), Texts).texts[0]
         except EngineError as error:
             raise RewardError(str(error)) from error
+
+    def stop(self) -> None:
+        if (sampling := self._sampling) is not None:
+            sampling.nudge()
 
     def statistics(self) -> dict[str, float]:
         """`starts`: how often the process was started."""
@@ -157,9 +169,13 @@ class ProcessEngine:
     def _ask(self, call: engine_worker.Call, kind: type[T]) -> T:
         """The answer to one call, from a new process where there is none. Raises EngineError, and what the
         call itself raises."""
+        self._ready()
+        return self._answered(call, kind, self._settings.timeout)
+
+    def _ready(self) -> None:
+        """A process, from now on if there is none. Raises EngineError."""
         if self._child is None:
             self._restart(self._held)
-        return self._answered(call, kind, self._settings.timeout)
 
     def _restart(self, held: tuple[Path, Weights] | None) -> None:
         """Start the process with this release. Raises EngineError."""

@@ -10,7 +10,8 @@ Faulted event repeats each minute until it does. Not handled here: restarts, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
@@ -18,7 +19,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.blocks import Damaged
 from swarm.protocol import Kind, Part, Phase
-from swarm.sample.base import Engine, EngineError
+from swarm.sample.base import Completions, Engine, EngineError
 from swarm.types import Release
 from swarm.weights import Weights
 
@@ -29,6 +30,10 @@ WAIT, LONGEST = 1.0, 30.0
 starts it."""
 
 
+DOOMED = "doomed"
+"""Why tokens are wasted: their call was stopped."""
+
+
 class EngineCalls:
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -36,6 +41,10 @@ class EngineCalls:
         self._fault = FaultReport(host, Part.ENGINE)
         self._kind: Kind | None = None
         """Kind of the call that failed last. A successful load does not prove that sampling works again."""
+        self._call: asyncio.Task[list[Completions]] | None = None
+        """What is sampled now."""
+        self._began, self._pace, self._most = 0.0, 0.0, 0
+        """When that call began, tokens a second of the one before, and most tokens of that one."""
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         """Call `function(*args)` on the Work port. Raises EngineError, after a Faulted event."""
@@ -49,6 +58,34 @@ class EngineCalls:
             self._fault.recovered()
             self._kind, self._wait = None, WAIT
         return result
+
+    async def sample(
+        self, engine: Engine, prompts: Sequence[str], seeds: Sequence[int]
+    ) -> list[Completions] | None:
+        """One group per prompt; None when the call was stopped. Raises EngineError."""
+        sampling, clock = self.host.config.run.sampling, self.host.now
+        self._most = len(prompts) * sampling.group_size * sampling.max_tokens
+        call = self.run(Kind.SAMPLE, engine.sample, prompts, sampling.group_size, seeds)
+        self._call, self._began = asyncio.ensure_future(call), clock()
+        try:
+            sampled = await self._call
+        except asyncio.CancelledError:
+            if (me := asyncio.current_task()) is not None and me.cancelling():
+                raise
+            return None
+        finally:
+            self._call = None
+        if (seconds := clock() - self._began) > 0:
+            self._pace = sum(len(one.tokens) for one in sampled) / seconds
+        return sampled
+
+    def stop(self, engine: Engine) -> None:
+        """What is sampled now is of no use any more; nothing where nothing is sampled."""
+        if self._call is not None:
+            self._call.cancel()
+            engine.stop()
+            seconds = self.host.now() - self._began
+            self.host.status.wasted[DOOMED] += min(round(seconds * self._pace), self._most)
 
     async def load(self, engine: Engine, weights: Weights) -> None:
         """Load a release. Raises ValueError, EngineError, and Damaged where its file was: then it is not here

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from peers.roles.draw_returns import DrawReturns
 from peers.roles.group_opening import Decoder, GroupOpener
 from peers.roles.reward_calls import RewardCalls
-from peers.roles.tally import Tally
+from peers.roles.tally import DROPPED, Tally
 from peers.runtime.host import Host
 from swarm import events, wire
-from swarm.core.admission import Admission, Judgement, staleness
+from swarm.core.admission import REPEATED, Admission, Judgement, staleness
 from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.curriculum import Draws
@@ -165,6 +165,8 @@ class LearnerInbox:
             host.status.refused += 1
             if scored:
                 self.admission.free_slot(group)
+            if judgement.verdict is not Verdict.OVER_QUOTA and judgement.detail != REPEATED:
+                self.tally.ended(group, judgement.verdict)
         self.tally.judged(sender, judgement.verdict)
         host.emit(
             events.Judged,
@@ -219,8 +221,10 @@ class LearnerInbox:
     def drop(self, groups: Sequence[Waiting], why: str) -> None:
         """Groups that were admitted are not trained here after all."""
         if groups:
-            for item in groups if why in COUNTED else ():
-                self.tally.judged(item.group.sampler, why)
+            for item in groups:
+                self.tally.ended(item.group, why if why in COUNTED else DROPPED)
+                if why in COUNTED:
+                    self.tally.judged(item.group.sampler, why)
             self.consumed(groups)
             self.host.emit(events.Dropped, groups=tuple(item.group.id for item in groups), why=why)
 

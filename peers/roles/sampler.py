@@ -8,8 +8,8 @@
 
 Invariant: all completions of a group come from one version. A table (swarm.core.deliveries) says what happens
 to a group after each try to deliver it; a learner that refuses gets nothing more for a while. A group that is
-older than the window is dropped, and so is one whose rewards cannot be computed. Not handled here: what
-learners do with a group.
+older than the window (peers.roles.freshness) is dropped, a call that would sample such groups is stopped, and
+a group whose rewards cannot be computed is dropped. Not handled here: what learners do with a group.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from peers.roles.engine_calls import EngineCalls
+from peers.roles.freshness import Freshness
 from peers.roles.new_group import make_group
 from peers.roles.outbox import Outbox
 from peers.roles.reward_calls import RewardCalls
@@ -31,15 +32,17 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
 from swarm.core import delays, deliveries
-from swarm.core.admission import released_here, staleness
 from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.net.ports import Busy, NetError, Refused, Silent
-from swarm.protocol import Kind, Phase, Service
+from swarm.protocol import Phase, Service
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Release, Task, Times, Verdict
 from swarm.weights import Weights
+
+UNDELIVERED = "undelivered"
+"""Why tokens are wasted: no learner answered in time, or the group fits no message."""
 
 OUTBOX = 1024
 """Groups in delivery at once: 1800 s of delay at a group every two seconds; the sampler waits beyond."""
@@ -80,6 +83,7 @@ class Sampler:
         self.host, self.engine, self.source = host, engine, source
         self.reward_calls = RewardCalls(host, source)
         self.engine_calls = EngineCalls(host)
+        self.freshness = Freshness(host)
         draws = Draws(host.who.run, host.config.run.batch.groups)
         self.curriculum = Curriculum(draws, host.ports.me)
         self._ready: tuple[Release, Weights, float] | None = None
@@ -130,6 +134,7 @@ class Sampler:
                 continue
             await host.ports.clock.sleep(delays.draw(host.config.peer.delay.policy, host.rng))
             self._ready = (*found, host.now())
+            self._stop_doomed()
             host.move()
 
     def _above(self) -> tuple[Any, ...]:
@@ -184,7 +189,7 @@ class Sampler:
             to_sample = await self.reward_calls.tasks([draw.task for draw in draws])
         except RewardError:
             return await self._idle(Phase.NO_TASKS)
-        sampled = await self._sample(to_sample, draws)
+        sampled = await self._drawn(to_sample, draws)
         await self.outbox.count(self._policy[0].weights, draws[-1].number + 1)
         for drawn in sampled:
             if self.source.slow:
@@ -203,19 +208,18 @@ class Sampler:
         self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _sample(self, tasks: Sequence[Task], draws: Sequence[Draw]) -> list[Drawn]:
-        host, run = self.host, self.host.config.run
+    async def _drawn(self, tasks: Sequence[Task], draws: Sequence[Draw]) -> list[Drawn]:
+        """Sample these draws; none is sampled when their groups would come too late."""
+        host = self.host
         assert self._policy is not None
         used = host.now()
         with host.status.computing(host.now):
-            sampled = await self.engine_calls.run(
-                Kind.SAMPLE,
-                self.engine.sample,
-                [task.prompt for task in tasks],
-                run.sampling.group_size,
-                [draw.seed for draw in draws],
+            sampled = await self.engine_calls.sample(
+                self.engine, [task.prompt for task in tasks], [draw.seed for draw in draws]
             )
         finished = host.now()
+        if sampled is None:
+            return []
         release, fetched = self._policy
         host.status.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
         host.status.lags(
@@ -226,12 +230,18 @@ class Sampler:
         made = zip(tasks, draws, sampled, strict=True)
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
 
+    def _stop_doomed(self) -> None:
+        """Stop the call whose groups are outside the window before they are finished."""
+        if self._policy is not None and self.freshness.is_over(self._policy[0]):
+            self.engine_calls.stop(self.engine)
+
     async def _seal(self, drawn: Drawn) -> Group | None:
         """Score completions and make a group of them; None when the rewards cannot be computed."""
         host, task, (release, fetched) = self.host, drawn.task, drawn.policy
         try:
             rewards = await self.reward_calls.rewards(task, drawn.completions.texts)
         except RewardError:
+            host.status.wasted[Verdict.UNSCORED] += len(drawn.completions.tokens)
             return None
         now = host.now()
         times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
@@ -259,7 +269,7 @@ class Sampler:
 
     async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
         """`bound`: a learner that may have the group from an earlier life of mine."""
-        host, wait = self.host, 0.0
+        host, wait, cause = self.host, 0.0, str(Verdict.OVER_QUOTA)
         await self.outbox.add(group)
         await host.ports.clock.sleep(delays.draw(host.config.peer.delay.upload, host.rng))
         if bound is not None:
@@ -278,7 +288,10 @@ class Sampler:
                     host.roster.end_pause(learner, sent)
                 host.status.admitted += then is NextStep.DONE
                 host.status.refused += then is NextStep.DROPPED
+                if outcome is DeliveryLoss.TOO_LARGE:
+                    host.status.wasted[UNDELIVERED] += sum(group.lengths)
                 return
+            cause = UNDELIVERED if isinstance(outcome, DeliveryLoss) else outcome
             if host.roster.start_pause(learner, sent, host.now()):
                 level = "info" if outcome is Verdict.OVER_QUOTA else "warning"
                 host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
@@ -286,11 +299,12 @@ class Sampler:
             await host.ports.clock.sleep(wait)
             learner = (
                 None
-                if self._late(group)
+                if self.freshness.is_late(group)
                 else await self._destination(group, learner if then is NextStep.AGAIN else None)
             )
         host.status.refused += 1
         if not host.stop.is_set():
+            host.status.wasted[cause] += sum(group.lengths)
             await self.outbox.done(group.id)
 
     def _tell_refused(self, learner: PeerId, outcome: Outcome, why: str) -> None:
@@ -309,8 +323,8 @@ class Sampler:
 
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
         """Wait for the learner that the group is sent to: `bound`, which may have it already, while it is
-        alive; else a learner with credit. None when the group is too old by then, or when the sampler is
-        asked to stop while no learner has credit.
+        alive; else a learner with credit, or any when half of the group's window is over. None when the group
+        is too old by then, or when the sampler is asked to stop while no learner has credit.
         """
         host = self.host
         while bound is not None and bound in host.roster:
@@ -319,7 +333,7 @@ class Sampler:
             if not await self._wait_unless_late(group):
                 return None
         async with self._queue:
-            while (learner := host.roster.choose(host.now())) is None:
+            while (learner := host.roster.choose(host.now(), self.freshness.is_urgent(group))) is None:
                 if host.stop.is_set() or not await self._wait_unless_late(group):
                     return None
             return learner
@@ -327,14 +341,7 @@ class Sampler:
     async def _wait_unless_late(self, group: Group) -> bool:
         """Wait for a change in the host. False when the group is too old by then."""
         await self.host.changed(min(self.host.config.run.pace.beat, self.host.roster.wait(self.host.now())))
-        return not self._late(group)
-
-    def _late(self, group: Group) -> bool:
-        held = self.host.releases.held
-        version = max(group.version, held.version if held else 0)
-        known = self.host.releases.known(group.version, group.weights)
-        age = self.host.now() - released_here(group, known, self.host.roster.ahead)
-        return staleness(group, self.host.config.run.window, version, group.times.released + age) is not None
+        return not self.freshness.is_late(group)
 
     async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:
         """Send the group to a learner, once. Returns the outcome and the reason for it."""

@@ -54,7 +54,8 @@ class StepReport:
         """Count the groups of a step, towards `version`, that began at `start`, and show one."""
         host, inbox = self._host, self._inbox
         for item in batch:
-            inbox.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
+            age = start - item.group.times.released
+            inbox.tally.trained(item.group, version - 1 - item.group.version, age)
             inbox.add_evidence(item.group.sampler, checks[item.group.id])
         inbox.show(batch[0].group, gradient.advantages, gradient.weights)
         host.status.finished(len(batch), sum(sum(item.group.lengths) for item in batch), host.now())

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from swarm.types import PeerId
+from swarm.types import Group, PeerId
 
 SAMPLERS_PER_EVENT = 24
 """Samplers whose verdicts fit into one gossiped event of 4 KiB beside its other fields; the next event has
 the rest."""
+
+TRAINED, DROPPED = "trained", "dropped"
+"""What became of tokens, beside what is counted by sampler."""
 
 LAGS_PER_EVENT = 96
 """Distinct lags in versions in one event, five bytes each; the next event has the rest."""
@@ -22,21 +25,28 @@ class Tally:
     verdicts: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Of groups that had their end, by what became of them."""
     samplers: dict[str, Counter[str]] = field(default_factory=dict)
 
     def judged(self, sampler: PeerId, verdict: str) -> None:
         self.verdicts[verdict] += 1
         self.samplers.setdefault(sampler, Counter())[verdict] += 1
 
-    def trained(self, versions: int, seconds: float) -> None:
+    def ended(self, group: Group, how: str) -> None:
+        self.tokens[how] += sum(group.lengths)
+
+    def trained(self, group: Group, versions: int, seconds: float) -> None:
+        self.ended(group, TRAINED)
         self.versions[str(versions)] += 1
         self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
 
     def drain(self) -> dict[str, dict[str, int]]:
         """Return the fields of a Counted event and reset them; what does not fit stays for the next event."""
         versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_PER_EVENT]}
-        counts = {"verdicts": dict(self.verdicts), "versions": versions, "seconds": dict(self.seconds)}
-        for counter in (self.verdicts, self.seconds):
+        counts = {"verdicts": dict(self.verdicts), "versions": versions}
+        counts |= {"seconds": dict(self.seconds), "tokens": dict(self.tokens)}
+        for counter in (self.verdicts, self.seconds, self.tokens):
             counter.clear()
         return counts
 

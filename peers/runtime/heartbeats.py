@@ -105,6 +105,7 @@ class Heartbeats:
             speed=float(f"{status.speed:.3g}"),
             hears=len(host.roster) if host.who.role is Role.SEED else 0,
             slower=self.slower,
+            wasted=dict(status.wasted),
         )
 
     def _seal(self, beat: Beat) -> bytes:

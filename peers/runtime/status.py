@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,6 +64,8 @@ class PeerStatus:
     """See swarm.types.Beat."""
     handled: int = 0
     """Tokens that I sampled, or trained on, since the start."""
+    wasted: Counter[str] = field(default_factory=Counter)
+    """See swarm.types.Beat."""
     closed: BatchRewards | None = None
     taking: Callable[[], Fetching | None] = lambda: None
     """What is fetched beside releases."""

@@ -38,6 +38,9 @@ ROUNDING = 1e-3
 """Seconds by which a group's copy of its release's time may differ from the release: a sampler may keep times
 in another format."""
 
+REPEATED = "already judged"
+"""Why a group is a duplicate that was delivered again; any other one is a second group of a slot."""
+
 Ahead = Callable[[PeerId], float]
 """Peer -> seconds by which its clock is ahead of this one's, where that is more than gossip's delay."""
 
@@ -125,7 +128,7 @@ class Admission:
 
     def _repeats(self, group: Group) -> str | None:
         if mark(group.id) in self._seen:
-            return "already judged"
+            return REPEATED
         return "there is a group of this task and seed" if _slot_mark(group) in self._seen else None
 
     def _not_drawn(self, group: Group, known: Sequence[Release], seconds: float) -> str | None:
@@ -179,7 +182,12 @@ def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes,
 def staleness(group: Group, window: Window, version: int, now: float) -> str | None:
     """Why a group is outside the window at `version` and `now`, or None. A group of a later version is
     outside too: its policy is not this learner's."""
-    versions, seconds = version - group.version, now - group.times.released
+    return outgrown(group.version, group.times.released, window, version, now)
+
+
+def outgrown(policy: int, released: float, window: Window, version: int, now: float) -> str | None:
+    """The same for all groups of a policy: of this version, `released` then."""
+    versions, seconds = version - policy, now - released
     if (problem := _too_many(versions, window)) is not None:
         return problem
     if versions < 0:

@@ -1,4 +1,7 @@
-"""The batcher: packs admitted groups into batches, oldest first.
+"""The batcher: packs admitted groups into batches, those of the oldest policy first.
+
+These outgrow the window first, and arrive late where their completions are long: in the order of arrival long
+completions would expire behind short ones, and what is trained would drift to short ones.
 
 A batch closes when it has the learner's share of the run's batch, or `close_after` seconds after its first
 group came. Groups that outgrew the window while they waited leave with the batch that would have held them
@@ -15,7 +18,8 @@ are in no batch.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from bisect import insort_left, insort_right
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -37,11 +41,17 @@ class Waiting(NamedTuple):
     """Unix seconds."""
 
 
+def deadline(item: Waiting) -> tuple[int, float]:
+    """Sort key: a group that outgrows the window earlier comes first, in versions as in seconds. Groups of
+    one policy stay in the order of their arrival."""
+    return item.group.version, item.group.times.released
+
+
 class ClosedBatch(NamedTuple):
     """A batch, and the groups that expired before it closed."""
 
     groups: list[Waiting]
-    """Groups to train on, oldest first."""
+    """Groups to train on, by their deadline."""
     expired: list[Waiting]
     """Groups that outgrew the window while they waited: dropped, never trained on."""
 
@@ -75,7 +85,8 @@ class Batcher:
 
     def __init__(self, size: BatchSize, window: Window) -> None:
         self._size, self._window = size, window
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: list[Waiting] = []
+        """By their deadline."""
         self._counts: Counter[PeerId] = Counter()
         """Groups that wait, by sampler."""
         self._taken = -math.inf
@@ -92,7 +103,7 @@ class Batcher:
 
     def add(self, group: Group, now: float) -> None:
         """Take an admitted group whose rewards are known; `now` in unix seconds."""
-        self._waiting.append(Waiting(group, now))
+        insort_right(self._waiting, Waiting(group, now), key=deadline)
         self._counts[group.sampler] += 1
         self.quotas.admitted(group.sampler, now)
 
@@ -153,26 +164,26 @@ class Batcher:
             return None
         if limits.size == self.share(learners):
             return 0.0
-        since = next(each.admitted for each in self._waiting if each.group.sampler not in self.unproven)
+        since = min(each.admitted for each in self._waiting if each.group.sampler not in self.unproven)
         if limits.binding:
             # Groups that a quota left over are no reason to close the next batch early.
             since = max(since, self._taken)
         return max(0.0, since + self._size.close_after - now)
 
     def take(self, learners: float, version: int, now: float) -> ClosedBatch:
-        """Close a batch: the oldest groups within their samplers' quotas that are inside the window at this
-        version and time, at most this learner's share; a sampler gets more than `run.batch.share` of it only
-        where others leave places."""
+        """Close a batch: of the groups that are inside the window at this version and time those that would
+        leave it first, within their samplers' quotas, at most this learner's share; a sampler gets more than
+        `run.batch.share` of it only where others leave places."""
         expired = self._expire(version, now)
         limits = self._limits(self.share(learners), now)
         batch, kept, counts, new = list[Waiting](), list[Waiting](), Counter[PeerId](), 0
         over = limits.size - limits.within_shares  # places for samplers beyond their share
-        while self._waiting and len(batch) < limits.size:
-            item = self._waiting.popleft()
+        for item in self._waiting:
             sampler = item.group.sampler
             newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.share
             if (
-                sampler in self.unproven
+                len(batch) >= limits.size
+                or sampler in self.unproven
                 or counts[sampler] >= limits.bound[sampler]
                 or (newcomer and new >= limits.newcomers)
                 or (beyond and over <= 0)
@@ -183,19 +194,20 @@ class Batcher:
             counts[sampler] += 1
             new += newcomer
             over -= beyond
-        self._waiting.extendleft(reversed(kept))
+        self._waiting = kept
         self._counts, self.scoring, self._taken = self._counts - counts, +self.scoring, now
         self.quotas.taken(self.share(learners), counts, now)
         return ClosedBatch(batch, expired)
 
     def give_back(self, groups: list[Waiting]) -> None:
-        """Return groups that were taken but not trained on (their round was overtaken): they come first
-        again."""
-        self._waiting.extendleft(reversed(groups))
+        """Return groups that were taken but not trained on (their round was overtaken): of their policy's
+        they come first again."""
+        for item in reversed(groups):
+            insort_left(self._waiting, item, key=deadline)
         self._counts.update(item.group.sampler for item in groups)
 
     def groups(self) -> list[Group]:
-        """Those that wait, oldest first."""
+        """Those that wait, by their deadline."""
         return [item.group for item in self._waiting]
 
     def remove(self, gone: Callable[[Group], bool]) -> list[Waiting]:
@@ -203,7 +215,7 @@ class Batcher:
         found = [item for item in self._waiting if gone(item.group)]
         if found:
             ids = {item.group.id for item in found}
-            self._waiting = deque(item for item in self._waiting if item.group.id not in ids)
+            self._waiting = [item for item in self._waiting if item.group.id not in ids]
             self._counts.subtract(item.group.sampler for item in found)
         return found
 

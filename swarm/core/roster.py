@@ -50,6 +50,10 @@ class KnownPeer:
             return 0
         return min(1, self.credit) if self.pause else self.credit - self.in_flight
 
+    def spares(self, now: float) -> bool:
+        """Whether an urgent group may be sent to it, a learner that asks for none."""
+        return not self.in_flight and self.ready(now) and self.beat.phase not in ELSEWHERE
+
 
 REMEMBERED = 1024
 """Departed peers whose last heartbeat is remembered, of members and of others each: a late one arrives within
@@ -251,11 +255,14 @@ class Roster:
         """Groups that all learners together can still be sent."""
         return sum(max(0, known.open(now)) for known in self._learners.values())
 
-    def choose(self, now: float) -> PeerId | None:
+    def choose(self, now: float, urgent: bool = False) -> PeerId | None:
         """Draw a learner in proportion to its credit, and count one group as on its way to it. None when no
-        learner has credit."""
+        learner has credit; an `urgent` group then goes to one that has asked for none, one at a time: its
+        room is larger than its credit (swarm.core.batcher)."""
         found = [(peer, self._learners[peer].open(now)) for peer in self.learners()]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
+        if urgent and not open_:
+            open_ = [(peer, 1) for peer, _ in found if self._learners[peer].spares(now)]
         if not open_:
             return None
         ((peer, _),) = self._rng.choices(open_, weights=[credit for _, credit in open_])

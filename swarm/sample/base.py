@@ -109,6 +109,11 @@ class Engine(Protocol):
         """The most likely completion of each prompt, token by token."""
         ...
 
+    def stop(self) -> None:
+        """From any thread: what is sampled now is of no use any more. That call raises EngineError soon, or
+        goes on to its end where an engine cannot be interrupted."""
+        ...
+
     def statistics(self) -> dict[str, float]:
         """Figures such as `version`, `groups`, `tokens`, `seconds`, since the start."""
         ...

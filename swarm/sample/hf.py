@@ -69,6 +69,8 @@ class HfEngine:
         self._ends = torch.tensor(tokenizer.ends, device=model.device)
         self._largest_call: int | None = None
         """Most completions in one call; set when memory has run out."""
+        self._stopped = False
+        """The call that samples now is to end."""
         self._half_loaded = False
         """A load failed half way: the weights belong to no version."""
         self.version = -1
@@ -103,6 +105,9 @@ class HfEngine:
 
         return self._in_parts(len(prompts), 1, part)
 
+    def stop(self) -> None:
+        self._stopped = True
+
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, **self._counts.statistics()}
 
@@ -117,6 +122,7 @@ class HfEngine:
                 "memory ran out while a release was loaded: there is no policy until one is loaded whole"
             )
         out: list[T] = []
+        self._stopped = False
         while len(out) < count:
             size = count if self._largest_call is None else max(1, self._largest_call // copies)
             stop = min(count, len(out) + size)
@@ -183,6 +189,8 @@ class HfEngine:
         )
         for t in range(self._max_tokens):
             self._alive()
+            if self._stopped:
+                raise EngineError("what was sampled is of no use any more")
             logp = torch.log_softmax(logits.float() / self._temperature, -1)
             scores = logp if noise is None else logp + noise.at(t, rows)
             chosen = scores.argmax(-1, keepdim=True)

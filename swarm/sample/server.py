@@ -113,6 +113,9 @@ class ServerEngine:
         told = vllm_process.sampled(self._complete(prompts, [{"temperature": 0.0}] * len(prompts)))
         return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
 
+    def stop(self) -> None:
+        """vLLM samples to the end."""
+
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, **self._counts.statistics()}
 

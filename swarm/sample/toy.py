@@ -90,6 +90,9 @@ class ToyEngine:
         buckets = len(self._logp)
         return [_text(self._logp[int(prompt) % buckets].argmax(-1)) for prompt in prompts]
 
+    def stop(self) -> None:
+        """Nothing takes time."""
+
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, "groups": self._groups}
 

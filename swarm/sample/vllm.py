@@ -113,6 +113,9 @@ class VllmEngine:
             group.texts[0] for group in completions(self._sampled(prompts, 1, []), self._recipe.tokenizer)
         ]
 
+    def stop(self) -> None:
+        """vLLM samples to the end."""
+
     def statistics(self) -> dict[str, float]:
         """`starts`: how often vLLM was started."""
         return {"version": self.version, "starts": self._starts, **self._counts.statistics()}

@@ -93,6 +93,22 @@ def test_a_batch_is_the_oldest_groups_in_their_order() -> None:
     assert [item.group.draw for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 3]
 
 
+def test_of_groups_that_wait_those_that_outgrow_the_window_first_make_the_batch() -> None:
+    batcher = filled(2)
+    for number, (version, released) in enumerate([(1, NOW), (0, NOW - 5), (1, NOW - 2), (0, NOW)], 2):
+        batcher.add(group(number, version=version, released=released), NOW)
+    assert batcher.due(2, NOW + 1) == 0.0
+    assert [item.group.draw for item in batcher.take(1, 1, NOW).groups] == [3, 0, 1, 5]
+    assert [item.group.draw for item in batcher.take(1, 1, NOW).groups] == [4, 2]
+
+
+def test_a_batch_closes_by_the_group_that_waits_for_longest_and_not_by_the_oldest_policy() -> None:
+    batcher = Batcher(SIZE, WINDOW)
+    batcher.add(group(0, version=1), NOW)
+    batcher.add(group(1, version=0), NOW + 2)
+    assert batcher.due(1, NOW + 3) == 2.0
+
+
 def test_what_is_given_back_comes_first_again_and_in_its_order() -> None:
     batcher = filled(6)
     batcher.give_back(batcher.take(1, 0, NOW).groups)

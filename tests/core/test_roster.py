@@ -345,3 +345,15 @@ def test_a_peer_that_is_a_learner_no_more_is_not_counted_as_one() -> None:
     known.hear(A, beat(role=Role.LEARNER, incarnation=3), NOW)
     known.forget(A)
     assert known.learners() == []
+
+
+def test_an_urgent_group_goes_where_none_is_asked_for_one_at_a_time() -> None:
+    heard = roster(a=0, b=0)
+    heard.hear(PeerId("c"), beat(credit=0, phase=Phase.CATCHING_UP), NOW)
+    assert heard.choose(NOW) is None
+    assert {heard.choose(NOW, urgent=True) for _ in range(2)} == {A, B}
+    assert heard.choose(NOW, urgent=True) is None, "one is on its way to each"
+    heard.acknowledged(A, 0)
+    assert heard.choose(NOW, urgent=True) == A
+    credited = roster(a=1, b=0)
+    assert credited.choose(NOW, urgent=True) == A, "credit is spent first"

@@ -414,3 +414,19 @@ def test_a_learner_cannot_draw_a_curve_of_a_strange_name(name: str) -> None:
         )
     )
     assert name not in state.series
+
+
+def test_tokens_made_for_nothing_are_counted_by_cause_and_samplers_cannot_claim_trained_ones() -> None:
+    learner, sampler = PeerId(LEARNERS[0]), PeerId(SAMPLERS[0])
+    counts = {"verdicts": {}, "versions": {}, "seconds": {}, "samplers": {}}
+    counted = happened.Counted(at=1, peer=learner, tokens={"trained": 990, "expired": 6, "new": 1}, **counts)
+    beats = list[happened.Event]()
+    for number in (1, 2):
+        made = heard(sampler, number, float(number), seq=number)
+        claims = {"doomed": 3 * number, "over-quota": 1, "trained": 10**6}
+        beat = msgspec.structs.replace(made.beat, wasted=claims)
+        beats.append(msgspec.structs.replace(made, beat=beat))
+    state = folded(*beats, counted)
+    assert state.view(2.0).tokens == {"trained": 990, "expired": 6, "doomed": 6, "over-quota": 1}
+    state.tally.sanitize()
+    assert state.tokens()["trained"] == 990

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +119,42 @@ def test_a_killed_process_costs_a_call_and_comes_back_with_its_policy(engine: Pr
         engine.sample(PROMPTS, 2, seeds(1, PROMPTS))
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
     assert engine.statistics()["starts"] == starts + 1
+
+
+def test_a_call_that_is_stopped_ends_at_its_next_token_and_the_next_one_is_whole(
+    folder: Path, weights: Weights
+) -> None:
+    steps = list[int]()
+
+    def alive() -> None:
+        steps.append(1)
+        if len(steps) == 2:
+            engine.stop()
+
+    engine = factory.hf(folder, Config(), alive)
+    engine.load(weights)
+    with pytest.raises(EngineError, match="of no use"):
+        engine.sample(PROMPTS, 8, seeds(1, PROMPTS))
+    assert len(steps) == 2 and len(engine.sample(PROMPTS, 8, seeds(1, PROMPTS))) == len(PROMPTS)
+
+
+def test_a_call_is_stopped_in_its_process_which_goes_on(engine: ProcessEngine) -> None:
+    pid, over = engine.pid, threading.Event()
+
+    def stops() -> None:
+        while not over.wait(0.01):
+            engine.stop()
+
+    before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
+    thread = threading.Thread(target=stops)
+    thread.start()
+    try:
+        with pytest.raises(EngineError, match="of no use"):
+            engine.sample(PROMPTS, 4096, seeds(1, PROMPTS))
+    finally:
+        over.set()
+        thread.join()
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before and engine.pid == pid
 
 
 @pytest.mark.slow
