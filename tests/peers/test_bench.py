@@ -127,12 +127,13 @@ def test_without_names_the_long_rows_are_left_out_and_help_lists_both(
 
 
 def test_every_row_is_measured_by_its_name_though_it_is_nearly_that_of_a_study(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmarks, "main", lambda names, *_: benchmarks.DONE if len(names) == 1 else 1)
     for name in benchmarks.ROWS:
         assert cli.main(["bench", name]) == benchmarks.DONE, name
-    assert cli.main(["bench", "gradiend"]) == WrongUsage.code
+    assert cli.main(["bench", "gradiend", "--quick"]) == WrongUsage.code
+    assert "did you mean gradient?" in capsys.readouterr().err
 
 
 def test_an_unknown_row_is_a_usage_error_that_names_the_known_ones() -> None:
