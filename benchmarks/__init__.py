@@ -103,12 +103,13 @@ LONG = (
     "simulator",
     "splits",
     "unequal",
+    "ragged",
     "progress",
     "dashboard",
     "engines",
 )
-"""Rows of a minute or more each that the README does without, or that take several: without names the others
-are measured, in less than ten minutes on two cores that nobody else uses."""
+"""Rows of half a minute or more each that the README does without, or that take several minutes: without
+names the others are measured, in less than ten minutes on two cores that nobody else uses."""
 
 WORSE = 1
 """Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""

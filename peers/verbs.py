@@ -256,14 +256,14 @@ def _benchmarks() -> Any:
 
 def _rows(args: argparse.Namespace, studies: Collection[str]) -> int:
     """Measure rows; a word that is none, and nearly a study, was meant as one."""
-    if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
-        raise WrongUsage(
-            "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(studies)
-        )
     program = _benchmarks()
     for name in args.names:
         if (program is None or name not in program.ROWS) and (near := did_you_mean(name, studies)):
             raise WrongUsage(f"there is no study {name!r}{near}")
+    if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
+        raise WrongUsage(
+            "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(studies)
+        )
     if program is None:
         raise CannotHere(
             "the benchmarks are not part of the installed program: run `make bench` in a checkout"

@@ -7,7 +7,8 @@ plain TCP, taking turns.
 
 All members of a kind start at the same time; a round lasts until its last member has the mean. All use
 float16 on the wire; ours and hivemind's stop looking for members once all are there. Every round's mean is
-checked: a wrong one is not counted.
+checked: a wrong one is not counted. CPU seconds are the mean of the rounds', p2pd's included: the kernel
+counts them in hundredths.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.partner import Partner, ask_all
@@ -54,31 +55,52 @@ def measure(
 
 
 def _compare(say: Say, row: str, kinds: Sequence[Kind], count: int, numel: int, rounds: int) -> list[Figure]:
-    spent: list[list[float]] = []
+    spent: list[list[tuple[float, float]]] = []
     with ExitStack() as stack:
         for kind in kinds:
             stack.enter_context(kind.opened(numel, count))
         for _ in range(rounds + 1):
-            spent.append([kind.round() for kind in kinds])
-            taken = ", ".join(f"{kind.name} {one:.3f} s" for kind, one in zip(kinds, spent[-1], strict=True))
+            spent.append([_taken(kind) for kind in kinds])
+            taken = ", ".join(
+                f"{kind.name} {one:.3f} s" for kind, (one, _) in zip(kinds, spent[-1], strict=True)
+            )
             say(f"{numel / 1e6:g}M among {count}: {taken}")
-    mine, *others = zip(*spent[1:], strict=True)  # the first round makes connections
+    # the first round makes connections
+    mine, *others = (tuple(zip(*each, strict=True)) for each in zip(*spent[1:], strict=True))
     ours, *rest = kinds
     return [
-        Figure(
-            row=row,
-            what=f"{numel / 1e6:g}M parameters, {count} learners",
-            value=median(mine),
-            unit="s/round",
-            against=kind.name,
-            other=median(theirs),
-            turns=mine,
-            other_turns=theirs,
-            note=f"median of {rounds}, {min(mine):.3f} to {max(mine):.3f} s, and {min(theirs):.3f} to"
-            f" {max(theirs):.3f} s; rounds repeated: {ours.lost}, {kind.lost}",
-        )
+        _against(row, f"{numel / 1e6:g}M parameters, {count} learners", ours, kind, mine, theirs)
         for kind, theirs in zip(rest, others, strict=True)
     ]
+
+
+def _taken(kind: Kind) -> tuple[float, float]:
+    """A round's seconds, and CPU seconds of all its members' processes."""
+    before = kind.cpu()
+    seconds = kind.round()
+    return seconds, kind.cpu() - before
+
+
+Turns = tuple[tuple[float, ...], ...]
+"""Seconds of each round, CPU seconds of each."""
+
+
+def _against(row: str, what: str, ours: Kind, kind: Kind, mine: Turns, theirs: Turns) -> Figure:
+    (seconds, cpu), (other, other_cpu) = mine, theirs
+    return Figure(
+        row=row,
+        what=what,
+        value=median(seconds),
+        unit="s/round",
+        against=kind.name,
+        other=median(other),
+        turns=seconds,
+        other_turns=other,
+        note=f"median of {len(seconds)}, {min(seconds):.3f} to {max(seconds):.3f} s, and {min(other):.3f} to"
+        f" {max(other):.3f} s; rounds repeated: {ours.lost}, {kind.lost}",
+        cpu=mean(cpu),
+        other_cpu=mean(other_cpu),
+    )
 
 
 class Kind(ABC):
@@ -102,6 +124,10 @@ class Kind(ABC):
 
     @abstractmethod
     def start(self, bootstrap: Sequence[str]) -> Partner: ...
+
+    def cpu(self) -> float:
+        """CPU seconds of the active ones so far."""
+        return sum(partner.cpu() for partner in self.partners[: self.active])
 
     def openings(self) -> list[dict[str, Any]]:
         """What each of the active ones needs to know of the others beforehand."""

@@ -1,13 +1,16 @@
 """The table of figures: its arithmetic and its shape quickly, its rows on real processes slowly (and
 small)."""
 
+import contextlib
 import io
 import json
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import NoReturn
 
 import pytest
 from rich.console import Console
@@ -119,20 +122,22 @@ def test_without_names_the_long_rows_are_left_out_and_help_lists_both(
     assert [name for name in benchmarks.ROWS if name not in asked] == [
         name for name in benchmarks.ROWS if name in benchmarks.LONG
     ]
+    monkeypatch.setenv("COLUMNS", "999")  # no name is broken at its hyphen
     with pytest.raises(SystemExit):
         cli.parser().parse_args(["bench", "--help"])
-    short, long = " ".join(capsys.readouterr().out.split()).split("By name alone")
+    short, long = capsys.readouterr().out.split("By name alone")
     listed = [set(re.findall(r"[\w-]+", text)) for text in (short, long)]
     assert listed[0] >= set(asked) and listed[1] >= set(benchmarks.LONG)
 
 
 def test_every_row_is_measured_by_its_name_though_it_is_nearly_that_of_a_study(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmarks, "main", lambda names, *_: benchmarks.DONE if len(names) == 1 else 1)
     for name in benchmarks.ROWS:
         assert cli.main(["bench", name]) == benchmarks.DONE, name
-    assert cli.main(["bench", "gradiend"]) == WrongUsage.code
+    assert cli.main(["bench", "gradiend", "--quick"]) == WrongUsage.code
+    assert "did you mean gradient?" in capsys.readouterr().err
 
 
 def test_an_unknown_row_is_a_usage_error_that_names_the_known_ones() -> None:
@@ -211,6 +216,37 @@ def test_the_event_loop_has_a_part_of_what_a_group_costs() -> None:
 def test_a_check_of_heads_costs_less_than_the_gradient_and_heads_cost_bytes() -> None:
     check, _, size, *_ = heads.measure(quiet, groups=4, turns=2)
     assert 0 < check.value < check.other and size.value > size.other
+
+
+class FakeKind(averaging.Kind):
+    """Each round takes `seconds`, the first one ten times as long, and twice that of CPU."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name, self.seconds, self.rounds, self.used, self.lost = name, seconds, 0, 0.0, 0
+
+    def start(self, _: object) -> NoReturn:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def opened(self, numel: int, count: int) -> Iterator[None]:
+        yield
+
+    def round(self) -> float:
+        self.rounds += 1
+        took = self.seconds * (10 if self.rounds == 1 else 1)
+        self.used += 2 * took
+        return took
+
+    def cpu(self) -> float:
+        return self.used
+
+
+def test_a_round_has_its_seconds_and_its_cpu_seconds_on_both_sides_without_the_first() -> None:
+    kinds = [FakeKind("ours", 0.5), FakeKind("bare hivemind", 1.0), FakeKind("plain TCP", 0.25)]
+    hivemind, tcp = averaging._compare(quiet, "averaging", kinds, 2, 1_000_000, 3)
+    assert (hivemind.value, hivemind.other, len(hivemind.turns)) == (0.5, 1.0, 3)
+    assert (hivemind.cpu, hivemind.other_cpu, hivemind.cpu_ratio) == pytest.approx((1.0, 2.0, 0.5))
+    assert (tcp.against, tcp.other, tcp.cpu_ratio) == ("plain TCP", 0.25, pytest.approx(2.0))
 
 
 @pytest.mark.slow
