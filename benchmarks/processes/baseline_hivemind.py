@@ -17,7 +17,7 @@ from hivemind.averaging import DecentralizedAverager
 from hivemind.compression import Float16Compression
 
 from benchmarks.partner import Answer, heard, opened, say
-from benchmarks.processes.member import DEADLINE
+from benchmarks.processes.member import DEADLINE, draw
 from swarm.config import Averaging
 
 
@@ -53,7 +53,7 @@ class Stock:
 
     def _average(self, fill: float) -> Answer:
         with self.averager.get_tensors() as tensors:
-            tensors[0].fill_(fill)
+            draw(tensors[0], fill)
         began = time.perf_counter()
         gathered = self.averager.step(timeout=DEADLINE)
         seconds = time.perf_counter() - began

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.partner import Answer, heard, opened, say
+from benchmarks.processes.member import draw
 
 HOST = "127.0.0.1"
 CHUNK = 1 << 18
@@ -54,7 +55,7 @@ class Plain:
         return {}
 
     def _average(self, fill: float) -> Answer:
-        self.tensor.fill_(fill)
+        draw(self.tensor, fill)
         began = time.perf_counter()
         sending = [self.sender.submit(self._scatter)]
         self._reduce()

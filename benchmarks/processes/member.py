@@ -31,6 +31,20 @@ LONGEST = 600.0
 """Seconds for a round whose deadline is by its lines."""
 
 
+NOISE = 1 << 20
+"""Values that are drawn; the others repeat them."""
+
+
+def draw(tensor: Any, mean: float) -> None:
+    """Values of this mean and noise of size 1, as gradients have it: of four constants one is far from the
+    others, and means are clipped."""
+    import torch
+
+    noise = torch.randn(NOISE, generator=torch.Generator().manual_seed(int(mean)))
+    for part in tensor.split(NOISE):
+        torch.add(noise[: part.numel()], mean, out=part)
+
+
 class Member:
     def __init__(self, node: Any) -> None:
         self.node = node
@@ -73,7 +87,7 @@ class Member:
     async def _average(self, asked: Answer) -> Answer:
         from swarm.net.ports import RoundLost
 
-        self.tensor.fill_(asked["fill"])
+        draw(self.tensor, asked["fill"])
         began = time.perf_counter()
         try:
             peers = [PeerId(peer) for peer in asked["peers"]]

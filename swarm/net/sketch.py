@@ -22,6 +22,9 @@ from swarm.types import PeerId
 BUCKETS = 1024
 """Sums of a sketch, 8 bytes each: 8 KiB a member, and errors of 3 % of the distance."""
 
+SIGNS = torch.where(torch.arange(256)[:, None] >> torch.arange(8) & 1 == 1, 1.0, -1.0)
+"""(256, 8): of each byte, by its bits: drawing one by one costs ten times as much as all else."""
+
 Span = tuple[int, int]
 """First value of a part in the vector, and how many it has."""
 
@@ -50,6 +53,7 @@ def empty() -> torch.Tensor:
 def add(total: torch.Tensor, part: torch.Tensor, key: int, start: int) -> None:
     """Add a finite part that begins at the value `start` to a sketch."""
     generator = torch.Generator().manual_seed((key + start) % (1 << 63))
-    signs = torch.randint(0, 2, (part.numel(),), generator=generator, dtype=torch.int8).mul_(2).sub_(1)
-    signed = part.detach().reshape(-1) * signs
-    total += F.pad(signed, (0, -part.numel() % BUCKETS)).view(-1, BUCKETS).sum(0, dtype=torch.float64)
+    values, flat = part.numel(), part.detach().reshape(-1)
+    words = torch.empty(-(-values // 64), dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
+    signed = SIGNS.index_select(0, words.view(torch.uint8).int()).view(-1)[:values].mul_(flat)
+    total += F.pad(signed, (0, -values % BUCKETS)).view(-1, BUCKETS).sum(0, dtype=torch.float64)

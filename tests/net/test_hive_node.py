@@ -91,6 +91,25 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
     in_world(body)
 
 
+def test_connections_are_tls_and_nothing_else() -> None:
+    def agreed(port: int, protocol: bytes) -> bytes:
+        """multistream-select: lines, each behind its length."""
+        with socket.create_connection(("127.0.0.1", port), timeout=5.0) as line:
+            for said in (b"/multistream/1.0.0", protocol):
+                line.sendall(bytes([len(said) + 1]) + said + b"\n")
+            with line.makefile("rb") as answers:
+                assert answers.readline()[1:] == b"/multistream/1.0.0\n"
+                return answers.readline()[1:].strip()
+
+    async def body(world: HiveWorld) -> None:
+        (peer,) = await world.ports(1)
+        port = int(peer.node.addresses()[0].split("/tcp/")[1].split("/")[0])
+        assert await asyncio.to_thread(agreed, port, b"/tls/1.0.0") == b"/tls/1.0.0"
+        assert await asyncio.to_thread(agreed, port, b"/noise") == b"na"
+
+    in_world(body)
+
+
 @pytest.mark.slow
 def test_one_that_nobody_listens_to_connects_anew_and_says_when_it_is_heard(
     monkeypatch: pytest.MonkeyPatch,
