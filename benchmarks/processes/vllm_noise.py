@@ -5,7 +5,8 @@ draws with its own noise, seeded for each completion and not.
     python -m benchmarks.processes.vllm_noise --vocabulary 32000 --hidden 512 --layers 8 --tokens 16
 
 Each way is a process of its own; they take turns, call by call, in groups of eight, all of whose completions
-are of one length. Told are medians of all turns. Where there is a GPU, vLLM takes it. It needs vLLM.
+are of one length. Told are medians of all turns, by the clock and by the CPU seconds of the process, which a
+busy machine disturbs less. Where there is a GPU, vLLM takes it. It needs vLLM.
 """
 
 from __future__ import annotations
@@ -125,41 +126,44 @@ def _prompts(count: int) -> list[list[int]]:
 
 
 def work(way: str, folder: str, tokens: int) -> None:
-    """Answers (prompts, turn) with tokens/s, until its standard input ends."""
+    """Answers (prompts, turn) with tokens a second and a CPU second, until its standard input ends."""
     pipe = Pipe()
     call = pipe.listen(lambda: None)
     sample = ours(folder, tokens) if way == "ours" else own(folder, tokens, way == "seeded")
     while True:
         prompts, turn = json.loads(call())
-        began = time.perf_counter()
+        began = time.perf_counter(), time.process_time()
         drawn = sample(prompts, turn)
-        pipe.send(json.dumps(drawn / (time.perf_counter() - began)).encode())
+        spent = time.perf_counter() - began[0], time.process_time() - began[1]
+        pipe.send(json.dumps([drawn / seconds for seconds in spent]).encode())
 
 
 def measure(folder: Path, tokens: int, turns: int) -> None:
     words = [sys.executable, "-m", "benchmarks.processes.vllm_noise", "--folder", str(folder)]
     ways = {way: Child([*words, "--tokens", str(tokens), "--way", way], environment() | VLLM) for way in WAYS}
 
-    def ask(way: str, completions: int, turn: int) -> float:
+    def ask(way: str, completions: int, turn: int) -> list[float]:
         asked = json.dumps([completions // GROUP, turn]).encode()
-        return float(json.loads(ways[way].ask(asked, START)))
+        told: list[float] = json.loads(ways[way].ask(asked, START))
+        return told
 
     for completions in COMPLETIONS:
-        paces: dict[str, list[float]] = {way: [] for way in WAYS}
+        paces: dict[str, list[list[float]]] = {way: [] for way in WAYS}
         for turn in range(turns + 1):
             for way in WAYS:
                 pace = ask(way, completions, turn)
                 if turn:  # the first warms up
                     paces[way].append(pace)
-        _tell(completions, paces)
+        for k, second in enumerate(("second", "CPU second")):
+            _tell(completions, second, {way: [pace[k] for pace in each] for way, each in paces.items()})
     for child in ways.values():
         child.end()
 
 
-def _tell(completions: int, paces: dict[str, list[float]]) -> None:
+def _tell(completions: int, second: str, paces: dict[str, list[float]]) -> None:
     middle = {way: statistics.median(each) for way, each in paces.items()}
-    said: list[Any] = [f"{completions} completions:"]
-    said += [f"{way} {pace:.0f} tokens/s" for way, pace in middle.items()]
+    said: list[Any] = [f"{completions} completions, tokens a {second}:"]
+    said += [f"{way} {pace:.0f}" for way, pace in middle.items()]
     for way in WAYS[1:]:
         ratios = [a / b for a, b in zip(paces["ours"], paces[way], strict=True)]
         said.append(f"ours/{way} {statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})")

@@ -15,6 +15,7 @@ which read what vLLM reports. It imports torch, numpy and swarm.noise alone.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from swarm import noise
+from swarm.noise import GroupNoise
 
 ARGUMENT = "swarm_noise"
 """Of a request: SamplingParams.extra_args in Python, `vllm_xargs` over HTTP."""
@@ -69,10 +71,10 @@ def draw_of(arguments: Mapping[str, Any] | None, number: int | None) -> Draw | N
     return draw
 
 
-def scores(logits: Tensor, keys: Tensor, first: Tensor, temperatures: Tensor) -> Tensor:
-    """(N, V) float32 of logits (N, V); keys and blocks of the noise (N,) int64, temperatures (N,) float32."""
+def scores(logits: Tensor, drawn: Tensor, temperatures: Tensor) -> Tensor:
+    """(N, V) float32 of logits (N, V), their noise (N, V) float32, and temperatures (N,) float32."""
     logp = torch.log_softmax(logits.float() / temperatures[:, None], -1)
-    chosen = (logp + noise.at_blocks(keys, first, logp.shape[1])).argmax(-1, keepdim=True)
+    chosen = (logp + drawn).argmax(-1, keepdim=True)
     own = logp.gather(1, chosen)
     return logp.sub_(HIDDEN).scatter_(1, chosen, own)
 
@@ -100,6 +102,8 @@ class Rows:
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[Draw, list[int]]] = {}
+        self._ahead: dict[tuple[int, int], GroupNoise] = {}
+        """On a CPU, by seed and size: several positions of a group are made at once."""
 
     def update(self, update: Update) -> None:
         for row in update.removed:
@@ -114,6 +118,8 @@ class Rows:
                 self._rows[to] = mine
             if other is not None and way.name == "SWAP":
                 self._rows[row] = other
+        used = {(draw.seed, draw.size) for draw, _ in self._rows.values()}
+        self._ahead = {group: its for group, its in self._ahead.items() if group in used}
 
     def apply(self, logits: Tensor) -> Tensor:
         """(rows, V) -> scores in the rows that draw."""
@@ -126,14 +132,33 @@ class Rows:
         return logits
 
     def _scores(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
+        made = self._here if logits.device.type == "cpu" else self._there
+        heat = [self._rows[row][0].temperature for row in rows]
+        return scores(logits, made(logits, rows), on(logits.device, heat, torch.float32))
+
+    def _there(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
+        """The noise of rows, on a GPU."""
         blocks, drawn = noise.blocks_of(logits.shape[1]), [self._rows[row] for row in rows]
         first = [(len(tokens) * draw.size + draw.completion) * blocks for draw, tokens in drawn]
-        return scores(
-            logits,
-            on(logits.device, [noise.signed(draw.seed) for draw, _ in drawn], torch.int64),
-            on(logits.device, first, torch.int64),
-            on(logits.device, [draw.temperature for draw, _ in drawn], torch.float32),
+        keys = on(logits.device, [noise.signed(draw.seed) for draw, _ in drawn], torch.int64)
+        return noise.at_blocks(keys, on(logits.device, first, torch.int64), logits.shape[1])
+
+    def _here(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
+        """The same on a CPU, where a call costs as much as a group's noise of several positions."""
+        out, places = (
+            torch.empty(logits.shape),
+            defaultdict[tuple[int, int, int], list[tuple[int, int]]](list),
         )
+        for k, row in enumerate(rows):
+            draw, tokens = self._rows[row]
+            places[draw.seed, draw.size, len(tokens)].append((k, draw.completion))
+        for (seed, size, t), members in places.items():
+            if (seed, size) not in self._ahead:
+                one = GroupNoise([seed], size, noise.AT_ONCE, logits.shape[1], logits.device)
+                self._ahead[seed, size] = one
+            at, completions = torch.tensor(members).T
+            out[at] = self._ahead[seed, size].at(t, completions)
+        return out
 
 
 # --- its second runner: requests have slots, and positions are on the device --------------------------------
@@ -176,7 +201,7 @@ class Slots:
             return logits
         keys, start, step, draws = self._table[:, slot_of.long()]
         first = (positions * step + start).clamp(min=0)
-        made = scores(logits, keys, first, self._heat[slot_of.long()])
+        made = scores(logits, noise.at_blocks(keys, first, logits.shape[1]), self._heat[slot_of.long()])
         return made if drawing == len(slots) else torch.where(draws[:, None].bool(), made, logits)
 
 

@@ -141,8 +141,8 @@ def test_rows_that_draw_nothing_are_left_as_they_are() -> None:
 
 
 def test_scores_tell_the_log_probabilities_that_were_sampled() -> None:
-    logits, keys = torch.randn(8, V), torch.arange(8)
-    made = vllm_noise.scores(logits, keys, torch.zeros(8, dtype=torch.int64), torch.full((8,), HEAT))
+    logits, drawn = torch.randn(8, V), noise.at_places([(1, g, 0) for g in range(8)], 8, V, CPU)
+    made = vllm_noise.scores(logits, drawn, torch.full((8,), HEAT))
     logp = torch.log_softmax(logits / HEAT, -1)
     chosen = made.argmax(-1)
     assert torch.equal(made.gather(1, chosen[:, None]), logp.gather(1, chosen[:, None]))
