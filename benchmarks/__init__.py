@@ -29,6 +29,8 @@
                hears of many samplers
     splits     a swarm cut in halves, both lines merged: groups,       the longest line counts
                rewards afterwards
+    busy       share of their time that learners compute, with kills   gradients and rounds in turns
+               and joins too; trained of sampled
     unequal    groups trained with a fourth learner that is slower     the other three alone
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
@@ -82,6 +84,7 @@ ROWS = {
     "swarms": "benchmarks.rows.swarms",
     "simulator": "benchmarks.rows.simulator",
     "splits": "benchmarks.rows.splits",
+    "busy": "benchmarks.rows.busy",
     "unequal": "benchmarks.rows.unequal",
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",

@@ -45,7 +45,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.batcher import Waiting
 from swarm.core.claimed_logprobs import ClaimCheck
-from swarm.core.rounds import Cause, Command, Round, State
+from swarm.core.rounds import AHEAD, Cause, Command, Round, State
 from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind, Part
@@ -247,7 +247,7 @@ class LearnerPeer:
 
     def _may_learn_ahead(self) -> bool:
         """Compute a gradient of this version that is stepped from the next one? While the round waits."""
-        waits = self.round.state in (State.RELEASING, State.MATCHING) and not self.host.stop.is_set()
+        waits = self.round.state in AHEAD and not self.host.stop.is_set()
         in_step = not self._complete(1) and self.host.status.early and self.other_learners.all_early()
         return waits and in_step and (self.own_release.is_settled() or self._learns_early())
 

@@ -52,6 +52,8 @@ class OtherLearners:
         """A round is under way."""
         self._unmet, self.most = Unmet(), run.window.seconds / WINDOW_SHARE
         """Seconds that one's state may take."""
+        self._met: frozenset[PeerId] = frozenset()
+        """Members of my last round."""
         self._waits: dict[PeerId, int] = {}
         """Who waited for a round when I looked last, and of which version."""
         self._falling_in = FallingIn(self.most)
@@ -106,6 +108,7 @@ class OtherLearners:
         finally:
             self._meets = False
             looks.cancel()
+            self._met = frozenset(members)
         self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
         missing = set[PeerId]() if early else entered
         for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late).items():
@@ -126,14 +129,23 @@ class OtherLearners:
         return self._host.config.run.batch.groups / max(1, self._groups(self._beats())[0])
 
     def worth_waiting(self, took: float) -> float:
-        """Seconds that those of my version who still compute their gradients are worth waiting for; mine took
-        `took` seconds."""
-        beats = self._beats()
-        mine, *shares = self._shares(beats)
-        here = [one for one in zip(shares, beats, strict=True) if one[1].version == self._version()]
-        learning = sum(share for share, beat in here if beat.phase is Phase.LEARNING)
-        ready = sum(share for share, beat in here if beat.phase is Phase.MATCHING)
+        """Seconds that those who still compute their gradients for a round of my version are worth waiting
+        for; mine took `took` seconds."""
+        beats = {peer: beat for peer in self.partners() if (beat := self._host.roster.beat(peer)) is not None}
+        mine, *shares = self._shares([*beats.values()])
+        here = [*zip(shares, beats.items(), strict=True)]
+        learning = sum(share for share, (peer, beat) in here if self._learns(peer, beat))
+        matching = (self._version(), Phase.MATCHING)
+        ready = sum(share for share, (_, beat) in here if (beat.version, beat.phase) == matching)
         return worth_waiting(took, mine + ready, learning)
+
+    def _learns(self, peer: PeerId, beat: Beat) -> bool:
+        """Does it compute a gradient for a round of my version? Who learns ahead and was in the last round
+        with me steps to my version when that gradient is ready."""
+        ahead = self._host.config.run.averaging.overlap and beat.early and peer in self._met
+        if ahead and beat.version == self._version() - 1:
+            return beat.phase in (Phase.MATCHING, Phase.STEPPING)
+        return beat.version == self._version() and beat.phase is Phase.LEARNING
 
     def _groups(self, beats: Sequence[Beat]) -> list[int]:
         """Of the run's batch: mine, then those of the learners with these heartbeats."""

@@ -1,8 +1,9 @@
 """A learner's round as a table: (state, event) -> (next state, command).
 
 A learner runs one command at a time; its outcome is the next event. Every pair is either in the table or
-refused with both names, and a refused pair changes nothing. `diagram()` draws it for the README. A version is
-packed and released beside the round: only a gradient that is ready earlier waits for that.
+refused with both names, and a refused pair changes nothing. `diagram()` draws it, and where a second lane
+computes ahead, for the README. A version is packed and released beside the round: only a gradient that is
+ready earlier waits for that.
 
     GATHERING -> LEARNING -> (RELEASING) -> MATCHING -> STEPPING -> GATHERING, and CATCHING_UP from anywhere
 
@@ -101,6 +102,10 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     **{(state, _C.STOP): (_S.STOPPED, _X.FLUSH) for state in State},
 }
 
+AHEAD = (State.RELEASING, State.MATCHING)
+"""With run.averaging.overlap a second lane begins the next gradient in these states
+(peers.roles.next_gradient); STEPPING waits until it is ready."""
+
 SITES: dict[tuple[State, Cause], tuple[State, Command]] = {
     pair: after
     for pair, after in TABLE.items()
@@ -143,6 +148,8 @@ def diagram() -> str:
         if cause not in (Cause.AHEAD_SEEN, Cause.STOP):
             lines.append(f"    {_id(state)} --> {_id(after)}: {cause.value}")
     lines.append(f"    note right of {_id(State.CATCHING_UP)}: from every state when the swarm is ahead")
+    lane = "with overlap the next gradient is computed beside, until the step"
+    lines += [f"    note right of {_id(state)}: {lane}" for state in AHEAD]
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from swarm.core.rounds import SITES, TABLE, Cause, Command, IllegalMove, Round, State, diagram
+from swarm.core.rounds import AHEAD, SITES, TABLE, Cause, Command, IllegalMove, Round, State, diagram
 
 PAIRS = list(product(State, Cause))
 
@@ -72,6 +72,12 @@ def test_a_command_belongs_to_one_state() -> None:
     for after, command in TABLE.values():
         states.setdefault(command, set()).add(after)
     assert all(len(found) == 1 for found in states.values())
+
+
+def test_the_diagram_shows_in_which_states_a_second_lane_computes_ahead() -> None:
+    for state in AHEAD:
+        assert f"note right of {state.value}: with overlap the next gradient" in diagram()
+        assert State.STEPPING in reachable(state)
 
 
 def test_the_diagram_names_every_state_and_every_cause_but_the_common_ones() -> None:

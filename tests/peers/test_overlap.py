@@ -14,7 +14,7 @@ from test_roles_swarm import Told, scenario, seconds
 
 from swarm.config import Averaging, BatchSize, ObjectiveSettings, Run, Stop, Window
 from swarm.core.audit import audit
-from swarm.events import CaughtUp, Counted, Faulted, Snapped, Trained
+from swarm.events import Averaged, CaughtUp, Counted, Faulted, Snapped, Trained
 from swarm.learn.base_learner import Gradient
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.learner import Learner
@@ -161,3 +161,12 @@ def test_an_objective_that_needs_the_rounds_whole_batch_is_refused() -> None:
     run = Run(averaging=Averaging(overlap=True), objective=ObjectiveSettings(name="ppo_clip"))
     with pytest.raises(ValueError, match=r"run\.averaging\.overlap.*ppo_clip.*gepo"):
         Learner(Tabular(), run)
+
+
+def test_who_still_computes_ahead_is_waited_for_by_those_that_have_stepped() -> None:
+    """The second learner has its gradients a second later than the first one, and match is shorter."""
+    plain = waiting(True, minutes=1.5, averaging=Averaging(match=0.8, request=0.4, chunk=3.0, overlap=True))
+    prices = plain.prices | {"learn": seconds(5.0)}
+    told = Told(msgspec.structs.replace(plain, prices=prices, slower={"learner-1": 1.2}))
+    rounds = Counter(len(event.members) for event in told.of(Averaged, since=20))
+    assert rounds[2] >= 18 and set(rounds) == {2} and not told.of(CaughtUp, since=20)
