@@ -1,7 +1,7 @@
 """The swarm's condition in one line: the first thing that the page and the terminal say.
 
-    State + problems -> the worst problem, or what is waited for, or that all is well and how many samplers
-                        the learners can use
+    State + problems -> the worst problem, or what is waited for, or that all is well, how many samplers the
+                        learners can use, and what so few learners are not protected from
 
 A window that never heard anybody says so, and does not say that all was well before; a run in which nothing
 was trained yet waits for whoever trains. What is wrong with strangers alone is not said here. Not handled:
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dashboard.balance import balance
 from dashboard.diagnosis.presence import AWAITED
+from dashboard.protection import UNPROTECTED
 from dashboard.text import duration
 from dashboard.views import Condition, Problem
 from swarm.protocol import Role
@@ -51,5 +52,8 @@ def condition(state: State, now: float, problems: Sequence[Problem], quiet: floa
     peers = "1 peer is here" if here == 1 else f"{here} peers are here"
     if not state.begun:
         return Condition(kind="waiting", text=f"Nothing is trained yet: {peers}.")
-    advice = balance(state, now)
-    return Condition(kind="ok", text=f"All is well: {peers}." + (f" {advice}" if advice else ""))
+    learners = sum(
+        peer.role is Role.LEARNER and peer.status(now, state.run.pace.patience) == "alive" for peer in known
+    )
+    said = (f"All is well: {peers}.", balance(state, now), UNPROTECTED.get(learners, ""))
+    return Condition(kind="ok", text=" ".join(filter(None, said)))

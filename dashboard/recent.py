@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple
 
+from dashboard.findings import Distrust, Frozen, SetAside
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
 from swarm.protocol import Phase
@@ -129,25 +129,6 @@ class Parted:
     learners: dict[PeerId, None] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Distrust:
-    """Refused frames of one sender."""
-
-    kind: str = ""
-    reason: str = ""
-    marks: deque[float] = field(default_factory=lambda: deque(maxlen=2 * MARKS))
-
-
-class SetAside(NamedTuple):
-    """What a learner found of a sampler, and the group that is its evidence."""
-
-    by: PeerId
-    since: float
-    until: float
-    why: str
-    group: str
-
-
 class Recent:
     """Recent events, as the diagnosis reads them; only `take` changes it."""
 
@@ -191,6 +172,7 @@ class Recent:
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
         self.aside: dict[PeerId, SetAside] = {}
+        self.frozen: dict[PeerId, Frozen] = {}
         """Samplers whose groups are not what they claim, by the last learner that said so."""
         self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
         """(learner, another that it does not meet) -> when it last said so, rounds in a row."""
@@ -267,10 +249,16 @@ class Recent:
             del self.far[next(iter(self.far))]
 
     def _broke(self, event: happened.RoundBroke, now: float) -> None:
-        self.broken.append((now, event.peer, clean(event.reason, 120)))
+        if (until := number(event.until)) > 0:
+            self.frozen[event.peer] = Frozen(now, until)
+            for peer in [*self.frozen][:-SENDERS]:
+                del self.frozen[peer]
+        else:
+            self.broken.append((now, event.peer, clean(event.reason, 120)))
 
     def _trained(self, event: happened.Trained, now: float) -> None:
         trace = self.trace(event.peer, now)
+        self.frozen.pop(event.peer, None)
         trace.steps.append(now)
         trace.together, trace.behind = int(number(event.members)), None
         self.learning.append(number(event.learn))

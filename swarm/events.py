@@ -14,19 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from swarm.protocol import Role
-from swarm.types import (
-    COMPLETIONS,
-    Beat,
-    Digest,
-    Finite,
-    Link,
-    PeerId,
-    Release,
-    Sums,
-    Text,
-    Verdict,
-    Word,
-)
+from swarm.types import COMPLETIONS, Beat, Digest, Finite, Link, PeerId, Release, Sums, Text, Verdict, Word
 
 LAGS = 1024
 """Distinct lags of one count; a learner sends fewer at a time (peers.roles.learner_inbox)."""
@@ -158,10 +146,11 @@ class Averaged(Event):
 
 
 class RoundBroke(Event):
-    """A round of averaging failed."""
+    """A round of averaging failed; `until` above 0: its two members oppose each other, and wait till then."""
 
     version: int
     reason: Text
+    until: Finite = 0.0
 
 
 class Unreached(Event):

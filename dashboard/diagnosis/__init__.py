@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dashboard.diagnosis import apart, learners, learning, parts, presence, samplers
+from dashboard.diagnosis import apart, discord, learners, learning, parts, presence, samplers
 from dashboard.diagnosis.situation import Situation
 from dashboard.views import Problem
 
@@ -34,6 +34,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     apart.split,
     apart.forked,
     apart.unreached,
+    discord.frozen,
     learners.stuck,
     learning.weights,
     learning.divergence,

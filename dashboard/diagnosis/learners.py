@@ -91,7 +91,7 @@ def stuck(s: Situation) -> Iterator[Problem]:
                 trace.behind,
             )
             continue
-        waits = _WAITS.get(peer.phase)
+        waits = _WAITS.get(peer.phase) if peer.id not in s.recent.frozen else None
         if waits is not None and trace.phase is peer.phase:
             yield from waits(s, peer)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem, some
 from dashboard.peer import PeerRow
-from dashboard.text import clean, duration
+from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
 from swarm.protocol import RESTING, Phase, Role
@@ -140,10 +140,10 @@ def set_aside(s: Situation) -> Iterator[Problem]:
     for sampler, found in list(s.recent.aside.items())[-MANY:]:
         if s.now >= found.until:
             continue
-        peer = s.state.peers.get(sampler)
+        peer, whole = s.state.peers.get(sampler), clean(sampler, TEXT_LIMIT)
         how = "for good" if found.until >= FOREVER else f"for another {duration(found.until - s.now)}"
         yield problem(
-            f"aside {sampler}",
+            f"aside {whole}",
             "warning",
             (
                 f"{s.name(found.by)} sets sampler {s.name(sampler)} aside {how}: its groups are refused.",
@@ -151,7 +151,7 @@ def set_aside(s: Situation) -> Iterator[Problem]:
                 "Who runs it: look at its engine's settings. `swarm verify"
                 f" {clean(found.group)}.evidence` replays what lies in folder `evidence` of"
                 f" {s.name(found.by)}, on any machine with the run's folder; the run's owner lets it back:"
-                f" `swarm pardon {sampler}`.",
+                f" `swarm pardon {whole}`.",
             ),
             [peer] if peer else [],
             found.since,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from peers.roles.freeze import Freeze
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
 from peers.roles.rechecks import BatchRechecks
@@ -23,7 +24,7 @@ from swarm.core.batcher import Waiting
 from swarm.core.rounds import Cause
 from swarm.core.step_recipe import MeanRecipe
 from swarm.learn.base_learner import Gradient
-from swarm.net.ports import RoundLost
+from swarm.net.ports import Opposed, RoundLost
 from swarm.types import PeerId
 
 BREAKS = 3
@@ -54,6 +55,7 @@ class CommonRound:
         """How the mean was made; None where I was alone, or nobody can make it again."""
         self._false: frozenset[PeerId] = frozenset()
         """Members that reduced nothing in the last round, since most others doubt their means."""
+        self._freeze = Freeze(host, other_learners, own_release.is_overtaken)
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
 
@@ -98,6 +100,9 @@ class CommonRound:
                     patience,
                 )
                 members.update(outcome.members if outcome is not None else ())
+        except Opposed as error:
+            await self._freeze.wait(self._version(), str(error))
+            return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         except RoundLost as error:
             self._breaks += 1
             host.emit(events.RoundBroke, version=self._version(), reason=str(error))

@@ -33,8 +33,8 @@ from peers.studies.experiments import Row, measured
 from swarm import config as settings
 from swarm.blocks import Blocks
 from swarm.config import DelayLaw, Run
-from swarm.core import clipping, opposition, standing
-from swarm.events import Averaged, Event, Rejected, Trained
+from swarm.core import clipping, discord, opposition, standing
+from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
 from swarm.net import in_memory_rounds
 from swarm.net.ports import Average, Averager, RoundLost
 from swarm.protocol import Role, Service
@@ -45,7 +45,6 @@ from swarm.types import Digest, PeerId, Release, Struct
 if TYPE_CHECKING:
     import torch
 
-LIAR = PeerId("learner-3")
 LEARNERS, SAMPLERS = 4, 12
 
 LAST = 16
@@ -155,18 +154,33 @@ class Attacked(Struct):
     seed: int = 1
     gradients: bool = False
     """Learners compute each other's gradients again."""
+    learners: int = LEARNERS
+
+    @property
+    def liar(self) -> PeerId:
+        return PeerId(f"learner-{self.learners - 1}")
+
+
+OF_TWO = ("honest", "zeros", "times -1", "times -4", "random, of the same norm")
+"""What one of two learners brings."""
 
 
 def plan(quick: bool) -> list[Attacked]:
     attacks = [*ROUNDS, SILENCE, *RELEASES]
     seconds = 45.0 if quick else 120.0
     seeds = (1,) if quick else (1, 2, 3)
-    return [
+    of_four = [
         Attacked(attack=attack, defended=defended, seconds=seconds, seed=seed, gradients=gradients)
         for seed in seeds
         for attack in attacks
         for defended, gradients in ((True, False), (False, False), (True, True))
         if attack in ROUNDS or not gradients
+    ]
+    return of_four + [
+        Attacked(attack=attack, defended=defended, seconds=2 * seconds, seed=seed, learners=2)
+        for seed in seeds
+        for attack in OF_TWO
+        for defended in (True, False)
     ]
 
 
@@ -176,10 +190,11 @@ def main(quick: bool, out: Path, minutes: float) -> int:
     return 0
 
 
-FIGURES = ("reward", "versions", "named", "rounds", "innocent", "struck", "falsely")
+FIGURES = ("reward", "versions", "named", "rounds", "innocent", "struck", "frozen", "falsely")
 """Mean reward of the last steps of honest learners; versions made; share of rounds, or of false releases, in
 which the liar was named; rounds, or false releases, until it was; share of rounds that name another one; how
-many learners have a recomputed gradient against it, and how many such honest ones have against each other."""
+many learners have a recomputed gradient against it; freezes of two learners; how many such proofs honest ones
+have against each other."""
 
 
 # --- one training -------------------------------------------------------------------------------------------
@@ -190,11 +205,8 @@ def suffer(one: Attacked) -> Row:
     told: list[Event] = []
     with nullcontext() if one.defended else believing():
         heard = Overheard()
-        gradients = one.gradients
-        World(
-            scenario(one), lambda peer: spawn(peer, one.attack, heard, gradients), sinks=[told.append]
-        ).run()
-    return figures(told)
+        World(scenario(one), lambda peer: spawn(peer, one, heard), sinks=[told.append]).run()
+    return figures(told, one.liar)
 
 
 def scenario(one: Attacked) -> Scenario:
@@ -202,7 +214,7 @@ def scenario(one: Attacked) -> Scenario:
         name="adversaries",
         hours=one.seconds / 3600,
         seed=one.seed,
-        peers={Role.SEED: 1, Role.LEARNER: LEARNERS, Role.SAMPLER: SAMPLERS},
+        peers={Role.SEED: 1, Role.LEARNER: one.learners, Role.SAMPLER: SAMPLERS},
         run=Run(
             name="adversaries",
             task=settings.TaskSettings(name="toy"),
@@ -218,12 +230,12 @@ def scenario(one: Attacked) -> Scenario:
     )
 
 
-def spawn(peer: SimPeer, attack: str, heard: Overheard, gradients: bool = False) -> Coroutine[Any, Any, None]:
-    """A peer as it ships, but for the liar; learners may compute each other's `gradients` again."""
-    audit = msgspec.structs.replace(peer.config.peer.audit, gradients=gradients)
+def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any, None]:
+    """A peer as it ships, but for the liar."""
+    attack, audit = one.attack, msgspec.structs.replace(peer.config.peer.audit, gradients=one.gradients)
     own = msgspec.structs.replace(peer.config.peer, audit=audit)
     peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
-    if peer.name != LIAR:
+    if peer.name != one.liar:
         listens = attack in OVERHEARING and peer.role is Role.LEARNER
         return sim.spawn(with_averager(peer, OpenAverager(peer.ports.averager, heard)) if listens else peer)
     if attack in RELEASES:
@@ -347,6 +359,7 @@ def _publisher(host: Host, parts: sim.PolicyParts, attack: str) -> Publisher:
 def believing() -> Iterator[None]:
     """In this process, every gradient, weight and release is believed."""
     kept = clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings
+    discord_sure, discord.SURE = discord.SURE, math.inf
     clipping.FAR = standing.FAR = opposition.SURE = math.inf
     release_doubts.LEAD = math.inf  # type: ignore[assignment]
     in_memory_rounds.standings = lambda claims, groups: [  # type: ignore[assignment]
@@ -356,25 +369,28 @@ def believing() -> Iterator[None]:
         yield
     finally:
         clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings = kept
+        discord.SURE = discord_sure
 
 
-def figures(told: Sequence[Event]) -> Row:
+def figures(told: Sequence[Event], liar: PeerId) -> Row:
     """FIGURES of a training."""
-    steps = [event for event in told if isinstance(event, Trained) and event.peer != LIAR]
+    steps = [event for event in told if isinstance(event, Trained) and event.peer != liar]
     rounds = [event for event in told if isinstance(event, Averaged) and event.peer == "learner-0"]
     refused = [event for event in told if isinstance(event, Rejected) and event.peer == "learner-0"]
     refused = [event for event in refused if event.kind != Service.BATCHES]
     struck = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
-    named = [LIAR in event.scaled for event in rounds]
+    broke = [event for event in told if isinstance(event, RoundBroke)]
+    named = [liar in event.scaled for event in rounds]
     if refused:
-        named = [event.sender == LIAR for event in refused]
+        named = [event.sender == liar for event in refused]
     last = [event.metrics["reward"] for event in steps[-LAST:]]
     return {
         "reward": fmean(last) if last else math.nan,
         "versions": max((event.version for event in steps), default=0),
         "named": fmean(named) if named else 0.0,
         "rounds": 1 + named.index(True) if True in named else math.nan,
-        "innocent": fmean(bool(event.scaled.keys() - {LIAR}) for event in rounds) if rounds else 0.0,
-        "struck": len({event.peer for event in struck if event.sender == LIAR}),
-        "falsely": sum(event.sender != LIAR and event.peer != LIAR for event in struck),
+        "innocent": fmean(bool(event.scaled.keys() - {liar}) for event in rounds) if rounds else 0.0,
+        "struck": len({event.peer for event in struck if event.sender == liar}),
+        "frozen": sum(event.until > 0 for event in broke if event.peer == "learner-0"),
+        "falsely": sum(event.sender != liar and event.peer != liar for event in struck),
     }

@@ -83,7 +83,11 @@ def _minority(found: Sequence[Name], members: int) -> Sequence[Name]:
 
 
 def _is_sure(cosines: Collection[float]) -> bool:
-    if (count := len(cosines)) < LEAST:
-        return False
-    mean = sum(cosines) / count
-    return mean < -SURE * math.sqrt(sum((one - mean) ** 2 for one in cosines) / (count - 1) / count)
+    return len(cosines) >= LEAST and is_below(cosines, SURE)
+
+
+def is_below(values: Collection[float], errors: float) -> bool:
+    """Whether the mean of two or more is so many standard errors below 0."""
+    count = len(values)
+    mean = sum(values) / count
+    return mean < -errors * math.sqrt(sum((one - mean) ** 2 for one in values) / (count - 1) / count)

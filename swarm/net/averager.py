@@ -36,7 +36,7 @@ from swarm.net.announcing import MAX_WEIGHT
 from swarm.net.averager_messages import Ended, FromChild, Leave, Listening, Met, Order, Ready, encode
 from swarm.net.averaging import LEAVE, Setup, serve
 from swarm.net.codec import ENCODINGS
-from swarm.net.ports import Average, RoundLost
+from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits
 from swarm.net.sketch import Sketches
 from swarm.protocol import Part
@@ -243,7 +243,7 @@ class HiveAverager:
                 " replaced"
             ) from None
         if ended.lost:
-            raise RoundLost(f"version {version}: {ended.lost}")
+            raise (Opposed if ended.opposed else RoundLost)(f"version {version}: {ended.lost}")
         if not ended.members:
             return None
         await _in_thread(self._copy_out, tensors)

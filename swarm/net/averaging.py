@@ -21,7 +21,7 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
@@ -39,6 +39,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
 from swarm.core import shares
+from swarm.core.discord import OPPOSED, Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import once
 from swarm.core.step_recipe import Ingredient, MeanRecipe
@@ -108,7 +109,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.set()  # cleared while a group may be about to form
         self._order: asyncio.Task[None] | None = None
         self._limit: asyncio.Timeout
-        self._opposition, self._presences = Opponents(), Opposition()
+        self._opposition, self._presences, self._discord = Opponents(), Opposition(), Discord()
         self._reduces = True
         """Parts of the last round came to me."""
         self._slower = 1.0
@@ -191,6 +192,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
     def _announcement(self, order: Order, norm: float, invited: Collection[PeerID]) -> Announcement:
         members = {str(peer): tag(peer) for peer in (self._p2p.peer_id, *invited)}
         against = {*self._opposition.against(members), *order.against} & members.keys()
+        if self._discord.found(members):
+            against = {*map(str, invited)}
         return Announcement(
             order.version,
             order.weight,
@@ -231,6 +234,9 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
         ):
             raise MatchError("the group holds somebody who was not invited or is at another version")
+        if self._opposed(told):
+            self._discord.forget()
+            return Ended(OPPOSED, opposed=True)
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
         false = false_reducers(told)
         lines = lines_of(told, false)
@@ -267,6 +273,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         cosines = runner.cosines()
         self._reduces = bool(cosines)
         self._opposition.add(cosines)
+        self._discord.add(cosines)
         self._presences.add(runner.presences())
         return Ended(
             members=tuple(map(str, group.peer_ids)),
@@ -285,6 +292,15 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 part=part,
             ),
         )
+
+    def _opposed(self, told: Mapping[PeerID, Announcement]) -> bool:
+        """Whether this is a round of two that oppose each other, as one of them announced."""
+        if len(told) != 2:
+            return False
+        me = self._p2p.peer_id
+        (other,) = told.keys() - {me}
+        mine, theirs = (tag(peer) in (told[by].against or ()) for by, peer in ((me, other), (other, me)))
+        return self._discord.found((str(me), str(other)), joins=theirs and not mine)
 
     @contextmanager
     def _held_to(self, lines: Sequence[shares.Uplink], size: float) -> Iterator[None]:

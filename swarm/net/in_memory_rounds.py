@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from swarm.config import Averaging
 from swarm.core import shares
+from swarm.core.clipping import Cosines
+from swarm.core.discord import OPPOSED, Discord
 from swarm.core.opposition import Opponents, left_out
 from swarm.core.standing import Claim, Standing, Usual, once, standings
-from swarm.net.ports import Average, RoundLost
+from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -92,9 +94,10 @@ class Meeting:
         groups: int,
         values: int,
         opposition: Opponents,
+        discord: Discord,
     ) -> None:
         self._links, self._dials = links, dials
-        self._settings, self._opposition = settings, opposition
+        self._settings, self._opposition, self._discord = settings, opposition, discord
         self._values = values
         self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
@@ -196,6 +199,10 @@ class Meeting:
             self._break("the members' tensors differ in shape")
             return
         members = frozenset(seat.peer for seat in seats)
+        if self._discord.found(members):
+            self._discord.forget()
+            self._break(OPPOSED, Opposed)
+            return
         named: dict[str, Collection[str]] = {seat.peer: members & seat.said.against for seat in seats}
         against = {*self._opposition.against(members), *left_out(named)}
         out = [k for k, seat in enumerate(seats) if seat.peer in against]
@@ -205,7 +212,9 @@ class Meeting:
             return
         judged, reduced = standings(claims, self._groups), self._reduced()
         sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
-        shares = _average(seats, judged, self._opposition, out)
+        shares, cosines = _average(seats, judged, out)
+        self._opposition.add(cosines)
+        self._discord.add(cosines)
         self._end()
         now = asyncio.get_running_loop().time()
         scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}
@@ -225,10 +234,10 @@ class Meeting:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(when, then)
 
-    def _break(self, reason: str) -> None:
+    def _break(self, reason: str, kind: type[RoundLost] = RoundLost) -> None:
         self._end()
         for seat in self.seats.values():
-            seat.settle(RoundLost(f"{reason}; nothing was averaged"))
+            seat.settle(kind(f"{reason}; nothing was averaged"))
 
     def _end(self) -> None:
         self.over = True
@@ -248,7 +257,7 @@ class Meetings:
         has."""
         self._links, self._dials = links, dials
         self._settings, self._groups, self._values = settings, groups, values
-        self._opposition = Opponents()
+        self._opposition, self._discord = Opponents(), Discord()
         """Of all members: one result is made for all."""
         self._meetings: dict[tuple[int, str], list[Meeting]] = {}
         """Version and weights -> meetings."""
@@ -294,9 +303,8 @@ class Meetings:
             if meeting.fits(seat):
                 break
         else:
-            meeting = Meeting(
-                self._links, self._dials, self._settings, self._groups, self._values, self._opposition
-            )
+            network = self._links, self._dials, self._settings
+            meeting = Meeting(*network, self._groups, self._values, self._opposition, self._discord)
             meetings.append(meeting)
         meeting.take(seat)
         return meeting
@@ -328,11 +336,12 @@ def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
 
 
 def _average(
-    seats: list[Seat], judged: list[Standing], opposition: Opponents, out: Collection[int]
-) -> list[float]:
+    seats: list[Seat], judged: list[Standing], out: Collection[int]
+) -> tuple[list[float], dict[str, Cosines]]:
     """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
     ids, so that it is one result for all; by the clipped mean where some are far from it, and without those
-    at `out`. Returns what is left of each member's gradient, 1 for one that is not to be named."""
+    at `out`. Returns what is left of each member's gradient, 1 for one that is not to be named, and the
+    cosines of each with the others'."""
     import torch
 
     from swarm.net.clipping import Seen, combine
@@ -347,5 +356,5 @@ def _average(
         for seat, its, kept, agreement in zip(seats, seen, made.kept, made.agreements, strict=True):
             its.add(kept, agreement)
             seat.tensors[k].copy_(mean if made.value is None else made.value)
-    opposition.add({seat.peer: its.cosines for seat, its in zip(seats, seen, strict=True)})
-    return [one.share * its.share for one, its in zip(judged, seen, strict=True)]
+    cosines: dict[str, Cosines] = {seat.peer: its.cosines for seat, its in zip(seats, seen, strict=True)}
+    return [one.share * its.share for one, its in zip(judged, seen, strict=True)], cosines

@@ -82,6 +82,10 @@ class RoundLost(NetError):
     """An averaging lost a member or a part in the middle. Tensors are as before the round."""
 
 
+class Opposed(RoundLost):
+    """A round of two that oppose each other (swarm.core.discord) averages nothing."""
+
+
 class Clock(Protocol):
     """Wall time, or virtual time."""
 
@@ -209,7 +213,8 @@ class Averager(Protocol):
         left out (swarm.core.opposition) does not, and all get the marks of those that count. The others are
         waited for until the first member's match window is over; mine is `patience` seconds longer than the
         run's. `deadline` is in seconds from now and always holds. None when nobody came (tensors unchanged).
-        Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged).
+        Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged), and of two
+        Opposed.
         """
         ...
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from process_tree import ended
 
+from swarm.core import discord
 from swarm.core.opposition import LEAST
 from swarm.net.codec import SCALE
 
@@ -372,6 +373,15 @@ def test_the_groups_of_one_that_opposes_the_others_do_not_count(strangers):
     answers = one_round(strangers, (1.0, 1.0, -1.0))
     assert_averaged(answers, strangers, 1.0)
     assert all(answer["counting"] == sorted(peer.me for peer in strangers[:2]) for answer in answers)
+
+
+def test_two_that_oppose_each_other_lose_one_round_alike(strangers):
+    """Once both have seen that, and it takes as long to see it again."""
+    pair = strangers[:2]
+    for _ in range(discord.LEAST):
+        assert all("members" in answer for answer in round_of(pair, (1.0, -1.0)))
+    assert all(discord.OPPOSED in answer["lost"] for answer in round_of(pair, (1.0, -1.0)))
+    assert all("members" in answer for answer in round_of(pair, (1.0, -1.0)))
 
 
 def test_values_that_float16_does_not_hold_are_averaged(trio):

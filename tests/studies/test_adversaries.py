@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 import torch
 
-from peers.studies.adversaries import ROUNDS, STALE, Attacked, Gradient, plan, suffer, table
+from peers.studies.adversaries import (
+    ROUNDS,
+    STALE,
+    Attacked,
+    Gradient,
+    Overheard,
+    plan,
+    scenario,
+    spawn,
+    suffer,
+    table,
+)
+from swarm.core.discord import FREEZE, OPPOSED
+from swarm.events import Event, RoundBroke, Trained
+from swarm.sim.scenario import Fault
+from swarm.sim.world import World
 
 torch.set_num_threads(1)
+
+EPOCH = 1_750_000_000.0
+"""Of simulated swarms."""
 
 
 def test_a_learner_with_minus_ten_times_its_gradient_is_named_in_its_first_rounds() -> None:
@@ -43,3 +63,32 @@ def test_the_liar_overhears_what_it_turns_and_what_it_hides_in() -> None:
 def test_a_stale_gradient_is_that_of_so_many_rounds_before() -> None:
     lie, told = ROUNDS["stale"](), [Gradient(torch.tensor([float(k)]), 1.0) for k in range(STALE + 2)]
     assert [lie(one, []).vector.item() for one in told] == [0.0] * STALE + [1.0, 2.0]
+
+
+def two(attack: str, *faults: Fault, seconds: float = 80.0) -> list[Event]:
+    """What is told where one of two learners lies."""
+    one, told = Attacked(attack=attack, defended=True, seconds=seconds, learners=2), list[Event]()
+    swarm = msgspec.structs.replace(scenario(one), faults=faults)
+    World(swarm, lambda peer: spawn(peer, one, Overheard()), sinks=[told.append]).run()
+    return told
+
+
+def frozen(told: list[Event]) -> list[RoundBroke]:
+    return [event for event in told if isinstance(event, RoundBroke) and event.until > 0]
+
+
+@pytest.mark.slow
+def test_of_two_learners_that_oppose_each_other_none_steps_until_one_of_them_goes() -> None:
+    first, second, *_ = frozen(two("times -1"))
+    assert first.at == second.at and {first.peer, second.peer} == {"learner-0", "learner-1"}
+    assert second.until == second.at + FREEZE[0] and OPPOSED in second.reason
+
+    gone = Fault(at=first.at - EPOCH + 5.0, fault="crash", peer="learner-1")
+    told = two("times -1", gone)
+    steps = [event.at - EPOCH for event in told if isinstance(event, Trained) and event.at > first.at]
+    assert gone.at < min(steps) < gone.at + 15 and len(steps) > 3
+
+
+@pytest.mark.slow
+def test_two_honest_learners_are_not_frozen() -> None:
+    assert not frozen(two("honest"))

@@ -1,0 +1,38 @@
+"""What peers found of each other, as the diagnosis keeps it (dashboard.recent)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from swarm.types import PeerId
+
+FRAMES = 16
+"""Refused frames of a sender that are remembered."""
+
+
+@dataclass(slots=True)
+class Distrust:
+    """Refused frames of one sender."""
+
+    kind: str = ""
+    reason: str = ""
+    marks: deque[float] = field(default_factory=lambda: deque(maxlen=FRAMES))
+
+
+class SetAside(NamedTuple):
+    """What a learner found of a sampler, and the group that is its evidence."""
+
+    by: PeerId
+    since: float
+    until: float
+    why: str
+    group: str
+
+
+class Frozen(NamedTuple):
+    """A learner that does not step, since its gradients and another's oppose each other."""
+
+    since: float
+    until: float

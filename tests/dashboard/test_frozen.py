@@ -1,0 +1,48 @@
+"""The page says that two learners oppose each other, and what so few learners are not protected from."""
+
+from __future__ import annotations
+
+import pytest
+from dashboard_story import LEARNERS, story
+from made_up_swarm import Swarm
+
+from dashboard.condition import condition
+from dashboard.diagnosis import diagnose
+from dashboard.protection import UNPROTECTED
+from dashboard.sentences import sentence_of
+from dashboard.state import State, fold
+from dashboard.views import Problem
+from swarm import events as happened
+from swarm.core.discord import OPPOSED
+
+
+def broke(until: float) -> happened.RoundBroke:
+    return happened.RoundBroke(at=9.0, peer=LEARNERS[0], version=9, reason=OPPOSED, until=until)
+
+
+def found(now: float, *more: happened.Event) -> list[Problem]:
+    state = State()
+    for each in (*story(9, start=0.0), *more):
+        fold(state, each)
+    return [each for each in diagnose(state, now) if each.key == "frozen"]
+
+
+def test_a_learner_that_is_frozen_is_an_alarm_until_it_may_step_again() -> None:
+    (problem,) = found(10.0, broke(69.0))
+    assert problem.level == "error" and problem.peers == (str(LEARNERS[0]),)
+    assert "nothing for another 59 s" in problem.text and "swarm revoke" in problem.todo
+    assert not found(10.0, broke(9.5)) and not found(10.0, broke(0.0))
+
+
+def test_its_sentence_says_for_how_long() -> None:
+    news = sentence_of(broke(69.0), lambda _: "brisk-umber-otter")
+    assert news is not None and news.text == f"brisk-umber-otter does not step for 60 s: {OPPOSED}."
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_the_first_line_says_what_so_few_learners_are_not_protected_from(learners: int) -> None:
+    swarm = Swarm()
+    swarm.dead.update(LEARNERS[learners:])
+    swarm.run(40.0)
+    said = condition(swarm.state, swarm.now, ()).text
+    assert [number for number, text in UNPROTECTED.items() if text in said] == [learners]
