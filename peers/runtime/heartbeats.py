@@ -105,6 +105,8 @@ class Heartbeats:
             speed=float(f"{status.speed:.3g}"),
             hears=len(host.roster) if host.who.role is Role.SEED else 0,
             slower=self.slower,
+            witness=host.releases.doubts.votes.stands(),
+            denied=host.releases.doubts.votes.denied(),
         )
 
     def _seal(self, beat: Beat) -> bytes:

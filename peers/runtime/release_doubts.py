@@ -18,11 +18,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from peers.runtime.release_votes import ReleaseVotes
 from swarm import events
 from swarm.core.releases import PUBLISHERS, rank
 from swarm.core.roster import NOBODY
 from swarm.protocol import Role, Topic
-from swarm.types import PeerId, Release
+from swarm.types import Beat, Digest, PeerId, Release
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
@@ -45,7 +46,7 @@ LONGEST = 3600.0
 
 class ReleaseDoubts:
     def __init__(self, host: Host, lines: ReleaseLines) -> None:
-        self._host, self._lines = host, lines
+        self._host, self._lines, self.votes = host, lines, ReleaseVotes(host, lines)
         self._refused: dict[PeerId, tuple[int, float]] = {}
         """Publisher -> its releases that were refused in a row, until when its next ones are refused at once;
         the last PUBLISHERS."""
@@ -56,10 +57,14 @@ class ReleaseDoubts:
 
     def above(self, mine: Release | None) -> tuple[Any, ...]:
         """The rank that a release must exceed to be better than mine: none where mine is not believed."""
-        return rank(mine) if mine is not None and mine.version <= self.ceiling(mine.publisher) else ()
+        if mine is None or mine.version > self.ceiling(mine.publisher):
+            return ()
+        return () if self._host.releases.candidates.is_disbelieved(mine) else rank(mine)
 
     def look(self, release: Release) -> None:
         """Tell of a release that is new and not believed."""
+        if against := self.votes.hear(release):
+            self._deny(release, against)
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
             self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
@@ -67,6 +72,24 @@ class ReleaseDoubts:
             release
         ):
             self._host.releases.candidates.disbelieve(release)
+
+    def hear(self, beat: Beat) -> None:
+        """Refuse what half of the learners deny since this heartbeat came."""
+        for release, against in self.votes.refused(beat):
+            self._deny(release, against)
+
+    def _deny(self, release: Release, against: int) -> None:
+        releases = self._host.releases
+        if not releases.candidates.is_disbelieved(release):
+            releases.candidates.disbelieve(release)
+            releases.move()
+            self._tell(release, f"{against} learners deny it: they make rounds, and it comes of none")
+
+    def is_refused(self, version: int, weights: Digest) -> bool:
+        """Were these weights announced, and is no announcement of them believed?"""
+        releases = self._host.releases
+        known = releases.known(version, weights)
+        return bool(known) and all(map(releases.candidates.is_disbelieved, known))
 
     def is_next(self, release: Release) -> bool:
         """Does it go on from one that was announced, or is it the first one here?"""
@@ -83,6 +106,8 @@ class ReleaseDoubts:
         if half == math.inf or (release.version - 1 not in versions and release.version <= half):
             return True  # nobody is in the majority, or I was away
         if await self._lines.fork((mine.version, mine.weights), release) is not None:
+            if self.votes.denies(release):
+                return False
             self._refused.pop(release.publisher, None)
             return True
         self._refuse(release)
