@@ -91,7 +91,9 @@ class OtherLearners:
         def look() -> None:
             beats = self._all_beats().items()
             entered.update(peer for peer, beat in beats if self._comes(peer, beat))
-            late.update(peer for peer, beat in beats if beat.phase is not Phase.MATCHING)
+            late.update(
+                peer for peer, beat in beats if beat.phase is not Phase.MATCHING or beat.version < version
+            )
             self._waits = {peer: beat.version for peer, beat in beats if beat.phase is Phase.MATCHING}
 
         half = patience + self._host.config.run.averaging.match / 2

@@ -6,9 +6,10 @@ After MISSES in a row the two do not wait for each other, except in every second
 fourth, at last in every RETRY-th: they know it by its number, so that they try at the same time, though one
 of them counts more misses. A common round ends it.
 
-One that only computes when the others have met is late: LATES of these count as one missed round, and all are
-forgotten, once, when it waits for a round in time: those that counted it late could not have invited it, and
-do from then on. Not handled here: who steps then (swarm.core.solo_turns).
+One that only computes when the others have met, or still waits for a round of an earlier version, is late:
+LATES of these count as one missed round, and all are forgotten, once, when it waits for a round in time:
+those that counted it late could not have invited it, and do from then on. Not handled here: who steps then
+(swarm.core.solo_turns).
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Unmet:
         self, entered: Collection[PeerId], members: Collection[PeerId], late: Collection[PeerId] = ()
     ) -> dict[PeerId, int]:
         """A round ended with `members`; `entered` said that they come to one, by their heartbeats, of which
-        `late` did not wait for it yet. Returns those that are not waited for any more, with their missed
-        rounds in a row."""
+        `late` did not wait for this one yet. Returns those that are not waited for any more, with their
+        missed rounds in a row."""
         for peer in members:
             self._forget(peer)
         missed = [peer for peer in entered if peer not in members and not self._excuse(peer, late)]

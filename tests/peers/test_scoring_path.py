@@ -129,7 +129,10 @@ def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() ->
     assert faults and {fault.part for fault in faults} == {"rewards"} and "no such color" in faults[0].detail
     assert abs(len(faults) - len(mended)) <= 3
     assert not [event for event in told.of(events.Sampled) if event.task % 10 == 0]
-    assert {event.verdict for event in told.of(events.Judged)} <= {Verdict.ADMIT, Verdict.OVER_QUOTA}
+    verdicts = [event.verdict for event in told.of(events.Judged)]
+    assert {*verdicts} <= {Verdict.ADMIT, Verdict.OVER_QUOTA, Verdict.DUPLICATE}
+    # two samplers may draw one slot: docs/trust.md, Draws
+    assert verdicts.count(Verdict.DUPLICATE) <= len(verdicts) / 100
     rewards = [event.metrics["reward"] for event in told.of(events.Trained)]
     assert len(rewards) > 20 and sum(rewards[-5:]) / 5 > 2 * sum(rewards[:4]) / 4
 

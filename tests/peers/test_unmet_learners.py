@@ -1,16 +1,21 @@
 """Two learners that nobody can dial hear each other through the seed and never meet: they are found out,
-told, and do not cost each version the time of a round."""
+told, and do not cost each version the time of a round. One that stood still is met again soon."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
+from typing import Any
 
 import msgspec
-from test_roles_swarm import Told, scenario
+import pytest
+from test_roles_swarm import EPOCH, Told, scenario
 
 from swarm.config import Averaging
 from swarm.core.unmet import RETRY
-from swarm.events import Averaged, Trained, Unreached
+from swarm.events import Averaged, RoundBroke, Trained, Unreached
+from swarm.net.in_memory import MemoryAverager
+from swarm.net.ports import Average, RoundLost
 from swarm.sim.scenario import LineLaw
 
 MATCH = 4.0
@@ -37,3 +42,26 @@ def test_a_version_does_not_wait_for_a_round_that_cannot_be() -> None:
     waited = [event.version for event in steps if event.average >= MATCH]
     assert len(steps) > 15 and len(waited) <= 2 + len(steps) / RETRY, "those that try again"
     assert len({event.version for event in steps}) >= 0.9 * len(steps), "one release of a version"
+
+
+def freeze(patch: pytest.MonkeyPatch, learner: str, at: float, seconds: float) -> None:
+    """The averager of this learner stands still from `at` on, once."""
+    average, frozen = MemoryAverager.average, list[int]()
+
+    async def freezes(port: MemoryAverager, version: int, *more: Any) -> Average | None:
+        if port._me.startswith(learner) and not frozen and asyncio.get_running_loop().time() > at:
+            frozen.append(version)
+            await asyncio.sleep(seconds)
+            raise RoundLost("the averager did not answer and is replaced")
+        return await average(port, version, *more)
+
+    patch.setattr(MemoryAverager, "average", freezes)
+
+
+def test_one_whose_averager_stood_still_is_met_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze(monkeypatch, "learner-0", at=30.0, seconds=13.0)
+    told = Told(scenario(1.0, (2, 4), sample=0.5, averaging=Averaging(match=2.0)))
+    (broken,) = told.of(RoundBroke)
+    since = broken.at - EPOCH
+    assert len(told.of(Trained, "learner-1", since=since - 13.0, until=since)) >= 3, "the other one goes on"
+    assert told.of(Averaged, since=since)[0].at - EPOCH < since + 8.0, "four times the match time"
