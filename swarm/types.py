@@ -386,10 +386,8 @@ class Beat(Struct, tag="beat"):
     """Of a seed: how many peers it hears. In a large swarm samplers beat more seldom."""
     slower: Finite = 1.0
     """How many times as long as the run's pace the peer waits until its next heartbeat: 1 to SLOWEST."""
-    witness: bool = False
-    """Of a learner whose version a round of most made, itself among them, and that waits for the next one."""
-    denied: Annotated[bytes, Meta(max_length=32)] = b""
-    """Marks of releases that it knows to be one learner's own work (peers.runtime.release_votes)."""
+    denied: Annotated[bytes, Meta(max_length=32)] | None = None
+    """Marks of the releases that a witness of its version denies (swarm.core.witness); None: it is none."""
 
 
 class Record(Struct):

@@ -254,7 +254,7 @@ class OtherLearners:
         return mine
 
     async def _is_followed(self) -> bool:
-        """Whether a version that I make alone would be, within a heartbeat's pace: else I try a round again."""
+        """Do others go on from a version of mine, within a heartbeat's pace? Else I try a round again."""
         host, votes = self._host, self._host.releases.doubts.votes
         until = host.now() + host.config.run.pace.beat
         while not votes.may_lead([host.ports.me]) and (left := until - host.now()) > 0:
@@ -262,12 +262,21 @@ class OtherLearners:
         return votes.may_lead([host.ports.me])
 
     async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """Let learners outside of my successful round that may be stepping already release first, for one
-        time-out. Of two rounds of one version, which learners that do not wait for each other make, the one
-        with the oldest learner goes first. A round of few waits while the others would not follow it."""
-        host = self._host
-        while not (host.releases.doubts.votes.may_lead(members) or ahead() or host.stop.is_set()):
+        """Let learners outside of my successful round that may be stepping already release first. A round of
+        most lets them hear of it, for they wait then; others wait while most would not follow them."""
+        host, votes = self._host, self._host.releases.doubts.votes
+        if votes.stands():
+            if self.turns.steps(self.at_my_version()).difference(members):
+                await host.ports.clock.sleep(GOSSIP_SECONDS)
+            return
+        await self._let_others_release(members, ahead)
+        while not (votes.may_lead(members) or ahead() or host.stop.is_set()):
             await host.changed(host.config.run.pace.beat)
+
+    async def _let_others_release(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
+        """For one time-out. Of two rounds of one version, which learners that do not wait for each other
+        make, the one with the oldest learner goes first."""
+        host = self._host
         if self.turns.second_round(self.at_my_version(), members):
             host.beat_now()
             await host.ports.clock.sleep(GOSSIP_SECONDS)

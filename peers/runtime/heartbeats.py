@@ -105,7 +105,6 @@ class Heartbeats:
             speed=float(f"{status.speed:.3g}"),
             hears=len(host.roster) if host.who.role is Role.SEED else 0,
             slower=self.slower,
-            witness=host.releases.doubts.votes.stands(),
             denied=host.releases.doubts.votes.denied(),
         )
 

@@ -64,12 +64,21 @@ class ReleaseVotes:
 
     def met(self, members: Collection[PeerId], patient: bool) -> None:
         """I was in a round of my version with these members; or in none, and `patient`: I try again."""
-        self._meets = False
-        if members and 2 * len(members) > len(self._learners()) >= CROWD:
-            self.witness.averaged(self._host.status.version, members, self._host.now())
+        self._meets, version = False, self._host.status.version
+        learners = self._learners()
+        if 2 * len(members) > len(learners) >= CROWD and not self._heard_next(version):
+            self.witness.averaged(version, members, self._host.now())
+            if learners.keys() - members:
+                self._host.beat_now()
         elif members or not patient:
             self.give_up()
         self._tell()
+
+    def _heard_next(self, version: int) -> bool:
+        """Was a release of the next version announced, that I do not deny?"""
+        later = (one for one in self._recent if one.version > version)
+        disbelieved = self._host.releases.candidates.is_disbelieved
+        return any(not (disbelieved(one) or self.denies(one)) for one in later)
 
     def give_up(self) -> None:
         """No round of most learners came about: whoever's turn it is may step."""
@@ -85,20 +94,20 @@ class ReleaseVotes:
     def may_lead(self, members: Collection[PeerId]) -> bool:
         """Would these members, me among them, be followed to a next version?"""
         learners = self._learners()
-        against = [peer for peer, beat in learners.items() if beat and beat.witness and peer not in members]
-        return len(learners) < CROWD or 2 * len(against) < len(learners)
+        witnesses = {peer for peer, beat in learners.items() if beat and beat.denied is not None}
+        return len(learners) < CROWD or 2 * len(witnesses.difference(members)) < len(learners)
 
-    def denied(self) -> bytes:
-        """Marks of the releases that I deny, for a heartbeat."""
-        found = [] if self._meets else [mark(one) for one in self._recent if self.denies(one)]
-        self._told = b"".join(found[-DENIED:])
-        return self._told
+    def denied(self) -> bytes | None:
+        """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
+        known = self._recent if self.stands() and not self._meets else ()
+        self._told = b"".join([mark(one) for one in known if self.denies(one)][-DENIED:])
+        return self._told if self.stands() else None
 
     def denies(self, release: Release) -> bool:
         """Do I know it to be one learner's own work, and are most learners not at it?"""
         host, at = self._host, (release.version, release.weights)
         mine = (host.status.version, host.status.weights)
-        if not self.stands() or release.publisher == host.ports.me or at == mine:
+        if not self.stands() or release.publisher == host.ports.me or at == mine or at[0] < mine[0]:
             return False
         if release.merged is not None and host.config.run.release.fork == "merge":
             return False
@@ -120,7 +129,8 @@ class ReleaseVotes:
 
     def _tell(self) -> None:
         """Say it at once when I deny something new."""
-        if self._recent and self.denied() not in (b"", self._told):
+        before = self._told
+        if self.denied() and self._told != before:
             self._host.beat_now()
 
     # --- of everybody ---------------------------------------------------------------------------------------
@@ -133,15 +143,17 @@ class ReleaseVotes:
         return self._against(release)
 
     def refused(self, beat: Beat) -> Iterator[tuple[Release, int]]:
-        """The releases that half of the learners or more deny since this heartbeat came, with their number."""
-        for release in [*self._recent] if beat.denied else ():
-            if mark(release) in _marks(beat) and (against := self._against(release)):
+        """Of the releases that a heartbeat denies, those that half of the learners or more deny by now, with
+        their number."""
+        marks = _marks(beat.denied)
+        for release in [one for one in self._recent if mark(one) in marks] if marks else ():
+            if against := self._against(release):
                 yield release, against
 
     def _against(self, release: Release) -> int:
         name, learners = mark(release), self._learners(release.publisher)
-        votes = [peer for peer, beat in learners.items() if beat and name in _marks(beat)]
-        against = len({*votes} - {release.publisher}) + (name in _split(self._told))
+        votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}
+        against = len(votes - {release.publisher}) + (name in _marks(self._told))
         return against if len(learners) >= CROWD and 2 * against >= len(learners) else 0
 
     def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
@@ -160,9 +172,5 @@ class ReleaseVotes:
         return found
 
 
-def _marks(beat: Beat) -> list[bytes]:
-    return _split(beat.denied)
-
-
-def _split(marks: bytes) -> list[bytes]:
-    return [marks[at : at + MARK] for at in range(0, len(marks), MARK)]
+def _marks(denied: bytes | None) -> list[bytes]:
+    return [denied[at : at + MARK] for at in range(0, len(denied), MARK)] if denied else []

@@ -26,7 +26,7 @@ import msgspec
 
 from peers.commands import sim
 from peers.roles.learner import LearnerPeer
-from peers.runtime import release_doubts
+from peers.runtime import release_doubts, release_votes
 from peers.runtime.host import Host
 from peers.studies.adversary_table import table
 from peers.studies.experiments import Row, measured
@@ -347,6 +347,7 @@ def _publisher(host: Host, parts: sim.PolicyParts, attack: str) -> Publisher:
 def believing() -> Iterator[None]:
     """In this process, every gradient, weight and release is believed."""
     kept = clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings
+    few, release_votes.CROWD = release_votes.CROWD, LEARNERS + 1
     clipping.FAR = standing.FAR = opposition.SURE = math.inf
     release_doubts.LEAD = math.inf  # type: ignore[assignment]
     in_memory_rounds.standings = lambda claims, groups: [  # type: ignore[assignment]
@@ -356,6 +357,7 @@ def believing() -> Iterator[None]:
         yield
     finally:
         clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings = kept
+        release_votes.CROWD = few
 
 
 def figures(told: Sequence[Event]) -> Row:

@@ -76,7 +76,7 @@ class Witness:
         `parts`: the last version that its line shares with mine, None where that is not known;
         `heard_since`: since when its publisher is heard."""
         made = self._made.get(theirs)
-        if parts is None or theirs < version or (made is not None and publisher in made.members):
+        if parts is None or (made is not None and publisher in made.members):
             return False
         first = self._made.get(parts + 1)
         return parts >= version - 1 or (first is not None and heard_since <= first.began)

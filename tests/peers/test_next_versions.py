@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from peers.studies.adversaries import LIAR, Attacked, Overheard, scenario, spawn
+import msgspec
+import pytest
+from test_broken_rounds import Broken
+from test_roles_swarm import Told, scenario
+from test_unequal_learners import unequal
+
+from peers.studies import adversaries
+from peers.studies.adversaries import LIAR, Attacked, Overheard
 from swarm.events import Event, Rejected, Released, Trained
 from swarm.protocol import Topic
 from swarm.sim.world import World
@@ -17,7 +24,11 @@ HONEST = ("learner-0", "learner-1", "learner-2")
 def attacked() -> tuple[Event, ...]:
     told, heard = list[Event](), Overheard()
     one = Attacked(attack="a next version of its own", defended=True, seconds=20.0)
-    World(scenario(one), lambda peer: spawn(peer, one.attack, heard), sinks=[told.append]).run()
+    World(
+        adversaries.scenario(one),
+        lambda peer: adversaries.spawn(peer, one.attack, heard),
+        sinks=[told.append],
+    ).run()
     return tuple(told)
 
 
@@ -35,3 +46,18 @@ def test_each_learner_names_it_and_nobody_else() -> None:
     named = [event for event in attacked() if isinstance(event, Rejected) and event.kind == Topic.RELEASE]
     assert {event.sender for event in named} == {LIAR}
     assert {event.peer for event in named} > {*HONEST}
+
+
+def test_of_learners_whose_rounds_break_now_and_then_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Broken(monkeypatch, 10, versions=0.1, calls=0.1)
+    told = Told(scenario(1.0, (3, 4)))
+    steps = told.of(Trained)
+    assert {1, 3} <= {event.members for event in steps} and max(event.version for event in steps) > 20
+    assert not told.of(Rejected)
+
+
+def test_a_learner_steps_alone_once_the_two_slow_ones_are_no_witnesses_any_more() -> None:
+    slow = {"learner-1": 6.0, "learner-2": 6.0}
+    told = Told(msgspec.structs.replace(unequal(3, 6.0), slower=slow))
+    assert {1, 3} <= {event.members for event in told.of(Trained)}
+    assert not told.of(Rejected)
