@@ -1,16 +1,17 @@
 """Which announced releases a peer follows: one that goes on from another, to a version that half of the
-learners are near.
+learners are near, and that half of them do not deny.
 
     more than LEAD versions beyond what half of the learners have -> it waits until they have come
     goes on from another version than those that were announced
                                            -> its line is asked for; refused where that leads nowhere
     the same by a publisher that was refused TRIES times in a row
                                            -> refused at once, for a while
+    half of the learners deny it           -> refused                      (peers.runtime.release_votes)
 
 All are told, with the name of who announced it. A learner that finds itself so far ahead, after it was cut
 off, waits for the others. What half of the learners have is known by their heartbeats, which are signed;
-with fewer than three learners nobody is in the majority, and each is believed. Not handled: the next version
-by a learner that lies, which may be made by a learner alone and looks as one made alone by honest work.
+with fewer than three learners nobody is in the majority, and each is believed. Not handled: other bytes than
+its round's by a member that lies, which look as those of honest work on other hardware.
 """
 
 from __future__ import annotations

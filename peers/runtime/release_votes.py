@@ -16,9 +16,11 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from swarm.core.clipping import CROWD
+from swarm.core.lineage import Point
 from swarm.core.roster import ELSEWHERE
 from swarm.core.witness import Witness
 from swarm.protocol import Role
@@ -37,7 +39,7 @@ MARK = 8
 DENIED = 4
 """Releases that a heartbeat denies, the newest ones; denials of older ones were heard."""
 
-RECENT = 64
+RECENT = 16
 """Announcements that votes may be about."""
 
 
@@ -64,32 +66,36 @@ class ReleaseVotes:
 
     def met(self, members: Collection[PeerId], patient: bool) -> None:
         """I was in a round of my version with these members; or in none, and `patient`: I try again."""
-        self._meets, version = False, self._host.status.version
-        learners = self._learners()
-        if 2 * len(members) > len(learners) >= CROWD and not self._heard_next(version):
-            self.witness.averaged(version, members, self._host.now())
+        self._meets, learners = False, self._learners()
+        if 2 * len(members) > len(learners) >= CROWD and not self._heard_next():
+            self.witness.averaged(self._mine[0], members, self._host.now())
             if learners.keys() - members:
                 self._host.beat_now()
         elif members or not patient:
             self.give_up()
         self._tell()
 
-    def _heard_next(self, version: int) -> bool:
-        """Was a release of the next version announced, that I do not deny?"""
-        later = (one for one in self._recent if one.version > version)
+    @property
+    def _mine(self) -> Point:
+        """My released version."""
+        return self._host.status.version, Digest(self._host.status.weights)
+
+    def _heard_next(self) -> bool:
+        """Was a release announced that goes on from my version, and that I do not deny?"""
+        heard = (one for one in self._recent if (one.version - 1, one.parent) == self._mine)
         disbelieved = self._host.releases.candidates.is_disbelieved
-        return any(not (disbelieved(one) or self.denies(one)) for one in later)
+        return any(not (disbelieved(one) or self.denies(one)) for one in heard)
 
     def give_up(self) -> None:
         """No round of most learners came about: whoever's turn it is may step."""
         stood = self.stands()
-        self.witness.gave_up(self._host.status.version)
+        self.witness.gave_up(self._mine[0])
         if stood:
             self._host.beat_now()
 
     def stands(self) -> bool:
         """Am I a witness of my version?"""
-        return self.witness.stands(self._host.status.version, self._host.now())
+        return self.witness.stands(self._mine[0], self._host.now())
 
     def may_lead(self, members: Collection[PeerId]) -> bool:
         """Would these members, me among them, be followed to a next version?"""
@@ -99,14 +105,14 @@ class ReleaseVotes:
 
     def denied(self) -> bytes | None:
         """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
-        known = self._recent if self.stands() and not self._meets else ()
-        self._told = b"".join([mark(one) for one in known if self.denies(one)][-DENIED:])
-        return self._told if self.stands() else None
+        stands = self.stands()
+        known = reversed(self._recent) if stands and not self._meets else ()
+        self._told = b"".join(islice((mark(one) for one in known if self.denies(one)), DENIED))
+        return self._told if stands else None
 
     def denies(self, release: Release) -> bool:
         """Do I know it to be one learner's own work, and are most learners not at it?"""
-        host, at = self._host, (release.version, release.weights)
-        mine = (host.status.version, host.status.weights)
+        host, at, mine = self._host, (release.version, release.weights), self._mine
         if not self.stands() or release.publisher == host.ports.me or at == mine or at[0] < mine[0]:
             return False
         if release.merged is not None and host.config.run.release.fork == "merge":
@@ -121,10 +127,9 @@ class ReleaseVotes:
 
     def _parts(self, release: Release) -> int | None:
         """The last version that its line shares with mine; None where that is not known."""
-        mine = (self._host.status.version, Digest(self._host.status.weights))
-        if (release.version - 1, release.parent) == mine:
-            return mine[0]
-        fork = self._lines.lineage.meet(mine, (release.version, release.weights))
+        if (release.version - 1, release.parent) == self._mine:
+            return self._mine[0]
+        fork = self._lines.lineage.meet(self._mine, (release.version, release.weights))
         return fork.since if fork is not None else None
 
     def _tell(self) -> None:
