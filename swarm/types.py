@@ -299,7 +299,7 @@ class Link(Struct):
     received: Sums = {}
     """Bytes by purpose: `rollouts`, `weights`, `gradients`, `other`."""
     rtt: Finite = 0.0
-    """Its fastest answer of the last minute to a small message, in seconds; 0: there was none."""
+    """Seconds of its fastest answer of the last minute to a small message; 0: there was none."""
     relayed: bool = False
 
 
@@ -313,8 +313,7 @@ class Moments(Struct):
 
 
 class BatchRewards(Struct):
-    """Statistics of the rewards of a batch that a learner closed, for objectives that need the whole batch of
-    a round."""
+    """Statistics of the rewards of a batch that a learner closed, where objectives need a round's."""
 
     live: int
     """Completions whose group's rewards differ."""
@@ -325,11 +324,10 @@ class BatchRewards(Struct):
 
 
 class Fetching(Struct):
-    """What a peer fetches now, and how much of it is here: all of a release, or patches that lead to one."""
+    """What a peer fetches now, and how many bytes are here: all of a release, or patches that lead to one."""
 
     version: Count
     held: Count
-    """Bytes."""
     size: Size
 
 
@@ -374,9 +372,8 @@ class Beat(Struct, tag="beat"):
     mirror: Annotated[int, Meta(ge=-1)] = -1
     """The newest version whose bytes a mirror holds; -1: the peer is none. Mirrors are asked first."""
     upload: Finite = 0.0
-    """Mbit/s that the peer lets releases and rounds send (`peer.limits`); 0: all that its line carries."""
     download: Finite = 0.0
-    """Mbit/s that it lets them take."""
+    """Mbit/s that the peer lets releases and rounds send and take (`peer.limits`); 0: all of its line."""
     fetching: Fetching | None = None
     """None: no release."""
     accuracy: Finite = -1.0
@@ -391,6 +388,8 @@ class Beat(Struct, tag="beat"):
     """How many times as long as the run's pace the peer waits until its next heartbeat: 1 to SLOWEST."""
     wasted: Sums = {}
     """Of a sampler: tokens since its start that no learner judged, by cause (dashboard.peer.UNJUDGED)."""
+    denied: Annotated[bytes, Meta(max_length=32)] | None = None
+    """Marks of the releases that a witness of its version denies (swarm.core.witness); None: it is none."""
 
 
 class Record(Struct):

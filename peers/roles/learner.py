@@ -373,6 +373,8 @@ class LearnerPeer:
         self._give_back_batch()
         if behind is None:
             return Cause.FETCH_FAILED
+        if not had.is_of_its_round(behind):
+            self.host.releases.doubts.votes.witness.took()
         made_of = Progress(
             parent=behind.parent, learners=behind.learners, groups=behind.groups, merged=behind.merged
         )

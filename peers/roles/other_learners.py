@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from peers.runtime.host import Host
+from peers.runtime.release_votes import HEARD
 from swarm import events
 from swarm.core.batch_shares import batch_shares, in_groups, worth_waiting
 from swarm.core.falling_in import WINDOW_SHARE, FallingIn
@@ -31,9 +32,6 @@ UNRELEASED = {State.GATHERING: Phase.RELEASING, State.LEARNING: Phase.EARLY, Sta
 
 LONG_STEP = 0.2
 """Seconds after which a step is announced, too. Most steps end earlier, and the release announces them."""
-
-HEARD = 2.5
-"""Times a heartbeat's pace: who was silent for longer lost two of them, or is gone."""
 
 IN_ROUND = (Phase.LEARNING, Phase.MATCHING)
 """Phases of a learner that has closed its batch and waits for a round."""
@@ -102,13 +100,15 @@ class OtherLearners:
 
         half = patience + self._host.config.run.averaging.match / 2
         looks = asyncio.get_running_loop().call_later(half, look)
-        self._meets = True
+        votes, self._meets = self._host.releases.doubts.votes, True
+        votes.meet()
         try:
             yield members
         finally:
             self._meets = False
             looks.cancel()
             self._met = frozenset(members)
+            votes.met(members, patient=early)
         self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
         missing = set[PeerId]() if early else entered
         for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late).items():
@@ -252,22 +252,42 @@ class OtherLearners:
     async def my_turn(self) -> bool:
         """Whether I step alone after a round failed. If not, `turns` says when to ask again."""
         host = self._host
+        host.releases.doubts.votes.give_up()
         if not self.turns.ask(self.at_my_version(), host.now(), self._next()):
             return False
         if not self.turns.contested(self.at_my_version()):
-            return True
+            return await self._is_followed()
         self.set_state(State.STEPPING)
         host.beat_now()
         await host.ports.clock.sleep(GOSSIP_SECONDS)
-        mine = self.turns.claim(self.at_my_version(), host.now(), self._next())
+        mine = self.turns.claim(self.at_my_version(), host.now(), self._next()) and await self._is_followed()
         if not mine:
             self.set_state(State.MATCHING)  # learners that gave way to me go on
         return mine
 
+    async def _is_followed(self) -> bool:
+        """Do others go on from a version of mine, within a heartbeat's pace? Else I try a round again."""
+        host, votes = self._host, self._host.releases.doubts.votes
+        until = host.now() + host.config.run.pace.beat
+        while not votes.may_lead([host.ports.me]) and (left := until - host.now()) > 0:
+            await host.changed(left)
+        return votes.may_lead([host.ports.me])
+
     async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """Let learners outside of my successful round that may be stepping already release first, for one
-        time-out. Of two rounds of one version, which learners that do not wait for each other make, the one
-        with the oldest learner goes first."""
+        """Let learners outside of my successful round that may be stepping already release first. A round of
+        most lets them hear of it, for they wait then; others wait while most would not follow them."""
+        host, votes = self._host, self._host.releases.doubts.votes
+        if votes.stands():
+            if self.turns.steps(self.at_my_version()).difference(members):
+                await host.ports.clock.sleep(GOSSIP_SECONDS)
+            return
+        await self._let_others_release(members, ahead)
+        while not (votes.may_lead(members) or ahead() or host.stop.is_set()):
+            await host.changed(host.config.run.pace.beat)
+
+    async def _let_others_release(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
+        """For one time-out. Of two rounds of one version, which learners that do not wait for each other
+        make, the one with the oldest learner goes first."""
         host = self._host
         if self.turns.second_round(self.at_my_version(), members):
             host.beat_now()

@@ -89,9 +89,12 @@ class OwnRelease:
 
     def above(self) -> tuple[Any, ...]:
         """The rank that a better release must exceed: that of my version once it is released; until then
-        every release of my version is better, and only those of later ones while mine cannot be compared."""
+        every release of my version is better, and only those of later ones while mine cannot be compared. Any
+        that is believed is better than one that is refused."""
         if self._packed is None:
             return (self.learner.version + 1,)
+        if self.host.releases.doubts.is_refused(self.learner.version, self.weights):
+            return ()
         mine = self._released()
         return rank(mine) if mine is not None else (self.learner.version,)
 

@@ -106,6 +106,7 @@ class Heartbeats:
             hears=len(host.roster) if host.who.role is Role.SEED else 0,
             slower=self.slower,
             wasted=dict(status.wasted),
+            denied=host.releases.doubts.votes.denied(),
         )
 
     def _seal(self, beat: Beat) -> bytes:

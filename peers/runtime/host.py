@@ -308,6 +308,7 @@ class Host:
             return
         if before is None or (before.version, before.weights) != (beat.version, beat.weights):
             self.releases.found(beat.version, beat.weights)
+        self.releases.doubts.hear(beat)
         self._met(opened.sender, beat)
         if self.who.observes:
             self.emit(events.Heard, subject=opened.sender, beat=beat, invited=invited)

@@ -1,16 +1,17 @@
 """Which announced releases a peer follows: one that goes on from another, to a version that half of the
-learners are near.
+learners are near, and that half of them do not deny.
 
     more than LEAD versions beyond what half of the learners have -> it waits until they have come
     goes on from another version than those that were announced
                                            -> its line is asked for; refused where that leads nowhere
     the same by a publisher that was refused TRIES times in a row
                                            -> refused at once, for a while
+    half of the learners deny it           -> refused                      (peers.runtime.release_votes)
 
 All are told, with the name of who announced it. A learner that finds itself so far ahead, after it was cut
 off, waits for the others. What half of the learners have is known by their heartbeats, which are signed;
-with fewer than three learners nobody is in the majority, and each is believed. Not handled: the next version
-by a learner that lies, which may be made by a learner alone and looks as one made alone by honest work.
+with fewer than three learners nobody is in the majority, and each is believed. Not handled: other bytes than
+its round's by a member that lies, which look as those of honest work on other hardware.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from peers.runtime.release_votes import ReleaseVotes
 from swarm import events
 from swarm.core.releases import PUBLISHERS, rank
 from swarm.core.roster import NOBODY
 from swarm.protocol import Role, Topic
-from swarm.types import PeerId, Release
+from swarm.types import Beat, Digest, PeerId, Release
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
@@ -45,7 +47,7 @@ LONGEST = 3600.0
 
 class ReleaseDoubts:
     def __init__(self, host: Host, lines: ReleaseLines) -> None:
-        self._host, self._lines = host, lines
+        self._host, self._lines, self.votes = host, lines, ReleaseVotes(host, lines)
         self._refused: dict[PeerId, tuple[int, float]] = {}
         """Publisher -> its releases that were refused in a row, until when its next ones are refused at once;
         the last PUBLISHERS."""
@@ -56,10 +58,14 @@ class ReleaseDoubts:
 
     def above(self, mine: Release | None) -> tuple[Any, ...]:
         """The rank that a release must exceed to be better than mine: none where mine is not believed."""
-        return rank(mine) if mine is not None and mine.version <= self.ceiling(mine.publisher) else ()
+        if mine is None or mine.version > self.ceiling(mine.publisher):
+            return ()
+        return () if self._host.releases.candidates.is_disbelieved(mine) else rank(mine)
 
     def look(self, release: Release) -> None:
         """Tell of a release that is new and not believed."""
+        if against := self.votes.hear(release):
+            self._deny(release, against)
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
             self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
@@ -67,6 +73,24 @@ class ReleaseDoubts:
             release
         ):
             self._host.releases.candidates.disbelieve(release)
+
+    def hear(self, beat: Beat) -> None:
+        """Refuse what half of the learners deny since this heartbeat came."""
+        for release, against in self.votes.refused(beat):
+            self._deny(release, against)
+
+    def _deny(self, release: Release, against: int) -> None:
+        releases = self._host.releases
+        if not releases.candidates.is_disbelieved(release):
+            releases.candidates.disbelieve(release)
+            releases.move()
+            self._tell(release, f"{against} learners deny it: they make rounds, and it comes of none")
+
+    def is_refused(self, version: int, weights: Digest) -> bool:
+        """Were these weights announced, and is no announcement of them believed?"""
+        releases = self._host.releases
+        known = releases.known(version, weights)
+        return bool(known) and all(map(releases.candidates.is_disbelieved, known))
 
     def is_next(self, release: Release) -> bool:
         """Does it go on from one that was announced, or is it the first one here?"""
@@ -83,6 +107,8 @@ class ReleaseDoubts:
         if half == math.inf or (release.version - 1 not in versions and release.version <= half):
             return True  # nobody is in the majority, or I was away
         if await self._lines.fork((mine.version, mine.weights), release) is not None:
+            if self.votes.denies(release):
+                return False
             self._refused.pop(release.publisher, None)
             return True
         self._refuse(release)

@@ -72,7 +72,7 @@ class ReleaseExchange:
         self.lines = ReleaseLines(host)
         self.doubts = ReleaseDoubts(host, self.lines)
         keep = max(REMEMBERED, run.window.versions + 1)
-        self.candidates = Releases(keep, run.pace.patience, self.doubts.ceiling)
+        self.candidates = Releases(keep, run.pace.patience, self.doubts.ceiling, self.doubts.votes.denies)
         """What was announced, and what is known of its bytes."""
         self._on_disk = folder is not None
         self.blobs = Blobs(

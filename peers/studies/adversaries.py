@@ -26,7 +26,7 @@ import msgspec
 
 from peers.commands import sim
 from peers.roles.learner import LearnerPeer
-from peers.runtime import release_doubts
+from peers.runtime import release_doubts, release_votes
 from peers.runtime.host import Host
 from peers.studies.adversary_table import table
 from peers.studies.experiments import Row, measured
@@ -360,6 +360,7 @@ def believing() -> Iterator[None]:
     """In this process, every gradient, weight and release is believed."""
     kept = clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings
     discord_sure, discord.SURE = discord.SURE, math.inf
+    few, release_votes.CROWD = release_votes.CROWD, LEARNERS + 1
     clipping.FAR = standing.FAR = opposition.SURE = math.inf
     release_doubts.LEAD = math.inf  # type: ignore[assignment]
     in_memory_rounds.standings = lambda claims, groups: [  # type: ignore[assignment]
@@ -370,6 +371,7 @@ def believing() -> Iterator[None]:
     finally:
         clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings = kept
         discord.SURE = discord_sure
+        release_votes.CROWD = few
 
 
 def figures(told: Sequence[Event], liar: PeerId) -> Row:

@@ -90,16 +90,21 @@ class Releases:
     """
 
     def __init__(
-        self, keep: int = 64, patience: float = 10.0, ceiling: Callable[[PeerId], float] = lambda _: math.inf
+        self,
+        keep: int = 64,
+        patience: float = 10.0,
+        ceiling: Callable[[PeerId], float] = lambda _: math.inf,
+        denied: Callable[[Release], bool] = lambda _: False,
     ) -> None:
         """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in seconds;
-        `ceiling(publisher)` is the highest version of a publisher that is believed now."""
+        `ceiling(publisher)` is the highest version of a publisher that is believed now, and a release that is
+        `denied` now is not believed either."""
         self._heard: dict[Release, bytes] = {}
         """Announcement -> the frame that its publisher signed; the last ANNOUNCEMENTS * keep, in the order of
         arrival."""
         self._by_weights: dict[Digest, list[Release]] = {}
         """Weights -> the announcements of these: a peer looks for a way among them at each release."""
-        self._keep, self._patience, self._ceiling = keep, patience, ceiling
+        self._keep, self._patience, self._ceiling, self._denied = keep, patience, ceiling, denied
         self._disbelieved: OrderedDict[Release, None] = OrderedDict()
         """Announcements that are never candidates again, the last ones."""
         self.doubted = False
@@ -181,6 +186,10 @@ class Releases:
             self.hear(other, self._heard[other])
         if one.held and (left := self._candidates.get(_key(release))) is not None:
             left.held = True
+
+    def is_disbelieved(self, release: Release) -> bool:
+        """Is this announcement known to be false?"""
+        return release in self._disbelieved
 
     def found(self, version: int, weights: Digest) -> bool:
         """A peer says that it holds this release: try it again at once. False where no try of it is put
@@ -273,7 +282,7 @@ class Releases:
             publisher = one.release.publisher
             if publisher not in ceilings:
                 ceilings[publisher] = self._ceiling(publisher)
-            if one.release.version > ceilings[publisher]:
+            if one.release.version > ceilings[publisher] or self._denied(one.release):
                 self.doubted = True
             elif not one.unusable:
                 yield one

@@ -31,6 +31,8 @@ class KnownPeer:
     beat: Beat
     heard: float
     """When its last heartbeat arrived, unix seconds."""
+    since: float
+    """When the first of those arrived that came without a gap."""
     credit: int
     """Groups it asks of this sampler: from its newest heartbeat or receipt."""
     in_flight: int = 0
@@ -135,6 +137,11 @@ class Roster:
         """Seconds since the last heartbeat of a peer that is alive."""
         return now - self._known[peer].heard
 
+    def since(self, peer: PeerId) -> float | None:
+        """Since when a peer that is alive is heard; None for any other."""
+        known = self._known.get(peer)
+        return known.since if known else None
+
     def hear(self, peer: PeerId, beat: Beat, now: float, proven: bool = True) -> bool:
         """Record a heartbeat. False when it is older than the known one, or than a peer can be that nobody
         here knows. `proven`: a member, or it has delivered; strangers never take such a one's place."""
@@ -145,7 +152,7 @@ class Roster:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
         if known is None:
-            known = self._known[peer] = KnownPeer(beat, now, credit)
+            known = self._known[peer] = KnownPeer(beat, now, now, credit)
         else:
             known.beat, known.heard, known.credit = beat, now, credit
         if beat.role is Role.LEARNER:

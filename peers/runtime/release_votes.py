@@ -1,0 +1,181 @@
+"""How the learners deny a release that one of them made alone while most make rounds: by votes.
+
+    a learner that was in the rounds of most hears a release   (swarm.core.witness)
+        made without it, and most are not at it yet -> it does not follow it, and its heartbeat denies it
+    half of the learners or more deny it            -> nobody follows it, its publisher is named
+    more than half of the learners are at it        -> nobody denies it any more
+
+So a learner that wants to step alone, or with a few, waits until fewer than half of the others are witnesses
+of their version: their heartbeats say so, and those whose round failed say at once that they are none. Votes
+count from CROWD learners on, of those that were heard lately. Invariant: a vote is in a heartbeat that its
+learner signed. Not handled here: which releases lead on from known ones (peers.runtime.release_doubts).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from swarm.core.clipping import CROWD
+from swarm.core.lineage import Point
+from swarm.core.roster import ELSEWHERE
+from swarm.core.witness import Witness
+from swarm.protocol import Role
+from swarm.types import Beat, Digest, PeerId, Release
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+    from peers.runtime.release_lines import ReleaseLines
+
+HEARD = 2.5
+"""Times a heartbeat's pace: who was silent for longer lost two of them, or is gone."""
+
+MARK = 8
+"""Bytes by which a heartbeat names a release."""
+
+DENIED = 4
+"""Releases that a heartbeat denies, the newest ones; denials of older ones were heard."""
+
+RECENT = 16
+"""Announcements that votes may be about."""
+
+
+def mark(release: Release) -> bytes:
+    """Names an announcement: others may announce the same weights truly."""
+    named = f"{release.publisher} {release.version} {release.weights} {release.groups}"
+    return hashlib.sha256(named.encode()).digest()[:MARK]
+
+
+class ReleaseVotes:
+    def __init__(self, host: Host, lines: ReleaseLines) -> None:
+        self._host, self._lines = host, lines
+        self.witness = Witness(host.config.run.averaging.match)
+        self._recent = deque[Release](maxlen=RECENT)
+        self._told = b""
+        """What my last heartbeat denied."""
+        self._meets = False
+
+    # --- of a learner ---------------------------------------------------------------------------------------
+
+    def meet(self) -> None:
+        """I average: of nobody I know whether it is in my round."""
+        self._meets = True
+
+    def met(self, members: Collection[PeerId], patient: bool) -> None:
+        """I was in a round of my version with these members; or in none, and `patient`: I try again."""
+        self._meets, learners = False, self._learners()
+        if 2 * len(members) > len(learners) >= CROWD and not self._heard_next():
+            self.witness.averaged(self._mine[0], members, self._host.now())
+            if learners.keys() - members:
+                self._host.beat_now()
+        elif members or not patient:
+            self.give_up()
+        self._tell()
+
+    @property
+    def _mine(self) -> Point:
+        """My released version."""
+        return self._host.status.version, Digest(self._host.status.weights)
+
+    def _heard_next(self) -> bool:
+        """Was a release announced that goes on from my version, and that I do not deny?"""
+        heard = (one for one in self._recent if (one.version - 1, one.parent) == self._mine)
+        disbelieved = self._host.releases.candidates.is_disbelieved
+        return any(not (disbelieved(one) or self.denies(one)) for one in heard)
+
+    def give_up(self) -> None:
+        """No round of most learners came about: whoever's turn it is may step."""
+        stood = self.stands()
+        self.witness.gave_up(self._mine[0])
+        if stood:
+            self._host.beat_now()
+
+    def stands(self) -> bool:
+        """Am I a witness of my version?"""
+        return self.witness.stands(self._mine[0], self._host.now())
+
+    def may_lead(self, members: Collection[PeerId]) -> bool:
+        """Would these members, me among them, be followed to a next version?"""
+        learners = self._learners()
+        witnesses = {peer for peer, beat in learners.items() if beat and beat.denied is not None}
+        return len(learners) < CROWD or 2 * len(witnesses.difference(members)) < len(learners)
+
+    def denied(self) -> bytes | None:
+        """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
+        stands = self.stands()
+        known = reversed(self._recent) if stands and not self._meets else ()
+        self._told = b"".join(islice((mark(one) for one in known if self.denies(one)), DENIED))
+        return self._told if stands else None
+
+    def denies(self, release: Release) -> bool:
+        """Do I know it to be one learner's own work, and are most learners not at it?"""
+        host, at, mine = self._host, (release.version, release.weights), self._mine
+        if not self.stands() or release.publisher == host.ports.me or at == mine or at[0] < mine[0]:
+            return False
+        if release.merged is not None and host.config.run.release.fork == "merge":
+            return False
+        heard = host.roster.since(release.publisher)
+        since = host.now() if heard is None else heard
+        if not self.witness.denies(mine[0], release.version, release.publisher, self._parts(release), since):
+            return False
+        learners = self._learners(release.publisher)
+        there = [peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at]
+        return len(learners) >= CROWD and 2 * len({*there, release.publisher}) <= len(learners)
+
+    def _parts(self, release: Release) -> int | None:
+        """The last version that its line shares with mine; None where that is not known."""
+        if (release.version - 1, release.parent) == self._mine:
+            return self._mine[0]
+        fork = self._lines.lineage.meet(self._mine, (release.version, release.weights))
+        return fork.since if fork is not None else None
+
+    def _tell(self) -> None:
+        """Say it at once when I deny something new."""
+        before = self._told
+        if self.denied() and self._told != before:
+            self._host.beat_now()
+
+    # --- of everybody ---------------------------------------------------------------------------------------
+
+    def hear(self, release: Release) -> int:
+        """Take note of a new release. How many learners deny it, where these are half of them or more; else
+        0."""
+        self._recent.append(release)
+        self._tell()
+        return self._against(release)
+
+    def refused(self, beat: Beat) -> Iterator[tuple[Release, int]]:
+        """Of the releases that a heartbeat denies, those that half of the learners or more deny by now, with
+        their number."""
+        marks = _marks(beat.denied)
+        for release in [one for one in self._recent if mark(one) in marks] if marks else ():
+            if against := self._against(release):
+                yield release, against
+
+    def _against(self, release: Release) -> int:
+        name, learners = mark(release), self._learners(release.publisher)
+        votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}
+        against = len(votes - {release.publisher}) + (name in _marks(self._told))
+        return against if len(learners) >= CROWD and 2 * against >= len(learners) else 0
+
+    def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
+        """The learners that count, by their heartbeats: those that were heard lately and are at a version,
+        me, and a `publisher`."""
+        host, found = self._host, dict[PeerId, Beat | None]()
+        longest = HEARD * host.config.run.pace.beat
+        for peer in host.roster.learners():
+            beat, silent = host.roster.beat(peer), host.roster.silent(peer, host.now())
+            if beat and silent <= longest and beat.version >= 0 and beat.phase not in ELSEWHERE:
+                found[peer] = beat
+        if host.who.role is Role.LEARNER and host.status.version >= 0:
+            found[host.ports.me] = None
+        if publisher is not None:
+            found.setdefault(publisher, None)
+        return found
+
+
+def _marks(denied: bytes | None) -> list[bytes]:
+    return [denied[at : at + MARK] for at in range(0, len(denied), MARK)] if denied else []
