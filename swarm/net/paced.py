@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from hivemind.p2p import P2P, PeerID
 
@@ -34,7 +34,7 @@ class PartReader(asyncio.BufferedProtocol):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Takes the stream over from `reader`, with what that has received."""
-        self._transport: Any = writer.transport
+        self._transport = cast(asyncio.Transport, writer.transport)
         self._transport.pause_reading()
         self._before: Any = self._transport.get_protocol()
         """It goes on to tell the writer when to wait, and when the stream is closed."""

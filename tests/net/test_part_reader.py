@@ -106,3 +106,20 @@ def test_a_writer_still_waits_for_a_slow_other_side(talk: Callable[..., None]) -
         await draining
 
     talk(both)
+
+
+def test_a_stream_that_ended_before_it_was_taken_over_is_at_its_end(talk: Callable[..., None]) -> None:
+    async def both(_: PartReader, writer: asyncio.StreamWriter, other: socket.socket) -> None:
+        mine, its = socket.socketpair()
+        its.sendall(b":and what")
+        its.close()
+        reader, writing = await asyncio.open_unix_connection(sock=mine)
+        assert await reader.readexactly(1) == b":"
+        await asyncio.sleep(0.02)
+        taken = PartReader(reader, writing)
+        assert await taken.readexactly(8) == b"and what"
+        with pytest.raises(asyncio.IncompleteReadError):
+            await taken.readexactly(1)
+        writing.close()
+
+    talk(both)
