@@ -28,7 +28,7 @@ from peers.commands import sim
 from peers.roles.learner import LearnerPeer
 from peers.runtime import release_doubts, release_votes
 from peers.runtime.host import Host
-from peers.studies.adversary_table import table
+from peers.studies.adversary_table import table, two_table
 from peers.studies.experiments import Row, measured
 from swarm import config as settings
 from swarm.blocks import Blocks
@@ -186,7 +186,9 @@ def plan(quick: bool) -> list[Attacked]:
 
 def main(quick: bool, out: Path, minutes: float) -> int:
     """Run or resume the study of learners in the folder `out`. Returns an exit code."""
-    print(table(measured(plan(quick), suffer, out / "adversaries.csv", minutes)))
+    done = measured(plan(quick), suffer, out / "adversaries.csv", minutes)
+    print(table([(cell, row) for cell, row in done if cell.learners > 2]))
+    print("", two_table([(cell, row) for cell, row in done if cell.learners == 2]), sep="\n")
     return 0
 
 

@@ -33,6 +33,21 @@ def table(done: Sequence[tuple[Attacked, Row]]) -> str:
     return "\n".join(lines)
 
 
+def two_table(done: Sequence[tuple[Attacked, Row]]) -> str:
+    """Markdown: a row an attack of one of two learners, means over seeds."""
+    lines = ["| of two, attack | reward | undefended | versions | frozen |", "|---|---|---|---|---|"]
+    for attack in dict.fromkeys(cell.attack for cell, _ in done):
+        with_, without = (
+            [row for one, row in done if (one.attack, one.defended) == (attack, defended)]
+            for defended in (True, False)
+        )
+        lines.append(
+            f"| {attack} | {_mean(with_, 'reward'):.3f} | {_mean(without, 'reward'):.3f} |"
+            f" {_mean(with_, 'versions'):.0f} | {_mean(with_, 'frozen'):.1f} |"
+        )
+    return "\n".join(lines)
+
+
 def cheats_table(done: Sequence[tuple[Cheated, Row]]) -> str:
     """Markdown: a row a cheat of samplers, means over seeds; what named it first is that of the first
     seed."""

@@ -17,6 +17,7 @@ from peers.studies.adversaries import (
     spawn,
     suffer,
     table,
+    two_table,
 )
 from swarm.core.discord import FREEZE, OPPOSED
 from swarm.events import Event, RoundBroke, Trained
@@ -35,6 +36,7 @@ def test_a_learner_with_minus_ten_times_its_gradient_is_named_in_its_first_round
     assert float(row["versions"]) > 3 and row["rounds"] == 1 and float(row["named"]) > 0.6
     assert float(row["innocent"]) < 0.2
     assert "| times -10 | " in table([(one, row)])
+    assert f"| times -10 | {row['reward']:.3f} | nan | {row['versions']} | 0.0 |" in two_table([(one, row)])
 
 
 def test_one_that_says_it_comes_and_does_not_is_waited_for_in_few_rounds() -> None:
