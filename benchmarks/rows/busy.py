@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,7 +69,7 @@ class Played:
     computed: float = 0.0
     alive: float = 0.0
     """Seconds of all learners."""
-    states: Counter[str] = field(default_factory=Counter)
+    states: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """State of a learner's round -> seconds."""
     sampled: set[str] = field(default_factory=set)
     trained: set[str] = field(default_factory=set)
@@ -88,7 +88,8 @@ class Played:
 
     def note(self) -> str:
         seconds = sum(self.states.values())
-        shares = (f"{state} {100 * its / seconds:.0f}" for state, its in self.states.most_common(5))
+        most = sorted(self.states.items(), key=lambda one: one[1], reverse=True)[:5]
+        shares = (f"{state} {100 * its / seconds:.0f}" for state, its in most)
         return f"trained of sampled: {self.kept:.1f} %; % of the round: {', '.join(shares)}"
 
     def spawn(self, peer: SimPeer) -> Coroutine[Any, Any, None]:

@@ -31,6 +31,10 @@ STATE_PAUSE = 20.0
 """After a state was asked for, the next request waits this many times as long as that took; releases alone
 are loaded until then. So the others wait for this learner for a twentieth of the time at most."""
 
+STATE_PAUSE_AHEAD = 2.0
+"""The same after a state that came, where learners learn ahead (run.averaging.overlap): while one of them
+makes other bytes than the rest, at each version, nobody does."""
+
 
 class CatchUp:
     def __init__(
@@ -98,7 +102,9 @@ class CatchUp:
         # a state that is made before all have heard of it may be one that they go on from
         await host.ports.clock.sleep(GOSSIP_SECONDS)
         taken = await self._transfer.take(giver, release, start + self._other_learners.most)
-        self._no_state_before = host.now() + STATE_PAUSE * (host.now() - start)
+        soon = taken is not None and host.config.run.averaging.overlap
+        pause = STATE_PAUSE_AHEAD if soon else STATE_PAUSE
+        self._no_state_before = host.now() + pause * (host.now() - start)
         if taken is None:
             self._other_learners.set_falling_in(False)
         return taken
