@@ -144,8 +144,10 @@ class Served:
 
         self.setup, self.version, self.device = setup, __version__, current_platform.device_type
         self._check()
-        # On a CPU compiling takes a minute.
-        own: dict[str, Any] = {"enforce_eager": True} if self.device == "cpu" else {}
+        # On a CPU compiling takes a minute, and prompts that are split over two steps are not tried.
+        own: dict[str, Any] = (
+            {"enforce_eager": True, "enable_chunked_prefill": False} if self.device == "cpu" else {}
+        )
         dtype = setup.dtype if setup.dtype != "auto" else "float32" if self.device == "cpu" else "bfloat16"
         if setup.quantize:
             own["quantization"] = "bitsandbytes"
