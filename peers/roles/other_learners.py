@@ -76,6 +76,7 @@ class OtherLearners:
     def partners(self) -> list[PeerId]:
         """Those of them that are worth waiting for in a round of my version: that came to the last ones, and
         compute a group in the time of one."""
+        self._unmet.moved(self.at_my_version())
         beats = {
             peer: self._host.roster.beat(peer) for peer in self._unmet.expected(self.ready(), self._version())
         }
@@ -88,15 +89,15 @@ class OtherLearners:
         """While the body averages my version, `patience` longer than the run's match window at most: yields a
         set for the members of its round. Who said that it comes to one, and was in none with me, again and
         again, is not waited for any more; `early`: I had my gradient before the others can have theirs."""
-        members, entered, late, version = set[PeerId](), set[PeerId](), set[PeerId](), self._version()
+        members, entered, version = set[PeerId](), set[PeerId](), self._version()
+        late, still = set[PeerId](), set[PeerId]()
 
         def look() -> None:
             beats = self._all_beats().items()
             entered.update(peer for peer, beat in beats if self._comes(peer, beat))
-            late.update(
-                peer for peer, beat in beats if beat.phase is not Phase.MATCHING or beat.version < version
-            )
+            late.update(peer for peer, beat in beats if beat.phase is not Phase.MATCHING)
             self._waits = {peer: beat.version for peer, beat in beats if beat.phase is Phase.MATCHING}
+            still.update(peer for peer, waits in self._waits.items() if waits < version)
 
         half = patience + self._host.config.run.averaging.match / 2
         looks = asyncio.get_running_loop().call_later(half, look)
@@ -111,7 +112,7 @@ class OtherLearners:
             votes.met(members, patient=early)
         self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
         missing = set[PeerId]() if early else entered
-        for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late).items():
+        for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late, still).items():
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
 
     def _comes(self, peer: PeerId, beat: Beat) -> bool:

@@ -6,10 +6,10 @@ After MISSES in a row the two do not wait for each other, except in every second
 fourth, at last in every RETRY-th: they know it by its number, so that they try at the same time, though one
 of them counts more misses. A common round ends it.
 
-One that only computes when the others have met, or still waits for a round of an earlier version, is late:
-LATES of these count as one missed round, and all are forgotten, once, when it waits for a round in time:
-those that counted it late could not have invited it, and do from then on. Not handled here: who steps then
-(swarm.core.solo_turns).
+One that only computes when the others have met is late: LATES of these count as one missed round, and all are
+forgotten, once, when it waits for a round in time: those that counted it late could not have invited it, and
+do from then on. One that stood still at an earlier version is tried at once, as often, when it is at the
+others'. Not handled here: who steps then (swarm.core.solo_turns).
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ class Unmet:
         self._missed, self._late = Counter[PeerId](), Counter[PeerId]()
         self._excused = set[PeerId]()
         """Those whose lateness was forgotten, until a common round."""
+        self._still, self._due = set[PeerId](), set[PeerId]()
+        """Those that stood still when they missed a round, and those of them that are to be tried now."""
+        self._tried = set[PeerId]()
+        """Those that were, until a common round."""
         self._here: Mapping[PeerId, int] = {}
         """Other learners -> incarnation."""
 
     def expected(self, others: Iterable[PeerId], version: int) -> list[PeerId]:
         """Those that are worth waiting for in a round of this version."""
-        return [peer for peer in others if version % self._period(peer) == 0]
+        return [peer for peer in others if peer in self._due or version % self._period(peer) == 0]
 
     def _misses(self, peer: PeerId) -> int:
         """Beyond MISSES each late round counts as one."""
@@ -56,16 +60,22 @@ class Unmet:
         return 1 if beyond <= 0 else min(RETRY, 2**beyond)
 
     def ended(
-        self, entered: Collection[PeerId], members: Collection[PeerId], late: Collection[PeerId] = ()
+        self,
+        entered: Collection[PeerId],
+        members: Collection[PeerId],
+        late: Collection[PeerId] = (),
+        still: Collection[PeerId] = (),
     ) -> dict[PeerId, int]:
         """A round ended with `members`; `entered` said that they come to one, by their heartbeats, of which
-        `late` did not wait for this one yet. Returns those that are not waited for any more, with their
-        missed rounds in a row."""
+        `late` did not wait for it yet, and `still` waited for that of an earlier version. Returns those that
+        are not waited for any more, with their missed rounds in a row."""
         for peer in members:
             self._forget(peer)
         missed = [peer for peer in entered if peer not in members and not self._excuse(peer, late)]
         self._late.update(peer for peer in missed if peer in late)
         self._missed.update(peer for peer in missed if peer not in late)
+        self._still.update(peer for peer in missed if peer in still)
+        self._due.difference_update(missed)
         return {peer: count for peer in missed if (count := self._misses(peer)) >= MISSES}
 
     def _excuse(self, peer: PeerId, late: Collection[PeerId]) -> bool:
@@ -76,9 +86,17 @@ class Unmet:
         del self._late[peer]
         return True
 
+    def moved(self, peers: Collection[PeerId]) -> None:
+        """These are at the others' version: those of them that stood still are tried at once."""
+        moved = self._still.intersection(peers)
+        self._still -= moved
+        self._due |= moved - self._tried
+        self._tried |= moved
+
     def _forget(self, peer: PeerId) -> None:
         del self._missed[peer], self._late[peer]
-        self._excused.discard(peer)
+        for those in (self._excused, self._still, self._due, self._tried):
+            those.discard(peer)
 
     def forget(self, others: Mapping[PeerId, int]) -> None:
         """Only `others` are here, with these incarnations: who comes back later, or was started again, is

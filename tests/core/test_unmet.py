@@ -58,6 +58,22 @@ def test_who_is_late_is_waited_for_longer_and_expected_again_once_it_is_in_time(
     assert unmet.expected([A, B], 1) == [A, B]
 
 
+def test_who_stood_still_is_tried_once_it_moves_and_no_second_time_without_a_common_round() -> None:
+    unmet = Unmet()
+    for _ in range(2):
+        for _ in range(MISSES):
+            unmet.ended({A, B}, {A}, still={B})
+        assert unmet.expected([A, B], 1) == [A]
+        unmet.moved([A, B])
+        assert unmet.expected([A, B], 1) == [A, B]
+        unmet.ended({A, B}, {A})
+        assert unmet.expected([A, B], 1) == [A], "it missed that, too"
+        unmet.ended({A, B}, {A}, still={B})
+        unmet.moved([A, B])
+        assert unmet.expected([A, B], 1) == [A]
+        unmet.ended({A, B}, {A, B})
+
+
 @pytest.mark.parametrize("here", [{A: 1}, {A: 1, B: 2}])
 def test_who_goes_and_comes_back_or_starts_again_is_tried_anew(here: dict[PeerId, int]) -> None:
     unmet = missing(B)

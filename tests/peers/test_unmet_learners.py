@@ -25,7 +25,7 @@ MATCH = 4.0
 def behind_nat() -> Told:
     """Two learners of which nobody can dial one, with rounds that take long to find out."""
     settings = Averaging(match=MATCH, deadline=12.0, chunk=3.0)
-    played = scenario(1.5, (2, 4), sample=0.5, averaging=settings)
+    played = scenario(2.5, (2, 4), sample=0.5, averaging=settings)
     return Told(msgspec.structs.replace(played, lines={"learner": LineLaw(one_way=1.0)}))
 
 
@@ -38,7 +38,7 @@ def test_they_are_found_out_and_each_names_the_other() -> None:
 
 def test_a_version_does_not_wait_for_a_round_that_cannot_be() -> None:
     told = behind_nat()
-    steps = told.of(Trained, since=40)
+    steps = told.of(Trained, since=60)
     waited = [event.version for event in steps if event.average >= MATCH]
     assert len(steps) > 15 and len(waited) <= 2 + len(steps) / RETRY, "those that try again"
     assert len({event.version for event in steps}) >= 0.9 * len(steps), "one release of a version"
@@ -64,4 +64,4 @@ def test_one_whose_averager_stood_still_is_met_again_soon(monkeypatch: pytest.Mo
     (broken,) = told.of(RoundBroke)
     since = broken.at - EPOCH
     assert len(told.of(Trained, "learner-1", since=since - 13.0, until=since)) >= 3, "the other one goes on"
-    assert told.of(Averaged, since=since)[0].at - EPOCH < since + 8.0, "four times the match time"
+    assert told.of(Averaged, since=since)[0].at - EPOCH < since + 4.0, "twice the match time"
