@@ -106,6 +106,7 @@ LONG = (
     "simulator",
     "splits",
     "unequal",
+    "busy",
     "ragged",
     "progress",
     "dashboard",

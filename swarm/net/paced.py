@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from hivemind.p2p import P2P, PeerID
 
+from swarm.limits import FRAME_LIMIT
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 
 PARTS = "rpc_aggregate_part"
@@ -51,7 +52,9 @@ class PartReader(asyncio.BufferedProtocol):
         self._read_on()
 
     async def readexactly(self, size: int) -> bytearray:
-        """Raises asyncio.IncompleteReadError."""
+        """Raises asyncio.IncompleteReadError, also where a message claims to have more than any has."""
+        if size > FRAME_LIMIT:
+            raise asyncio.IncompleteReadError(b"", size)
         data = bytearray(size)
         have = min(size, self._to - self._from)
         data[:have] = self._early[self._from : self._from + have]

@@ -123,3 +123,11 @@ def test_a_stream_that_ended_before_it_was_taken_over_is_at_its_end(talk: Callab
         writing.close()
 
     talk(both)
+
+
+def test_no_memory_is_taken_for_what_a_message_only_claims_to_have(talk: Callable[..., None]) -> None:
+    async def claim(reader: PartReader, writer: asyncio.StreamWriter, other: socket.socket) -> None:
+        with pytest.raises(asyncio.IncompleteReadError):
+            await reader.readexactly(1 << 62)
+
+    talk(claim)
