@@ -305,10 +305,10 @@ def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
     it = add_command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick", ("json",))
     rows = (
-        "join, installed, groups, intake, heads, averaging, tokens, accuracy, memory, patches, releases, rounds,"
-        " image, scoring; without one, all of these (less than ten minutes on two cores that nobody else uses)."
-        " By name alone, since they take longer: averaging-100M, releases-all, loop, relay, limits, strangers,"
-        " lines, faults, swarms, simulator, splits, unequal, busy, ragged, progress, dashboard, engines"
+        "join, installed, groups, intake, heads, averaging, tokens, accuracy, memory, patches, releases,"
+        " rounds, image, scoring; without one, all of these (under ten minutes on two idle cores). By name"
+        " alone: averaging-100M, releases-all, loop, relay, limits, strangers, lines, faults, swarms,"
+        " simulator, splits, unequal, busy, ragged, progress, dashboard, engines"
     )
     it.add_argument(
         "names",
