@@ -219,7 +219,7 @@ def _add_reading(commands: Any) -> None:
     it.add_argument("--release", metavar="FILE", type=Path, help=named)
     about = "let a sampler back that learners set aside: this folder's, or with owner.key all of the run"
     it = add_command(commands, "pardon", verbs.pardon, about, "swarm pardon 12D3KooW...", ("folder",))
-    it.add_argument("peer", metavar="PEER", help="the sampler's id, or the beginning of it")
+    it.add_argument("peer", metavar="PEER", help="the sampler's name or id, or how that begins")
     about = "say whether this machine can take part, and in the run of WORD, and what to do if not"
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")

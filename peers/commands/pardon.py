@@ -14,22 +14,24 @@ from peers.build import invitations
 from peers.commands.revoke import publish
 from peers.errors import DONE, WrongUsage
 from peers.roles.evidence import ASIDE, FOLDER, keep_aside, read_aside
-from swarm.identity import public_key
+from swarm.identity import human_name, public_key
 from swarm.run_types import Pardon
 from swarm.types import PeerId
 
 
 def pardon(folder: Path, peer: str) -> int:
-    """Take the sampler whose id begins with `peer` out of all lists. Returns an exit code; raises WrongUsage
-    where no list has it, or several begin so; an owner may name any whole id. Raises Refusal, CannotHere."""
+    """Take the sampler whose id begins with `peer`, or whose name it is, out of all lists. Returns an exit
+    code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id. Raises
+    Refusal, CannotHere."""
     lists = {path.parent: read_aside(path.parent) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
     owned = (folder / "owner.key").exists()
     named = {each for aside in lists.values() for each in aside}
-    found = [each for each in named if each.startswith(peer)]
+    found = [each for each in named if each.startswith(peer) or human_name(each) == peer]
     if not found and owned and public_key(PeerId(peer)) is not None:
         found = [PeerId(peer)]
     if len(found) != 1:
-        there = f"set aside are: {', '.join(sorted(named))}" if named else "nobody is set aside here"
+        aside = ", ".join(f"{human_name(each)} ({each})" for each in sorted(named))
+        there = f"set aside are: {aside}" if named else "nobody is set aside here"
         raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
     if owned:
         _for_all(folder, found[0])

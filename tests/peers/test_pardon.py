@@ -14,7 +14,7 @@ from peers.roles.evidence import ASIDE, keep_aside, read_aside
 from swarm import wire
 from swarm.core.auditing import Consequence
 from swarm.durable import write_checked
-from swarm.identity import Keyring
+from swarm.identity import Keyring, human_name
 from swarm.types import PeerId
 
 __all__ = ["lab"]
@@ -37,6 +37,13 @@ def test_a_sampler_is_let_back_by_all_learners_of_a_folder_and_the_others_are_no
     one, two = aside(tmp_path, "learner-0", ADA, BOB), aside(tmp_path, "learner-1", ADA)
     assert pardoned(tmp_path, "12D3KooWA") == 0
     assert read_aside(one) == {BOB: WHY} and read_aside(two) == {}
+
+
+def test_a_sampler_goes_by_the_name_that_the_page_shows(tmp_path: Path) -> None:
+    ada, bob = (Keyring.new().me for _ in range(2))
+    path = aside(tmp_path, "learner-0", ada, bob)
+    assert pardoned(tmp_path, human_name(ada)) == 0
+    assert read_aside(path) == {bob: WHY}
 
 
 def test_the_owner_s_pardon_is_in_the_list_that_all_learners_obey_and_stays_there(lab: RunFolder) -> None:
