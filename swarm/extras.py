@@ -36,6 +36,7 @@ EXTRA_OF = {
     "verifiers": "verifiers",
     "matplotlib": "bench",
     "psutil": "bench",
+    "pyzmq": "bench",
     "scipy": "bench",
     "trl": "bench",
     "tensorboard": "track",

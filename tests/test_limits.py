@@ -361,7 +361,7 @@ def test_the_largest_group_of_a_run_fits_its_limit(
 def test_a_count_of_many_lags_is_told_in_parts_and_none_is_lost() -> None:
     tally = Tally()
     for lag in range(3 * LAGS_PER_EVENT + 1):
-        tally.trained(lag, 1.0)
+        tally.trained(GROUP, lag, 1.0)
     told = []
     while tally.versions:
         told.append(tally.drain()["versions"])

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from benchmarks.table import Figure
 from peers.commands import sim
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
+from swarm.core.rounds import State
 from swarm.events import Event, Moved, Sampled, Stepped
 from swarm.net.ports import Work
 from swarm.protocol import Kind, Role
@@ -121,7 +122,7 @@ class Played:
             case Stepped():
                 self.trained.update(event.groups)
             case Moved():
-                since, state = self._at.get(event.peer, (now, "gathering"))
+                since, state = self._at.get(event.peer, (now, State.GATHERING.value))
                 self.states[state] += self._counted(since, now)
                 self._at[event.peer] = now, event.state
 

@@ -30,8 +30,8 @@ def pardon(folder: Path, peer: str) -> int:
     if not found and owned and public_key(PeerId(peer)) is not None:
         found = [PeerId(peer)]
     if len(found) != 1:
-        aside = ", ".join(f"{human_name(each)} ({each})" for each in sorted(named))
-        there = f"set aside are: {aside}" if named else "nobody is set aside here"
+        those = ", ".join(f"{human_name(each)} ({each})" for each in sorted(named))
+        there = f"set aside are: {those}" if named else "nobody is set aside here"
         raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
     if owned:
         _for_all(folder, found[0])

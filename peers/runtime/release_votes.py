@@ -113,7 +113,9 @@ class ReleaseVotes:
     def denies(self, release: Release) -> bool:
         """Do I know it to be one learner's own work, and are most learners not at it?"""
         host, at, mine = self._host, (release.version, release.weights), self._mine
-        if not self.stands() or release.publisher == host.ports.me or at == mine or at[0] < mine[0]:
+        if host.who.role is not Role.LEARNER or not self.stands():
+            return False
+        if release.publisher == host.ports.me or at == mine or at[0] < mine[0]:
             return False
         if release.merged is not None and host.config.run.release.fork == "merge":
             return False

@@ -308,7 +308,10 @@ def test_update_says_whether_a_run_needs_another_version_and_the_line_that_bring
     said = capsys.readouterr().err
     assert "a newer version" in said and extras.upgrade() in said
     assert main(["update", "--folder", str(folder(tmp_path / "set", wisdom={"level": 3}))]) == REFUSED
-    assert "wisdom.level. It can be no sampler or learner or evaluator there" in capsys.readouterr().err
+    assert (
+        "wisdom.level. It can be no sampler or learner or evaluator or auditor there"
+        in capsys.readouterr().err
+    )
     assert main(["update", "--folder", str(folder(tmp_path / "pace", pace={"rhythm": "waltz"}))]) == DONE
     word = invite.make(
         Digest("a" * 64), [f"/ip4/192.0.2.1/tcp/4000/p2p/{invite.keyring(bytes([7] * 32)).me}"]

@@ -14,13 +14,14 @@ from test_roles_swarm import Told, scenario
 from test_unequal_learners import unequal
 
 from peers.studies import adversaries
-from peers.studies.adversaries import LIAR, RELEASES, Attacked, Overheard
+from peers.studies.adversaries import RELEASES, Attacked, Overheard
 from swarm.events import Event, Rejected, Released, Trained
 from swarm.protocol import Topic
 from swarm.sim.world import World
 from swarm.types import Digest, Release
 
 HONEST = ("learner-0", "learner-1", "learner-2")
+LIAR = Attacked(attack="", defended=True, seconds=0.0).liar
 
 ATTACKS: dict[str, Callable[[Release], tuple[int, Digest]]] = {
     "the next one": RELEASES["a next version of its own"],
@@ -36,7 +37,7 @@ def attacked(attack: str) -> tuple[Event, ...]:
     with mock.patch.dict(RELEASES, {one.attack: ATTACKS[attack]}):
         World(
             adversaries.scenario(one),
-            lambda peer: adversaries.spawn(peer, one.attack, heard),
+            lambda peer: adversaries.spawn(peer, one, heard),
             sinks=[told.append],
         ).run()
     return tuple(told)

@@ -37,13 +37,11 @@ def test_a_false_gradient_is_named_in_the_first_rounds_whatever_the_noise(attack
 
 def two(attack: str) -> list[Event]:
     told: list[Event] = []
-    one = Attacked(attack=attack, defended=True, seconds=8.0, gradients=True)
+    one = Attacked(attack=attack, defended=True, seconds=8.0, gradients=True, learners=2)
     peers = {Role.SEED: 1, Role.LEARNER: 2, Role.SAMPLER: 6}
     scenario = msgspec.structs.replace(adversaries.scenario(one), peers=peers)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adversaries, "LIAR", PeerId("learner-1"))
-        heard = adversaries.Overheard()
-        World(scenario, lambda peer: adversaries.spawn(peer, attack, heard, True), sinks=[told.append]).run()
+    heard = adversaries.Overheard()
+    World(scenario, lambda peer: adversaries.spawn(peer, one, heard), sinks=[told.append]).run()
     return told
 
 
