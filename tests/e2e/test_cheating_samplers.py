@@ -101,8 +101,10 @@ def test_who_cheats_is_set_aside_and_told_why_and_others_can_check_it(
     program, audited, evidence = caught(scene, cheat)
     me, said = program.peer, re.compile(rf"\(unverified\): set aside for .* s: {re.escape(audited.why)}")
     house.wait_until(lambda: said.search(program.log.read_text()), 30, "its own terminal does not say so")
-    judged = [one for one in learner.saw(events.Judged, sampler=me) if one.at <= audited.at]
-    print(f"\n{cheat}: {len(judged)} groups, {audited.at - judged[0].at:.1f} s, {audited.why}")
+    # a first group is replayed while it is still on its way to the disk
+    judged = [one.at for one in learner.saw(events.Judged, sampler=me) if one.at <= audited.at]
+    took = audited.at - min(judged, default=audited.at)
+    print(f"\n{cheat}: {len(judged)} groups, {took:.1f} s, {audited.why}")
 
     (problem, *_) = house.wait_until(
         lambda: [one for one in get(url, "api/problems") if me in one["peers"]],
