@@ -107,7 +107,7 @@ def test_who_cheats_is_set_aside_and_told_why_and_others_can_check_it(
     print(f"\n{cheat}: {len(judged)} groups, {took:.1f} s, {audited.why}")
 
     (problem, *_) = house.wait_until(
-        lambda: [one for one in get(url, "api/problems") if me in one["peers"]],
+        lambda: [one for one in get(url, "api/problems") if me in one["peers"] and "aside" in one["text"]],
         30,
         "the page is silent",
     )
