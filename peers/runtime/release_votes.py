@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from swarm.core.clipping import CROWD
 from swarm.core.lineage import Point
-from swarm.core.roster import ELSEWHERE
 from swarm.core.witness import Witness
-from swarm.protocol import Role
+from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
 
 if TYPE_CHECKING:
@@ -164,13 +163,14 @@ class ReleaseVotes:
         return against if len(learners) >= CROWD and 2 * against >= len(learners) else 0
 
     def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
-        """The learners that count, by their heartbeats: those that were heard lately and are at a version,
-        me, and a `publisher`."""
+        """The learners that count, by their heartbeats: those that were heard lately, are at a version and
+        do not rest, me, and a `publisher`. Who takes over a state counts: else two of four would be most
+        learners while a third one does."""
         host, found = self._host, dict[PeerId, Beat | None]()
         longest = HEARD * host.config.run.pace.beat
         for peer in host.roster.learners():
             beat, silent = host.roster.beat(peer), host.roster.silent(peer, host.now())
-            if beat and silent <= longest and beat.version >= 0 and beat.phase not in ELSEWHERE:
+            if beat and silent <= longest and beat.version >= 0 and beat.phase not in RESTING:
                 found[peer] = beat
         if host.who.role is Role.LEARNER and host.status.version >= 0:
             found[host.ports.me] = None
