@@ -1,8 +1,9 @@
-"""What heads cost the demo, in a process of its own, for the row `heads`.
+"""What checks of groups cost the demo, in a process of its own, for the row `heads`.
 
     python -m benchmarks.processes.head_cost '{"model": ..., "heads": 4, "groups": 32, "turns": 5}'
-        -> {"check", "learn", "sample", "sample_plain": [CPU seconds of a group], "bytes", "plain": of a frame
-            with and without heads, "large": [CPU seconds], "large_bytes", "large_plain"}
+        -> {"check", "replay", "learn", "sample", "sample_plain": [CPU seconds of a group], "load": [of a
+            version that is replayed], "bytes", "plain": of a frame with and without heads, "large": [CPU
+            seconds], "large_bytes", "large_plain"}
 
 The demo's model samples groups of its own tasks, and a learner computes the gradient of a batch of them. A
 large group has random tokens of a large vocabulary: a check takes as long whatever it finds.
@@ -23,6 +24,7 @@ from benchmarks.partner import Answer, opened, say
 from swarm import config_loading, heads, wire
 from swarm.core.curriculum import Draw
 from swarm.identity import Keyring
+from swarm.replays import replay_group
 from swarm.types import Digest, Group, Noise, Release, Times
 from swarm.weights import Weights
 
@@ -51,6 +53,7 @@ def _measured(model: Path, count: int, groups: int, turns: int) -> Answer:
     prompts, size = [task.prompt for task in tasks], plain.run.sampling.group_size
     genesis = Weights.of((model / "model.safetensors").read_bytes(), 0)
     learner, tokenization = factory.learner(model, headed)
+    audited = factory.replay(model, plain)
     engines = [factory.hf(model, config) for config in (headed, plain)]
     learner.load(genesis)
     for engine in engines:
@@ -72,11 +75,20 @@ def _measured(model: Path, count: int, groups: int, turns: int) -> Answer:
     def learn() -> None:
         learner.gradient(made[0], prompts, [group.rewards for group in made[0]], time.time())
 
+    def replay() -> None:
+        for group, prompt in zip(made[1], prompts, strict=True):
+            if replay_group(audited, prompt, group).margins.max() > audited.allowed.hard:
+                raise ValueError("an honest group is off")
+
+    audited.load(genesis)
+    replay()  # the first groups go through the policy in another precision, too
     large = _large(count)
     seconds: dict[str, list[float]] = {}
     for _ in range(turns):
         calls: dict[str, tuple[Callable[[], Any], int]] = {
             "check": (check, groups),
+            "replay": (replay, groups),
+            "load": (lambda: audited.load(genesis), 1),
             "learn": (learn, groups),
             "sample": (lambda: engines[0].sample(prompts, size, range(groups)), groups),
             "sample_plain": (lambda: engines[1].sample(prompts, size, range(groups)), groups),

@@ -1,8 +1,11 @@
-"""Row `heads`: what it costs that every group is checked by its own heads (run.sampling.heads).
+"""Row `heads`: what it costs that every group is checked by its own heads (run.sampling.heads), and that some
+are replayed.
 
 CPU of the check of a group of the demo beside that of its gradient, bytes of its frame beside one without
 heads, CPU of sampling beside sampling without heads; the same check of a group of 8 x 512 tokens of a large
-vocabulary. All is CPU time of one process, in turns.
+vocabulary. CPU of a replay beside the gradient, and what the replays of a sampler's groups cost at the rates
+after 100, 1,000 and 10,000 verified ones, each with the load of its version. All is CPU time of one process,
+in turns.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ HEADS, GROUPS, TURNS = 4, 32, 7
 def measure(say: Say, groups: int = GROUPS, turns: int = TURNS) -> list[Figure]:
     from peers.build import base_model
     from swarm.config import Run
+    from swarm.core.auditing import rate_after
 
     setup = {"model": str(base_model.folder(Run())), "heads": HEADS, "groups": groups, "turns": turns}
     say(f"{groups} groups of the demo, {turns} times")
@@ -47,6 +51,17 @@ def measure(say: Say, groups: int = GROUPS, turns: int = TURNS) -> list[Figure]:
             row="heads", what=what, value=told[key], unit="bytes", against="no heads", other=told[other]
         )
 
+    def audits(verified: int) -> Figure:
+        """Each replay loads its version, which is so where versions are faster than draws."""
+        rate, each = rate_after(verified), median(told["replay"]) + median(told["load"])
+        return Figure(
+            row="heads",
+            what=f"replays after {verified:,} verified groups of a sampler",
+            value=100 * rate * each / median(told["learn"]),
+            unit="% of the gradients",
+            note=f"{rate:.0%} of the groups, each with its version's load",
+        )
+
     share = 100 * median(told["check"]) / median(told["learn"])
     return [
         figure("check, CPU of a group", "check", "learn", "its gradient", f"{share:.2g} % of the gradient"),
@@ -54,4 +69,6 @@ def measure(say: Say, groups: int = GROUPS, turns: int = TURNS) -> list[Figure]:
         size("frame of a group", "bytes", "plain"),
         figure("check, CPU of 8 x 512 tokens", "large", note="vocabulary of 151,936"),
         size("frame of 8 x 512 tokens", "large_bytes", "large_plain"),
+        figure("replay, CPU of a group", "replay", "learn", "its gradient"),
+        *map(audits, (100, 1_000, 10_000)),
     ]

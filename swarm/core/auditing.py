@@ -149,6 +149,11 @@ class Audited:
         self.words.clear()
 
 
+def rate_after(verified: int) -> float:
+    """The share of a sampler's groups that is replayed after so many were honest."""
+    return max(FLOOR, min(1.0, SURE / max(1, verified)))
+
+
 class Audits:
     """The audits of all samplers by one auditor."""
 
@@ -158,7 +163,7 @@ class Audits:
     def rate(self, sampler: PeerId) -> float:
         """The share of the sampler's groups that is replayed now."""
         record = self._samplers.get(sampler)
-        return max(FLOOR, min(1.0, SURE / max(1, record.verified))) if record is not None else 1.0
+        return rate_after(record.verified if record is not None else 0)
 
     def proven(self, sampler: PeerId) -> bool:
         """Whether the last replays of the sampler's groups were honest."""
