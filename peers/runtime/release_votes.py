@@ -3,7 +3,8 @@
     a learner that was in the rounds of most hears a release   (swarm.core.witness)
         made without it, and most are not at it yet -> it does not follow it, and its heartbeat denies it
     half of the learners or more deny it            -> nobody follows it, its publisher is named
-    more than half of the learners are at it        -> nobody denies it any more
+    more than half of the learners are at it, or
+    fewer than half are witnesses                   -> nobody denies it any more
 
 So a learner that wants to step alone, or with a few, waits until fewer than half of the others are witnesses
 of their version: their heartbeats say so, and those whose round failed say at once that they are none. Votes
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -99,8 +100,7 @@ class ReleaseVotes:
     def may_lead(self, members: Collection[PeerId]) -> bool:
         """Would these members, me among them, be followed to a next version?"""
         learners = self._learners()
-        witnesses = {peer for peer, beat in learners.items() if beat and beat.denied is not None}
-        return len(learners) < CROWD or 2 * len(witnesses.difference(members)) < len(learners)
+        return len(learners) < CROWD or 2 * len(_witnesses(learners).difference(members)) < len(learners)
 
     def denied(self) -> bytes | None:
         """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
@@ -110,7 +110,7 @@ class ReleaseVotes:
         return self._told if stands else None
 
     def denies(self, release: Release) -> bool:
-        """Do I know it to be one learner's own work, and are most learners not at it?"""
+        """Do I know it to be one learner's own work, can enough of us deny it, and are most not at it?"""
         host, at, mine = self._host, (release.version, release.weights), self._mine
         if host.who.role is not Role.LEARNER or not self.stands():
             return False
@@ -123,8 +123,10 @@ class ReleaseVotes:
         if not self.witness.denies(mine[0], release.version, release.publisher, self._parts(release), since):
             return False
         learners = self._learners(release.publisher)
-        there = [peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at]
-        return len(learners) >= CROWD and 2 * len({*there, release.publisher}) <= len(learners)
+        there = {peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at}
+        able = {*_witnesses(learners), host.ports.me} - {release.publisher}
+        few = 2 * len(there | {release.publisher}) <= len(learners)
+        return few and 2 * len(able) >= len(learners) >= CROWD
 
     def _parts(self, release: Release) -> int | None:
         """The last version that its line shares with mine; None where that is not known."""
@@ -177,6 +179,11 @@ class ReleaseVotes:
         if publisher is not None:
             found.setdefault(publisher, None)
         return found
+
+
+def _witnesses(learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
+    """The others that say that they are witnesses of their version."""
+    return {peer for peer, beat in learners.items() if beat and beat.denied is not None}
 
 
 def _marks(denied: bytes | None) -> list[bytes]:

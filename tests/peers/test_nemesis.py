@@ -187,6 +187,24 @@ KEPT = (
             Fault(at=25.6, fault="host", peer="sampler-3"),
         ),
     ),
+    Plan(
+        seed=880,
+        peers={"seed": 1, "learner": 4, "sampler": 2, "evaluator": 1},
+        mode="overlap",
+        faults=(
+            Fault(at=16.3, fault="bounce", peer="evaluator-0", down=4.8),
+            Fault(
+                at=18.9,
+                fault="partition",
+                between=(
+                    ("evaluator-0", "learner-0", "sampler-0", "seed-0"),
+                    ("learner-1", "learner-2", "sampler-1"),
+                ),
+            ),
+            Fault(at=24.8, fault="crash", peer="learner-1"),
+            Fault(at=26.2, fault="host", peer="learner-3"),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -194,7 +212,8 @@ One contributes, dies, and trains again what a list has of it; or those who took
 lone learner's clock jumps: its own release is older than the window. One restarts while the only one who
 knows what its policy is made of cannot be asked; or its last step made the weights of another's release. Two
 rounds of two learners each end within a tenth of a second; or one gives way, and its record is of no step.
-Two of four release, and one takes over the other's state: the two that are left are not most learners."""
+Two of four release, and one takes over the other's state: the two that are left are not most learners. One
+of three steps alone since most are no witnesses, and the third one, which is, steps with the second."""
 
 
 @pytest.mark.parametrize("script", KEPT)
