@@ -307,7 +307,7 @@ class Host:
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now(), proven):
             return
         if before is None or (before.version, before.weights) != (beat.version, beat.weights):
-            self.releases.found(beat.version, beat.weights)
+            self.releases.found(beat.version, beat.weights, opened.sender if invited else None)
         self.releases.doubts.hear(beat)
         self._met(opened.sender, beat)
         if self.who.observes:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from swarm.core.clipping import CROWD
 from swarm.core.lineage import Point
+from swarm.core.roster import ELSEWHERE
 from swarm.core.witness import Witness
 from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
@@ -94,8 +95,9 @@ class ReleaseVotes:
             self._host.beat_now()
 
     def stands(self) -> bool:
-        """Am I a witness of my version?"""
-        return self.witness.stands(self._mine[0], self._host.now())
+        """Am I a witness of my version? Who takes over a state goes where that is."""
+        here = self._host.status.phase not in ELSEWHERE
+        return here and self.witness.stands(self._mine[0], self._host.now())
 
     def may_lead(self, members: Collection[PeerId]) -> bool:
         """Would these members, me among them, be followed to a next version?"""

@@ -283,10 +283,10 @@ class ReleaseExchange:
 
     # --- what is known --------------------------------------------------------------------------------------
 
-    def found(self, version: int, weights: Digest) -> None:
-        """A peer says that it holds these weights: what could not be had, or was not believed, is tried again
-        at once."""
-        if self.candidates.found(version, weights) or self.candidates.doubted:
+    def found(self, version: int, weights: Digest, holder: PeerId | None) -> None:
+        """A peer, `holder` where it is a member, says that it holds these weights: what could not be had, or
+        was not believed, is tried again at once."""
+        if self.candidates.found(version, weights, holder) or self.candidates.doubted:
             self.candidates.doubted = False
             self._changes.wake()
 

@@ -9,10 +9,10 @@ so that all peers end with the same bytes.
 
 An announcement is not yet a release that can be fetched. A candidate is awaited until it has been unavailable
 for `patience` seconds; then the next lower one is tried, and this one again at growing intervals. A publisher
-whose releases were unavailable for so long is not awaited either, until one of them is fetched: any number of
-its announcements costs `patience` once. A held release is never forgotten for one that is only announced.
-One whose version is above the `ceiling` of the moment is neither awaited nor named, held or not: one learner
-is not followed to where half of them cannot be.
+whose releases were unavailable for so long is not awaited either, until one of them is fetched or another
+member has one: any number of its announcements costs `patience` once. A held release is never forgotten for
+one that is only announced. One whose version is above the `ceiling` of the moment is neither awaited nor
+named, held or not: one learner is not followed to where half of them cannot be.
 Announcements that were outranked or are unavailable are remembered: groups that were sampled from them have
 to be judged.
 """
@@ -191,9 +191,12 @@ class Releases:
         """Is this announcement known to be false?"""
         return release in self._disbelieved
 
-    def found(self, version: int, weights: Digest) -> bool:
-        """A peer says that it holds this release: try it again at once. False where no try of it is put
-        off."""
+    def found(self, version: int, weights: Digest, holder: PeerId | None = None) -> bool:
+        """A peer says that it holds this release: try it again at once. Where a member (`holder`) says so of
+        another one's release, that one is awaited again. False where no try of it is put off."""
+        for one in self._same.get((version, weights), ()) if holder is not None else ():
+            if one.release.publisher != holder:
+                self._unavailable.pop(one.release.publisher, None)
         late = [one for key, one in self._missed.items() if key[:2] == (version, weights)]
         for one in late:
             one.not_before = -math.inf

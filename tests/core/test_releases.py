@@ -185,6 +185,18 @@ def test_who_releases_something_that_can_be_had_is_waited_for_again() -> None:
     assert heard.awaited((14,), 20.0) == release(version=15)
 
 
+def test_who_released_what_another_member_has_is_waited_for_again() -> None:
+    heard, mine = Releases(patience=10.0), PeerId("a")
+    for version in (13, 14):
+        heard.hear(release(version=version, publisher=mine))
+    heard.failed(release(version=13, publisher=mine), 0.0)
+    for holder in (mine, None):
+        heard.found(14, A, holder)
+        assert heard.awaited((13,), 20.0) is None, "its own word, or a stranger's"
+    heard.found(14, A, PeerId("b"))
+    assert heard.awaited((13,), 20.0) == release(version=14, publisher=mine)
+
+
 def test_a_release_that_somebody_has_after_all_is_tried_at_once() -> None:
     heard = Releases(patience=10.0)
     heard.hear(release(version=13))

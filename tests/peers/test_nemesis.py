@@ -205,6 +205,70 @@ KEPT = (
             Fault(at=26.2, fault="host", peer="learner-3"),
         ),
     ),
+    Plan(
+        seed=187,
+        peers={"seed": 1, "learner": 4, "sampler": 2},
+        faults=(
+            Fault(
+                at=6.3,
+                fault="partition",
+                between=(("learner-1",), ("learner-0", "learner-2", "sampler-0", "seed-0")),
+            ),
+            Fault(at=8.6, fault="crash", peer="learner-1", step="announced"),
+            Fault(
+                at=10.8,
+                fault="repair",
+                between=(("learner-1",), ("learner-0", "learner-2", "sampler-0", "seed-0")),
+            ),
+            Fault(at=13.6, fault="host", peer="learner-3"),
+            Fault(at=14.0, fault="bounce", peer="learner-0", down=1.1),
+            Fault(at=19.0, fault="bounce", peer="seed-0", down=1.9),
+            Fault(at=19.0, fault="bounce", peer="learner-0", down=4.9),
+            Fault(at=19.0, fault="bounce", peer="learner-1", down=1.5),
+            Fault(at=19.0, fault="bounce", peer="learner-2", down=1.2),
+            Fault(at=19.0, fault="bounce", peer="sampler-0", down=6.1),
+            Fault(at=22.1, fault="host", peer="sampler-1"),
+            Fault(
+                at=22.8,
+                fault="oneway",
+                between=(("learner-2",), ("learner-0", "learner-1", "learner-3", "sampler-1", "seed-0")),
+            ),
+        ),
+    ),
+    Plan(
+        seed=229,
+        peers={"seed": 1, "learner": 4, "sampler": 3},
+        faults=(
+            Fault(at=9.8, fault="busy", peer="learner-1", seconds=4.9),
+            Fault(at=14.6, fault="crash", peer="learner-2"),
+            Fault(at=14.8, fault="full", peer="learner-0", seconds=13.2),
+            Fault(at=17.2, fault="host", peer="learner-3"),
+            Fault(
+                at=18.9,
+                fault="oneway",
+                between=(
+                    ("learner-0", "learner-3", "sampler-0", "sampler-1", "sampler-2", "seed-0"),
+                    ("learner-1",),
+                ),
+            ),
+            Fault(
+                at=19.4,
+                fault="partition",
+                between=(
+                    ("learner-1", "learner-3", "sampler-0", "sampler-1", "sampler-2", "seed-0"),
+                    ("learner-0",),
+                ),
+            ),
+            Fault(
+                at=25.2,
+                fault="repair",
+                between=(
+                    ("learner-1", "learner-3", "sampler-0", "sampler-1", "sampler-2", "seed-0"),
+                    ("learner-0",),
+                ),
+            ),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -213,7 +277,9 @@ lone learner's clock jumps: its own release is older than the window. One restar
 knows what its policy is made of cannot be asked; or its last step made the weights of another's release. Two
 rounds of two learners each end within a tenth of a second; or one gives way, and its record is of no step.
 Two of four release, and one takes over the other's state: the two that are left are not most learners. One
-of three steps alone since most are no witnesses, and the third one, which is, steps with the second."""
+of three steps alone since most are no witnesses, and the third one, which is, steps with the second. Nobody
+could fetch what one released long ago, and what it releases now is not waited for; or one that takes over a
+state says that it is a witness, and the others wait for it."""
 
 
 @pytest.mark.parametrize("script", KEPT)

@@ -14,7 +14,7 @@ from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Digest
+from swarm.types import Digest, PeerId
 
 SAME = Digest("a" * 64)
 
@@ -25,13 +25,13 @@ def test_a_learner_at_the_same_weights_of_another_version_is_not_at_this_one() -
             known = membership("other", Role.LEARNER)
             other = still_host(network, "other", Role.LEARNER, membership=known)
             mine = still_host(network, "mine", Role.LEARNER)
-            found = list[tuple[int, Digest]]()
+            found = list[tuple[int, Digest, PeerId | None]]()
             mine.releases.found = lambda *at: found.append(at)  # type: ignore[method-assign]
             for version in (1, 1, 2):
                 await asyncio.sleep(1.0)
                 other.status.version, other.status.weights = version, SAME
                 mine.hear_beat(other.sealed_beat())
-            assert found == [(1, SAME), (2, SAME)]
+            assert found == [(1, SAME, "other"), (2, SAME, "other")]
             learners = OtherLearners(mine, lambda: 2)
             for version, there in ((1, []), (2, ["other"])):
                 assert learners.at_point((version, SAME)) == there
