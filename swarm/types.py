@@ -390,6 +390,9 @@ class Beat(Struct, tag="beat"):
     """Of a sampler: tokens since its start that no learner judged, by cause (dashboard.peer.UNJUDGED)."""
     denied: Annotated[bytes, Meta(max_length=32)] | None = None
     """Marks of the releases that a witness of its version denies (swarm.core.witness); None: it is none."""
+    astray: bool = False
+    """Of a learner that took weights without the optimizer's moments: its steps are not those of the others,
+    so that it releases after them."""
 
 
 class Record(Struct):

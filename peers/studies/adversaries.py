@@ -5,9 +5,10 @@ does not.
     rows --> adversaries.csv and a table: last reward, who was named, after how many rounds
 
 One of four learners lies from its first round on; the task is `toy`, the policy a table. An attack on rounds
-is a function of the liar's gradient and weight, and of the others' gradients where it overhears them; one on
-releases is what it announces now and then. Not handled here: samplers that cheat (peers.studies.cheating);
-false parts and means, which a simulated averager does not send (tests/net/test_allreduce.py).
+is a function of the liar's gradient and weight, and of the others' gradients where it overhears them. Not
+handled here: learners that lie in what they release (peers.studies.false_publishers), samplers that cheat
+(peers.studies.cheating); false parts and means, which a simulated averager does not send
+(tests/net/test_allreduce.py).
 """
 
 from __future__ import annotations
@@ -25,13 +26,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from peers.commands import sim
-from peers.roles.learner import LearnerPeer
 from peers.runtime import release_doubts, release_votes
-from peers.runtime.host import Host
 from peers.studies.adversary_table import table, two_table
 from peers.studies.experiments import Row, measured
+from peers.studies.false_publishers import MEMBERS, RELEASES, liar
 from swarm import config as settings
-from swarm.blocks import Blocks
 from swarm.config import DelayLaw, Run
 from swarm.core import clipping, discord, opposition, standing
 from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
@@ -40,7 +39,7 @@ from swarm.net.ports import Average, Averager, RoundLost
 from swarm.protocol import Role, Service
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
-from swarm.types import Digest, PeerId, Release, Struct
+from swarm.types import PeerId, Struct
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +48,6 @@ LEARNERS, SAMPLERS = 4, 12
 
 LAST = 16
 """Steps whose mean reward is the last reward: four versions of four learners."""
-
-EVERY = 5.0
-"""Seconds between two false releases."""
 
 
 class Gradient(NamedTuple):
@@ -136,13 +132,6 @@ LISTENS = 1.0
 SILENCE = "silence"
 """It waits for each round and comes to none."""
 
-RELEASES: dict[str, Callable[[Release], tuple[int, Digest]]] = {
-    "false version": lambda newest: (newest.version + 1000, Digest("")),
-    "false parent": lambda newest: (newest.version + 1, Digest("0" * 64)),
-    "a next version of its own": lambda newest: (newest.version + 1, newest.weights),
-}
-"""Version and parent of what it announces, by the newest release that it holds; it does nothing else."""
-
 
 class Attacked(Struct):
     """A training with one liar."""
@@ -166,7 +155,7 @@ OF_TWO = ("honest", "zeros", "times -1", "times -4", "random, of the same norm")
 
 
 def plan(quick: bool) -> list[Attacked]:
-    attacks = [*ROUNDS, SILENCE, *RELEASES]
+    attacks = [*ROUNDS, SILENCE, *RELEASES, *MEMBERS]
     seconds = 45.0 if quick else 120.0
     seeds = (1,) if quick else (1, 2, 3)
     of_four = [
@@ -240,9 +229,9 @@ def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any,
     if peer.name != one.liar:
         listens = attack in OVERHEARING and peer.role is Role.LEARNER
         return sim.spawn(with_averager(peer, OpenAverager(peer.ports.averager, heard)) if listens else peer)
-    if attack in RELEASES:
+    if attack in RELEASES or attack in MEMBERS:
         return sim.run_peer(
-            peer, sim.policy_parts(peer.config), lambda host, parts: _publisher(host, parts, attack)
+            peer, sim.policy_parts(peer.config), lambda host, parts: liar(host, parts, attack)
         )
     return sim.spawn(with_averager(peer, LyingAverager(peer.ports.averager, heard, ROUNDS.get(attack))))
 
@@ -320,41 +309,6 @@ class LyingAverager:
         )
         tensors[0].copy_(lie.vector)
         return outcome
-
-
-class Publisher(LearnerPeer):
-    """A learner that does nothing but announce."""
-
-    attack: Callable[[Release], tuple[int, Digest]]
-
-    async def run(self) -> None:
-        host, data = self.host, self.learner.weights().data
-        while not host.stop.is_set():
-            await host.ports.clock.sleep(EVERY)
-            if not (known := host.releases.announced()):
-                continue
-            version, parent = self.attack(known[-1])
-            host.releases.blobs.hold(version, Blocks.of(data))
-            release = Release(
-                version=version,
-                weights=Blocks.of(data).root,
-                size=len(data),
-                parent=parent,
-                publisher=host.ports.me,
-                learners=LEARNERS,
-                groups=10**6,
-                released=host.now(),
-            )
-            await host.releases.announce(release)
-
-
-def _publisher(host: Host, parts: sim.PolicyParts, attack: str) -> Publisher:
-    learner, decoder = parts.learner()
-    made = Publisher(
-        host, learner, sim.tasks.source(host.config.run.task, host.config.run.seed), decoder, None
-    )
-    made.attack = RELEASES[attack]
-    return made
 
 
 @contextmanager
