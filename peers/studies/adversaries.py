@@ -7,8 +7,7 @@ does not.
 One of four learners lies from its first round on; the task is `toy`, the policy a table. An attack on rounds
 is a function of the liar's gradient and weight, and of the others' gradients where it overhears them. Not
 handled here: learners that lie in what they release (peers.studies.false_publishers), samplers that cheat
-(peers.studies.cheating); false parts and means, which a simulated averager does not send
-(tests/net/test_allreduce.py).
+(peers.studies.cheating); parts that are other ones for each reducer, since simulated members meet at once.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ from swarm.config import DelayLaw, Run
 from swarm.core import clipping, discord, opposition, standing
 from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
 from swarm.net import in_memory_rounds
+from swarm.net.in_memory import MemoryAverager
+from swarm.net.in_memory_means import Hands
 from swarm.net.ports import Average, Averager, RoundLost
 from swarm.protocol import Role, Service
 from swarm.sim.scenario import Scenario
@@ -62,10 +63,14 @@ Lie = Callable[[Gradient, "Sequence[torch.Tensor]"], Gradient]
 
 
 def _random(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
+    noise = _noise(mine.vector)
+    return mine._replace(vector=noise * (mine.vector.norm() / noise.norm()))
+
+
+def _noise(like: torch.Tensor) -> torch.Tensor:
     import torch
 
-    noise = torch.randn(mine.vector.shape, generator=torch.Generator().manual_seed(1))
-    return mine._replace(vector=noise * (mine.vector.norm() / noise.norm()))
+    return torch.randn(like.shape, generator=torch.Generator().manual_seed(1))
 
 
 def _times(factor: float) -> Lie:
@@ -133,6 +138,18 @@ SILENCE = "silence"
 """It waits for each round and comes to none."""
 
 
+REDUCERS: dict[str, Hands] = {
+    "a reducer of zeros": lambda to, mean: mean * 0,
+    "a reducer that turns around": lambda to, mean: -mean,
+    "a reducer that adds noise": lambda to, mean: mean + LOUD * _noise(mean),
+    "a reducer that turns around for one": lambda to, mean: -mean if to == "learner-1" else mean,
+}
+"""What the liar hands to a member in place of the mean that it reduces."""
+
+LOUD = 1e3
+"""Beyond every mean: what members take of it is held to the largest norm that one can have."""
+
+
 class Attacked(Struct):
     """A training with one liar."""
 
@@ -155,7 +172,7 @@ OF_TWO = ("honest", "zeros", "times -1", "times -4", "random, of the same norm")
 
 
 def plan(quick: bool) -> list[Attacked]:
-    attacks = [*ROUNDS, SILENCE, *RELEASES, *MEMBERS]
+    attacks = [*ROUNDS, SILENCE, *REDUCERS, *RELEASES, *MEMBERS]
     seconds = 45.0 if quick else 120.0
     seeds = (1,) if quick else (1, 2, 3)
     of_four = [
@@ -233,6 +250,11 @@ def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any,
         return sim.run_peer(
             peer, sim.policy_parts(peer.config), lambda host, parts: liar(host, parts, attack)
         )
+    if attack in REDUCERS:
+        averager = peer.ports.averager
+        assert isinstance(averager, MemoryAverager)
+        averager.hand_out(REDUCERS[attack])
+        return sim.spawn(peer)
     return sim.spawn(with_averager(peer, LyingAverager(peer.ports.averager, heard, ROUNDS.get(attack))))
 
 
@@ -316,6 +338,10 @@ def believing() -> Iterator[None]:
     """In this process, every gradient, weight and release is believed."""
     kept = clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings
     discord_sure, discord.SURE = discord.SURE, math.inf
+    largest, in_memory_rounds.largest_mean_norm = (
+        in_memory_rounds.largest_mean_norm,
+        lambda claims, judged: math.inf,
+    )
     few, release_votes.CROWD = release_votes.CROWD, LEARNERS + 1
     clipping.FAR = standing.FAR = opposition.SURE = math.inf
     release_doubts.LEAD = math.inf  # type: ignore[assignment]
@@ -326,7 +352,7 @@ def believing() -> Iterator[None]:
         yield
     finally:
         clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings = kept
-        discord.SURE = discord_sure
+        discord.SURE, in_memory_rounds.largest_mean_norm = discord_sure, largest
         release_votes.CROWD = few
 
 
