@@ -182,6 +182,7 @@ class OwnRelease:
         if self._snapshot is not snapshot:
             return  # another version took its place
         self._snapshot, self._packed = None, packed
+        self.host.releases.doubts.votes.packed(packed.version, packed.digest)
         if self._members:
             self.wait_turns(self._turn())
         self.host.move()
@@ -191,8 +192,9 @@ class OwnRelease:
         come those who released something else before, and those whose steps may be others."""
         doubted, learners = self.host.releases.doubts.votes.is_doubted, self._other_learners
         order = publishers([(learners.incarnation(peer), peer) for peer in self._members])
-        order.sort(key=lambda peer: doubted(peer) or learners.is_astray(peer))
-        return order.index(self.host.ports.me)
+        return sorted(map(PeerId, order), key=lambda peer: doubted(peer) or learners.is_astray(peer)).index(
+            self.host.ports.me
+        )
 
     def turn_again(self) -> None:
         """Who releases before me is another one now."""

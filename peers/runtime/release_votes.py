@@ -47,10 +47,9 @@ DENIED = 4
 RECENT = 16
 """Announcements that votes may be about."""
 
-
-QUIET, LONGEST = 30.0, 3600.0
+QUIET, DOUBLED = 30.0, 7
 """Seconds for which who released something else than its round made is not believed as a member of one; twice
-as long each time, up to LONGEST. What equals the round's is taken all the same."""
+as long each time, so many times. What equals the round's is taken all the same."""
 
 
 def mark(release: Release, other: bool = False) -> bytes:
@@ -69,6 +68,8 @@ class ReleaseVotes:
         self._told = b""
         """What my last heartbeat denied."""
         self._meets = False
+        self._made: Point = -1, Digest("")
+        """My version, released or not, once it is packed."""
         self._false: dict[PeerId, tuple[int, float]] = {}
         """Publisher -> its releases that were not what our round made, until when it is doubted."""
 
@@ -130,7 +131,7 @@ class ReleaseVotes:
         host, at, mine = self._host, (release.version, release.weights), self._mine
         if host.who.role is not Role.LEARNER or not self.stands():
             return False
-        if release.publisher == host.ports.me or at == mine or at[0] < mine[0]:
+        if release.publisher == host.ports.me or at in (mine, self._made) or at[0] < mine[0]:
             return False
         if release.merged is not None and host.config.run.release.fork == "merge":
             return False
@@ -144,19 +145,25 @@ class ReleaseVotes:
         return len(learners) >= CROWD and 2 * len(there | {release.publisher}) + other <= len(learners)
 
     def _is_other(self, release: Release) -> bool:
-        """Is its publisher a member of my round whom I do not believe as one?"""
-        return release.publisher in self.witness.members(release.version) and self.is_doubted(
-            release.publisher
-        )
+        """Is it other weights than my round's, by a member whom I do not believe?"""
+        version, weights = self._made
+        is_member = release.publisher in self.witness.members(version)
+        differs = release.version == version and release.weights != weights
+        return differs and is_member and self.is_doubted(release.publisher)
 
     def is_doubted(self, publisher: PeerId) -> bool:
         """Did it release something else than our round made, not long ago?"""
         return self._host.now() < self._false.get(publisher, (0, 0.0))[1]
 
+    def packed(self, version: int, weights: Digest) -> None:
+        """My version has these weights."""
+        self._made = version, weights
+        self._tell()
+
     def found_false(self, release: Release) -> None:
         """A release of a member of my round is not what that made."""
         times = self._false.get(release.publisher, (0, 0.0))[0] + 1
-        self._false[release.publisher] = times, self._host.now() + min(QUIET * 2.0 ** (times - 1), LONGEST)
+        self._false[release.publisher] = times, self._host.now() + QUIET * 2.0 ** min(times - 1, DOUBLED)
         if len(self._false) > PUBLISHERS:
             del self._false[next(iter(self._false))]
         self._tell()
@@ -193,7 +200,7 @@ class ReleaseVotes:
         learners = self._learners(release.publisher)
         alone, other = (self._votes(mark(release, how), release, learners) for how in (False, True))
         witnesses = {peer for peer, beat in learners.items() if beat and beat.denied is not None}
-        voters = len(witnesses | {release.publisher}) + self.stands()
+        voters = len(witnesses | {release.publisher, *([self._host.ports.me] if self.stands() else ())})
         if len(learners) >= CROWD and 2 * alone >= len(learners):
             return f"{alone} learners deny it: they make rounds, and it comes of none"
         if len(learners) >= CROWD and 2 * other > voters:

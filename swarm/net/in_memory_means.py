@@ -61,9 +61,9 @@ def hand_out(
     return has
 
 
-def presences(part: Tensor, has: Tensor, cut: Mapping[PeerId, slice], share: float) -> dict[PeerId, float]:
+def presences(part: Tensor, has: Tensor, cut: Mapping[PeerId, slice], share: float) -> dict[str, float]:
     """Reducer -> how much of my part, which has this share of all weights, is in what I have of it."""
-    found = {}
+    found = dict[str, float]()
     for peer, span in cut.items():
         mine, mean = part[span], has[span]
         agreement = Agreement(float(mine @ mean), float(mine @ mine), float(mean @ mean))

@@ -162,7 +162,8 @@ class Meeting:
             return
         self.exchanging = True
         seats, size = list(self.seats.values()), self._size()
-        self._false = frozenset(left_out({one.peer: one.kept.presences.against(self.seats) for one in seats}))
+        doubted = {one.peer: one.kept.presences.against(self.seats) for one in seats}
+        self._false = frozenset(map(PeerId, left_out(doubted)))
         for (one, its), (other, theirs) in permutations(self._reduced().items(), 2):
             self._send(one, other, its + theirs)
         # Parts go out to their reducers and come back: twice the slowest link of the ring.
