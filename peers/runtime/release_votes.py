@@ -137,7 +137,8 @@ class ReleaseVotes:
             return False
         heard = host.roster.since(release.publisher)
         since, other = host.now() if heard is None else heard, self._is_other(release)
-        publisher = NOBODY if other else release.publisher
+        of_round = release.learners == len(self.witness.members(release.version)) and not other
+        publisher = release.publisher if of_round else NOBODY
         if not self.witness.denies(mine[0], release.version, publisher, self._parts(release), since):
             return False
         learners = self._learners(release.publisher)

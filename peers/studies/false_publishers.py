@@ -80,7 +80,8 @@ class Publisher(LearnerPeer):
 
 
 class FalseMember(LearnerPeer):
-    """A learner that is honest but for what it announces as soon as it has stepped."""
+    """A learner that is honest but for what it announces as soon as it has stepped; of every second version,
+    where that shows, as of fewer learners than there were."""
 
     attack: str
 
@@ -100,8 +101,10 @@ class FalseMember(LearnerPeer):
         cause = await super().step()
         if cause is Cause.STEPPED and len(members) > 1:
             assert isinstance(learner, TwoFaced)
-            release = _made_up(self.host, learner.version, parent, learner.false, len(members))
-            if self.attack == A_LITTLE:
+            is_little = self.attack == A_LITTLE
+            said = len(members) - (0 if is_little else learner.version % 2)
+            release = _made_up(self.host, learner.version, parent, learner.false, said)
+            if is_little:
                 await self.host.releases.announce(release)  # and follows it
             else:
                 sealed = self.host.seal(release, RELEASE_LIMIT)

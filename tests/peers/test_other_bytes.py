@@ -48,7 +48,8 @@ def test_each_learner_names_who_released_it_and_nobody_else(attack: str) -> None
     told = attacked(attack)
     named = [event for event in told if isinstance(event, Rejected) and event.kind == Topic.RELEASE]
     assert {event.sender for event in named} == {LIAR} and {event.peer for event in named} > {*HONEST}
-    assert all("not what their round made" in event.reason for event in named)
+    for text in ("not what their round made", "it comes of none"):
+        assert [event for event in named if text in event.reason]
     compared = [event for event in told if isinstance(event, Noted) and "4 steps from" in event.text]
     assert len(compared) == len(HONEST), f"after that it is doubted for {QUIET} s, and nothing is fetched"
 
