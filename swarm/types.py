@@ -183,8 +183,7 @@ class Receipt(Struct, tag="receipt"):
 
 
 class Patch(Struct):
-    """How a release's bytes are made of another version's: the address of a patch file
-    (swarm.patch_files)."""
+    """How a release's bytes are made of another version's: the address of a file (swarm.patch_files)."""
 
     base: Root
     """Weights of the version that it starts from."""
@@ -203,8 +202,7 @@ class Merge(Struct):
 
 
 class Release(Struct, tag="release"):
-    """A published policy version: the only way in which weights reach other peers. Signed by its publisher's
-    envelope."""
+    """A published policy version: the only way in which weights reach others. Its publisher signs it."""
 
     version: Count
     weights: Root
@@ -390,6 +388,8 @@ class Beat(Struct, tag="beat"):
     """Of a sampler: tokens since its start that no learner judged, by cause (dashboard.peer.UNJUDGED)."""
     denied: Annotated[bytes, Meta(max_length=32)] | None = None
     """Marks of the releases that a witness of its version denies (swarm.core.witness); None: it is none."""
+    astray: bool = False
+    """Of a learner that took weights without moments: its steps may be others, and it releases last."""
 
 
 class Record(Struct):

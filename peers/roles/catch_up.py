@@ -1,6 +1,7 @@
 """Loads the swarm's release into a learner that is behind it or differs from it.
 
-    a better release    -> the full state of a learner that is at it: I fall in (peers.roles.state_transfer)
+    a better release    -> is it what my round made?                              (peers.roles.other_bytes)
+                        -> the full state of a learner that is at it: I fall in (peers.roles.state_transfer)
     without that state  -> its weights (peers.roles.next_release)
     then                -> whether my last version is part of it, or was lost (swarm.core.lineage)
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 
+from peers.roles.other_bytes import OtherBytes
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import Had, OwnRelease
 from peers.roles.state_transfer import StateTransfer
@@ -47,13 +49,22 @@ class CatchUp:
     ) -> None:
         self._host, self._learner, self._transfer = host, learner, transfer
         self._own_release, self._other_learners = own_release, other_learners
+        self._other_bytes = OtherBytes(host, own_release)
         self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
 
-    async def take(self) -> Release | None:
-        """Load the better release. None when that failed; the learner is unchanged then."""
-        return await self._take_state() or await self._load()
+    async def take(self, had: Had) -> Release | None:
+        """Load the better release. None when that failed, or it is not what my round made; the learner is
+        unchanged then."""
+        if await self._other_bytes.refuses(had):
+            return None
+        if (release := await self._take_state()) is not None:
+            self._host.status.astray = False
+            return release
+        if (release := await self._load()) is not None and not had.is_of_its_round(release):
+            self._host.status.astray = release.version > 0
+        return release
 
     def took(self, taken: Release, had: Had) -> None:
         """I took a release, and had that version."""

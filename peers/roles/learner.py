@@ -368,7 +368,7 @@ class LearnerPeer:
         had = self.own_release.had()
         await self.next_gradient.idle()
         await self._merging.keep(had)
-        behind = await self._catch_up.take()
+        behind = await self._catch_up.take(had)
         self.next_gradient.give_back()
         self._give_back_batch()
         if behind is None:

@@ -212,6 +212,11 @@ class OtherLearners:
             else (beat.incarnation if beat else 1 << 62)
         )
 
+    def is_astray(self, peer: PeerId) -> bool:
+        """Did a learner take weights without moments, and was no step of its as another's since?"""
+        beat = self._host.roster.beat(peer)
+        return self._host.status.astray if peer == self._host.ports.me else beat is not None and beat.astray
+
     def set_state(self, state: State) -> None:
         """Publish my round's state as my phase."""
         self._state = state

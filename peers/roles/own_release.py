@@ -133,6 +133,8 @@ class OwnRelease:
         self.host.releases.hold(mine)
         self.due, self._first = None, False
         self.host.status.early = self.host.status.early or bool(self._members)
+        if self._members and mine.publisher != self.host.ports.me:
+            self.host.status.astray = False
         self.host.status.version, self.host.status.weights = mine.version, mine.weights
         self._other_learners.set_releasing(False)
         return True
@@ -180,14 +182,24 @@ class OwnRelease:
         if self._snapshot is not snapshot:
             return  # another version took its place
         self._snapshot, self._packed = None, packed
+        self.host.releases.doubts.votes.packed(packed.version, packed.digest)
         if self._members:
             self.wait_turns(self._turn())
         self.host.move()
 
     def _turn(self) -> int:
-        """My position in the order of publishers of our round's version; each waits for the ones before."""
-        order = publishers([(self._other_learners.incarnation(peer), peer) for peer in self._members])
-        return order.index(self.host.ports.me)
+        """My position in the order of publishers of our round's version; each waits for the ones before. Last
+        come those who released something else before, and those whose steps may be others."""
+        doubted, learners = self.host.releases.doubts.votes.is_doubted, self._other_learners
+        order = publishers([(learners.incarnation(peer), peer) for peer in self._members])
+        return sorted(map(PeerId, order), key=lambda peer: doubted(peer) or learners.is_astray(peer)).index(
+            self.host.ports.me
+        )
+
+    def turn_again(self) -> None:
+        """Who releases before me is another one now."""
+        if self._packed is not None and self.due is not None:
+            self.wait_turns(self._turn())
 
     def wait_turns(self, turns: int = 1) -> None:
         """Make it my turn after `turns` time-outs, unless a release of my version is heard by then."""

@@ -96,6 +96,7 @@ class Heartbeats:
             at=now,
             closed=status.closed,
             early=status.early,
+            astray=status.astray,
             accuracy=status.accuracy,
             mirror=status.mirror,
             upload=limits.upload,

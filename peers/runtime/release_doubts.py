@@ -64,8 +64,8 @@ class ReleaseDoubts:
 
     def look(self, release: Release) -> None:
         """Tell of a release that is new and not believed."""
-        if against := self.votes.hear(release):
-            self._deny(release, against)
+        if why := self.votes.hear(release):
+            self._deny(release, why)
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
             self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
@@ -75,16 +75,16 @@ class ReleaseDoubts:
             self._host.releases.candidates.disbelieve(release)
 
     def hear(self, beat: Beat) -> None:
-        """Refuse what half of the learners deny since this heartbeat came."""
-        for release, against in self.votes.refused(beat):
-            self._deny(release, against)
+        """Refuse what enough learners deny since this heartbeat came."""
+        for release, why in self.votes.refused(beat):
+            self._deny(release, why)
 
-    def _deny(self, release: Release, against: int) -> None:
+    def _deny(self, release: Release, why: str) -> None:
         releases = self._host.releases
         if not releases.candidates.is_disbelieved(release):
             releases.candidates.disbelieve(release)
             releases.move()
-            self._tell(release, f"{against} learners deny it: they make rounds, and it comes of none")
+            self._tell(release, why)
 
     def is_refused(self, version: int, weights: Digest) -> bool:
         """Were these weights announced, and is no announcement of them believed?"""

@@ -6,6 +6,10 @@
     more than half of the learners are at it, or
     fewer than half are witnesses                   -> nobody denies it any more
 
+    a member's release is not what its round made   (peers.roles.other_bytes)
+        and fewer than half of the learners are at it -> the same
+    most of the witnesses deny it                     -> the same
+
 So a learner that wants to step alone, or with a few, waits until fewer than half of the others are witnesses
 of their version: their heartbeats say so, and those whose round failed say at once that they are none. Votes
 count from CROWD learners on, of those that were heard lately. Invariant: a vote is in a heartbeat that its
@@ -22,7 +26,8 @@ from typing import TYPE_CHECKING
 
 from swarm.core.clipping import CROWD
 from swarm.core.lineage import Point
-from swarm.core.roster import ELSEWHERE
+from swarm.core.releases import PUBLISHERS
+from swarm.core.roster import ELSEWHERE, NOBODY
 from swarm.core.witness import Witness
 from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
@@ -43,10 +48,16 @@ DENIED = 4
 RECENT = 16
 """Announcements that votes may be about."""
 
+QUIET, DOUBLED = 30.0, 7
+"""Seconds for which who released something else than its round made is not believed as a member of one; twice
+as long each time, so many times. What equals the round's is taken all the same."""
 
-def mark(release: Release) -> bytes:
-    """Names an announcement: others may announce the same weights truly."""
+
+def mark(release: Release, other: bool = False) -> bytes:
+    """Names an announcement, which others may announce the same weights truly, as one beside the rounds, or
+    as one of `other` bytes than its round made."""
     named = f"{release.publisher} {release.version} {release.weights} {release.groups}"
+    named += " other bytes" if other else ""
     return hashlib.sha256(named.encode()).digest()[:MARK]
 
 
@@ -58,6 +69,10 @@ class ReleaseVotes:
         self._told = b""
         """What my last heartbeat denied."""
         self._meets = False
+        self._made: Point = -1, Digest("")
+        """My version, released or not, once it is packed."""
+        self._false: dict[PeerId, tuple[int, float]] = {}
+        """Publisher -> its releases that were not what our round made, until when it is doubted."""
 
     # --- of a learner ---------------------------------------------------------------------------------------
 
@@ -107,8 +122,9 @@ class ReleaseVotes:
     def denied(self) -> bytes | None:
         """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
         stands = self.stands()
-        known = reversed(self._recent) if stands and not self._meets else ()
-        self._told = b"".join(islice((mark(one) for one in known if self.denies(one)), DENIED))
+        known = ((one, self._is_other(one)) for one in (reversed(self._recent) if stands else ()))
+        marks = (mark(one, other) for one, other in known if (other or not self._meets) and self.denies(one))
+        self._told = b"".join(islice(marks, DENIED))
         return self._told if stands else None
 
     def denies(self, release: Release) -> bool:
@@ -116,19 +132,46 @@ class ReleaseVotes:
         host, at, mine = self._host, (release.version, release.weights), self._mine
         if host.who.role is not Role.LEARNER or not self.stands():
             return False
-        if release.publisher == host.ports.me or at == mine or at[0] < mine[0]:
+        if release.publisher == host.ports.me or at in (mine, self._made) or at[0] < mine[0]:
             return False
         if release.merged is not None and host.config.run.release.fork == "merge":
             return False
         heard = host.roster.since(release.publisher)
-        since = host.now() if heard is None else heard
-        if not self.witness.denies(mine[0], release.version, release.publisher, self._parts(release), since):
+        since, other = host.now() if heard is None else heard, self._is_other(release)
+        of_round = release.learners == len(self.witness.members(release.version)) and not other
+        publisher = release.publisher if of_round else NOBODY
+        if not self.witness.denies(mine[0], release.version, publisher, self._parts(release), since):
             return False
         learners = self._learners(release.publisher)
         there = {peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at}
+        few = 2 * len(there | {release.publisher}) + other <= len(learners)
         able = {*_witnesses(learners), host.ports.me} - {release.publisher}
-        few = 2 * len(there | {release.publisher}) <= len(learners)
-        return few and 2 * len(able) >= len(learners) >= CROWD
+        voters = len(able) + 1 if other else len(learners) - 1
+        return few and len(learners) >= CROWD and 2 * len(able) > voters
+
+    def _is_other(self, release: Release) -> bool:
+        """Is it other weights than my round's, by a member whom I do not believe?"""
+        version, weights = self._made
+        is_member = release.publisher in self.witness.members(version)
+        differs = release.version == version and release.weights != weights
+        return differs and is_member and self.is_doubted(release.publisher)
+
+    def is_doubted(self, publisher: PeerId) -> bool:
+        """Did it release something else than our round made, not long ago?"""
+        return self._host.now() < self._false.get(publisher, (0, 0.0))[1]
+
+    def packed(self, version: int, weights: Digest) -> None:
+        """My version has these weights."""
+        self._made = version, weights
+        self._tell()
+
+    def found_false(self, release: Release) -> None:
+        """A release of a member of my round is not what that made."""
+        times = self._false.get(release.publisher, (0, 0.0))[0] + 1
+        self._false[release.publisher] = times, self._host.now() + QUIET * 2.0 ** min(times - 1, DOUBLED)
+        if len(self._false) > PUBLISHERS:
+            del self._false[next(iter(self._false))]
+        self._tell()
 
     def _parts(self, release: Release) -> int | None:
         """The last version that its line shares with mine; None where that is not known."""
@@ -145,26 +188,33 @@ class ReleaseVotes:
 
     # --- of everybody ---------------------------------------------------------------------------------------
 
-    def hear(self, release: Release) -> int:
-        """Take note of a new release. How many learners deny it, where these are half of them or more; else
-        0."""
+    def hear(self, release: Release) -> str:
+        """Take note of a new release. Who denies it and why, where these are enough; else nothing."""
         self._recent.append(release)
         self._tell()
         return self._against(release)
 
-    def refused(self, beat: Beat) -> Iterator[tuple[Release, int]]:
-        """Of the releases that a heartbeat denies, those that half of the learners or more deny by now, with
-        their number."""
-        marks = _marks(beat.denied)
-        for release in [one for one in self._recent if mark(one) in marks] if marks else ():
+    def refused(self, beat: Beat) -> Iterator[tuple[Release, str]]:
+        """Of the releases that a heartbeat denies, those that enough learners deny by now, and why."""
+        marks = {*_marks(beat.denied)}
+        for release in [one for one in self._recent if marks & {mark(one), mark(one, True)}] if marks else ():
             if against := self._against(release):
                 yield release, against
 
-    def _against(self, release: Release) -> int:
-        name, learners = mark(release), self._learners(release.publisher)
+    def _against(self, release: Release) -> str:
+        learners = self._learners(release.publisher)
+        alone, other = (self._votes(mark(release, how), release, learners) for how in (False, True))
+        me = {self._host.ports.me} if self.stands() else set[PeerId]()
+        voters = len(_witnesses(learners) | {release.publisher} | me)
+        if len(learners) >= CROWD and 2 * alone >= len(learners):
+            return f"{alone} learners deny it: they make rounds, and it comes of none"
+        if len(learners) >= CROWD and 2 * other > voters:
+            return f"{other} learners deny it: it is not what their round made"
+        return ""
+
+    def _votes(self, name: bytes, release: Release, learners: Mapping[PeerId, Beat | None]) -> int:
         votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}
-        against = len(votes - {release.publisher}) + (name in _marks(self._told))
-        return against if len(learners) >= CROWD and 2 * against >= len(learners) else 0
+        return len(votes - {release.publisher}) + (name in _marks(self._told))
 
     def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
         """The learners that count, by their heartbeats: those that were heard lately, are at a version and

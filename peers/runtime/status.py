@@ -47,6 +47,7 @@ class Meter:
 class PeerStatus:
     phase: Phase = Phase.STARTING
     early: bool = False
+    astray: bool = False
     version: int = -1
     weights: str = ""
     mirror: int = -1

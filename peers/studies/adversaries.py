@@ -5,9 +5,9 @@ does not.
     rows --> adversaries.csv and a table: last reward, who was named, after how many rounds
 
 One of four learners lies from its first round on; the task is `toy`, the policy a table. An attack on rounds
-is a function of the liar's gradient and weight, and of the others' gradients where it overhears them; one on
-releases is what it announces now and then. Not handled here: samplers that cheat (peers.studies.cheating);
-false parts and means, which a simulated averager does not send (tests/net/test_allreduce.py).
+is a function of the liar's gradient and weight, and of the others' gradients where it overhears them. Not
+handled here: learners that lie in what they release (peers.studies.false_publishers), samplers that cheat
+(peers.studies.cheating); parts that are other ones for each reducer, since simulated members meet at once.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from peers.commands import sim
-from peers.roles.learner import LearnerPeer
 from peers.runtime import release_doubts, release_votes
-from peers.runtime.host import Host
 from peers.studies.adversary_table import table, two_table
 from peers.studies.experiments import Row, measured
+from peers.studies.false_publishers import MEMBERS, RELEASES, liar
 from swarm import config as settings
-from swarm.blocks import Blocks
 from swarm.config import DelayLaw, Run
 from swarm.core import clipping, discord, opposition, standing
 from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
 from swarm.net import in_memory_rounds
+from swarm.net.in_memory import MemoryAverager
+from swarm.net.in_memory_means import Hands
 from swarm.net.ports import Average, Averager, RoundLost
 from swarm.protocol import Role, Service
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
-from swarm.types import Digest, PeerId, Release, Struct
+from swarm.types import PeerId, Struct
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +49,6 @@ LEARNERS, SAMPLERS = 4, 12
 
 LAST = 16
 """Steps whose mean reward is the last reward: four versions of four learners."""
-
-EVERY = 5.0
-"""Seconds between two false releases."""
 
 
 class Gradient(NamedTuple):
@@ -66,10 +63,14 @@ Lie = Callable[[Gradient, "Sequence[torch.Tensor]"], Gradient]
 
 
 def _random(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
+    noise = _noise(mine.vector)
+    return mine._replace(vector=noise * (mine.vector.norm() / noise.norm()))
+
+
+def _noise(like: torch.Tensor) -> torch.Tensor:
     import torch
 
-    noise = torch.randn(mine.vector.shape, generator=torch.Generator().manual_seed(1))
-    return mine._replace(vector=noise * (mine.vector.norm() / noise.norm()))
+    return torch.randn(like.shape, generator=torch.Generator().manual_seed(1))
 
 
 def _times(factor: float) -> Lie:
@@ -136,12 +137,17 @@ LISTENS = 1.0
 SILENCE = "silence"
 """It waits for each round and comes to none."""
 
-RELEASES: dict[str, Callable[[Release], tuple[int, Digest]]] = {
-    "false version": lambda newest: (newest.version + 1000, Digest("")),
-    "false parent": lambda newest: (newest.version + 1, Digest("0" * 64)),
-    "a next version of its own": lambda newest: (newest.version + 1, newest.weights),
+
+REDUCERS: dict[str, Hands] = {
+    "a reducer of zeros": lambda to, mean: mean * 0,
+    "a reducer that turns around": lambda to, mean: -mean,
+    "a reducer that adds noise": lambda to, mean: mean + LOUD * _noise(mean),
+    "a reducer that turns around for one": lambda to, mean: -mean if to == "learner-1" else mean,
 }
-"""Version and parent of what it announces, by the newest release that it holds; it does nothing else."""
+"""What the liar hands to a member in place of the mean that it reduces."""
+
+LOUD = 1e3
+"""Beyond every mean: what members take of it is held to the largest norm that one can have."""
 
 
 class Attacked(Struct):
@@ -166,7 +172,7 @@ OF_TWO = ("honest", "zeros", "times -1", "times -4", "random, of the same norm")
 
 
 def plan(quick: bool) -> list[Attacked]:
-    attacks = [*ROUNDS, SILENCE, *RELEASES]
+    attacks = [*ROUNDS, SILENCE, *REDUCERS, *RELEASES, *MEMBERS]
     seconds = 45.0 if quick else 120.0
     seeds = (1,) if quick else (1, 2, 3)
     of_four = [
@@ -240,10 +246,15 @@ def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any,
     if peer.name != one.liar:
         listens = attack in OVERHEARING and peer.role is Role.LEARNER
         return sim.spawn(with_averager(peer, OpenAverager(peer.ports.averager, heard)) if listens else peer)
-    if attack in RELEASES:
+    if attack in RELEASES or attack in MEMBERS:
         return sim.run_peer(
-            peer, sim.policy_parts(peer.config), lambda host, parts: _publisher(host, parts, attack)
+            peer, sim.policy_parts(peer.config), lambda host, parts: liar(host, parts, attack)
         )
+    if attack in REDUCERS:
+        averager = peer.ports.averager
+        assert isinstance(averager, MemoryAverager)
+        averager.hand_out(REDUCERS[attack])
+        return sim.spawn(peer)
     return sim.spawn(with_averager(peer, LyingAverager(peer.ports.averager, heard, ROUNDS.get(attack))))
 
 
@@ -322,46 +333,15 @@ class LyingAverager:
         return outcome
 
 
-class Publisher(LearnerPeer):
-    """A learner that does nothing but announce."""
-
-    attack: Callable[[Release], tuple[int, Digest]]
-
-    async def run(self) -> None:
-        host, data = self.host, self.learner.weights().data
-        while not host.stop.is_set():
-            await host.ports.clock.sleep(EVERY)
-            if not (known := host.releases.announced()):
-                continue
-            version, parent = self.attack(known[-1])
-            host.releases.blobs.hold(version, Blocks.of(data))
-            release = Release(
-                version=version,
-                weights=Blocks.of(data).root,
-                size=len(data),
-                parent=parent,
-                publisher=host.ports.me,
-                learners=LEARNERS,
-                groups=10**6,
-                released=host.now(),
-            )
-            await host.releases.announce(release)
-
-
-def _publisher(host: Host, parts: sim.PolicyParts, attack: str) -> Publisher:
-    learner, decoder = parts.learner()
-    made = Publisher(
-        host, learner, sim.tasks.source(host.config.run.task, host.config.run.seed), decoder, None
-    )
-    made.attack = RELEASES[attack]
-    return made
-
-
 @contextmanager
 def believing() -> Iterator[None]:
     """In this process, every gradient, weight and release is believed."""
     kept = clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings
     discord_sure, discord.SURE = discord.SURE, math.inf
+    largest, in_memory_rounds.largest_mean_norm = (
+        in_memory_rounds.largest_mean_norm,
+        lambda claims, judged: math.inf,
+    )
     few, release_votes.CROWD = release_votes.CROWD, LEARNERS + 1
     clipping.FAR = standing.FAR = opposition.SURE = math.inf
     release_doubts.LEAD = math.inf  # type: ignore[assignment]
@@ -372,7 +352,7 @@ def believing() -> Iterator[None]:
         yield
     finally:
         clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings = kept
-        discord.SURE = discord_sure
+        discord.SURE, in_memory_rounds.largest_mean_norm = discord_sure, largest
         release_votes.CROWD = few
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from peers.studies.experiments import Row
 
 if TYPE_CHECKING:
     from peers.studies.adversaries import Attacked
     from peers.studies.cheating import Cheated
+
+Cell = TypeVar("Cell", "Attacked", "Cheated")
 
 
 def table(done: Sequence[tuple[Attacked, Row]]) -> str:
@@ -20,15 +22,15 @@ def table(done: Sequence[tuple[Attacked, Row]]) -> str:
         "| attack | reward | undefended | named after | named in | others named | recomputed | named after |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for attack in dict.fromkeys(cell.attack for cell, _ in done):
-        with_, without, again = (
-            [row for one, row in done if (one.attack, one.defended, one.gradients) == (attack, *how)]
-            for how in ((True, False), (False, False), (True, True))
-        )
+    recomputed = [(cell, row) for cell, row in done if cell.gradients]
+    again = {attack: rows for attack, rows, _ in _each(recomputed, lambda cell: cell.attack)}
+    plain = [(cell, row) for cell, row in done if not cell.gradients]
+    for attack, with_, without in _each(plain, lambda cell: cell.attack):
+        more = again.get(attack, [])
         lines.append(
             f"| {attack} | {_mean(with_, 'reward'):.3f} | {_mean(without, 'reward'):.3f} |"
             f" {_mean(with_, 'rounds'):.1f} | {_mean(with_, 'named'):.0%} | {_mean(with_, 'innocent'):.1%} |"
-            f" {_mean(again, 'reward'):.3f} | {_mean(again, 'rounds'):.1f} |"
+            f" {_mean(more, 'reward'):.3f} | {_mean(more, 'rounds'):.1f} |"
         )
     return "\n".join(lines)
 
@@ -36,11 +38,7 @@ def table(done: Sequence[tuple[Attacked, Row]]) -> str:
 def two_table(done: Sequence[tuple[Attacked, Row]]) -> str:
     """Markdown: a row an attack of one of two learners, means over seeds."""
     lines = ["| of two, attack | reward | undefended | versions | frozen |", "|---|---|---|---|---|"]
-    for attack in dict.fromkeys(cell.attack for cell, _ in done):
-        with_, without = (
-            [row for one, row in done if (one.attack, one.defended) == (attack, defended)]
-            for defended in (True, False)
-        )
+    for attack, with_, without in _each(done, lambda cell: cell.attack):
         lines.append(
             f"| {attack} | {_mean(with_, 'reward'):.3f} | {_mean(without, 'reward'):.3f} |"
             f" {_mean(with_, 'versions'):.0f} | {_mean(with_, 'frozen'):.1f} |"
@@ -56,11 +54,7 @@ def cheats_table(done: Sequence[tuple[Cheated, Row]]) -> str:
         " honest named |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for cheat in dict.fromkeys(cell.cheat for cell, _ in done):
-        with_, without = (
-            [row for one, row in done if (one.cheat, one.defended) == (cheat, defended)]
-            for defended in (True, False)
-        )
+    for cheat, with_, without in _each(done, lambda cell: cell.cheat):
         lines.append(
             f"| {cheat} | {_mean(with_, 'reward'):.3f} | {_mean(without, 'reward'):.3f} |"
             f" {_mean(with_, 'poison'):.1%} | {_mean(without, 'poison'):.1%} |"
@@ -76,14 +70,23 @@ def heads_table(done: Sequence[tuple[Cheated, Row]]) -> str:
         "| with heads, the cheats | reward | poison | refused | named | by | after | honest named |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for cheat in dict.fromkeys(cell.cheat for cell, _ in done):
-        rows = [row for one, row in done if one.cheat == cheat]
+    for cheat, rows, _ in _each(done, lambda cell: cell.cheat):
         lines.append(
             f"| {cheat} | {_mean(rows, 'reward'):.3f} | {_mean(rows, 'poison'):.1%} |"
             f" {_mean(rows, 'refused'):.0%} | {_mean(rows, 'named'):.0%} | {_by(rows)} | {_after(rows)} |"
             f" {sum(float(row['innocent']) for row in rows):.0f} |"
         )
     return "\n".join(lines)
+
+
+def _each(
+    done: Sequence[tuple[Cell, Row]], name: Callable[[Cell], str]
+) -> Iterator[tuple[str, list[Row], list[Row]]]:
+    """Each attack, its rows where the peers defend themselves, and where they believe everything."""
+    for attack in dict.fromkeys(name(cell) for cell, _ in done):
+        own = [(cell.defended, row) for cell, row in done if name(cell) == attack]
+        defended, believing = ([row for is_, row in own if is_ is how] for how in (True, False))
+        yield attack, defended, believing
 
 
 def _by(rows: Sequence[Row]) -> str:

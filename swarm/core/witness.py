@@ -55,6 +55,10 @@ class Witness:
         if len(self._made) > REMEMBERED:
             self._made.popitem(last=False)
 
+    def members(self, version: int) -> Collection[PeerId]:
+        """Of the round that made it; nobody where that was none of mine."""
+        return self._made[version].members if version in self._made else ()
+
     def gave_up(self, version: int) -> None:
         """No round of most learners came about from this version."""
         self._gave_up = version

@@ -24,11 +24,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from swarm.config import Averaging, BatchSize
+from swarm.core.opposition import Opposition
 from swarm.core.standing import Usual
 from swarm.net.in_memory_board import MemoryBoard
 from swarm.net.in_memory_gossip import MemoryGossip, Subscription
 from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer, Weigh, as_it_is
-from swarm.net.in_memory_rounds import Meetings, Said, Waits
+from swarm.net.in_memory_means import Hands
+from swarm.net.in_memory_rounds import Kept, Meetings, Said, Waits
 from swarm.net.ports import Average, Ports
 from swarm.net.turns import no_turn
 from swarm.protocol import KINDS, Kind, Thread
@@ -269,11 +271,15 @@ class MemoryAverager:
     def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
         self._network = network
         self._me = me
-        self._usual = Usual()
+        self._kept = Kept(Usual(), Opposition())
         self._said = Said()
 
     def check(self, against: Collection[PeerId], key: int) -> None:
-        self._said = Said(b"", frozenset(against), key)
+        self._said = self._said._replace(against=frozenset(against), key=key)
+
+    def hand_out(self, hands: Hands) -> None:
+        """Hand out from now on something else than the means that I reduce."""
+        self._said = self._said._replace(hands=hands)
 
     async def average(
         self,
@@ -289,7 +295,7 @@ class MemoryAverager:
         said = self._said._replace(marks=marks)
         return await self._network.rounds.average(
             self._me,
-            self._usual,
+            self._kept,
             (version, weights),
             tensors,
             weight,

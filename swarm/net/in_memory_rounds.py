@@ -5,7 +5,8 @@
 
 In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
 What counts how much is decided as among real learners (swarm.core.standing), and so is who reduces how much
-(swarm.core.shares); here nobody can announce another norm or line than its own. Two peers meet only when each
+(swarm.core.shares), and who reduces nothing since it handed out something else (swarm.core.reducers); here
+nobody can announce another norm or line than its own. Two peers meet only when each
 expects the other, for the same version, over an open link, and one can dial the other.
 Between members that share lines with others, parts and means go both ways at once, as in a butterfly that
 reduces what has come; elsewhere a round takes twice the slowest link of a ring. Whoever is lost during the
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,8 +25,9 @@ from swarm.config import Averaging
 from swarm.core import shares
 from swarm.core.clipping import Cosines
 from swarm.core.discord import OPPOSED, Discord
-from swarm.core.opposition import Opponents, left_out
-from swarm.core.standing import Claim, Standing, Usual, once, standings
+from swarm.core.opposition import Opponents, Opposition, left_out
+from swarm.core.standing import Claim, Standing, Usual, largest_mean_norm, once, standings
+from swarm.net.in_memory_means import Hands, flat, hand_out, presences, spans
 from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.types import PeerId
 
@@ -43,6 +45,16 @@ class Said(NamedTuple):
     marks: bytes = b""
     against: frozenset[PeerId] = frozenset()
     key: int = 0
+    hands: Hands | None = None
+    """What it hands out in place of the means that it reduces."""
+
+
+class Kept(NamedTuple):
+    """What a member remembers of its rounds."""
+
+    usual: Usual
+    presences: Opposition
+    """Of its part in each reducer's means."""
 
 
 class Waits(NamedTuple):
@@ -60,7 +72,7 @@ class Seat:
         peer: PeerId,
         tensors: Sequence[torch.Tensor],
         claim: Claim,
-        usual: Usual,
+        kept: Kept,
         expects: frozenset[PeerId],
         said: Said,
         window: float,
@@ -68,7 +80,7 @@ class Seat:
         self.peer = peer
         self.tensors = tensors
         self.claim = claim
-        self.usual = usual
+        self.kept = kept
         self.expects = expects
         self.said = said
         self.window = window
@@ -103,6 +115,8 @@ class Meeting:
         self.seats: dict[PeerId, Seat] = {}
         self.exchanging = False
         self.over = False
+        self._false: frozenset[PeerId] = frozenset()
+        """Members that reduce nothing."""
         self._passages: dict[tuple[PeerId, PeerId], Passage] = {}
         self._missing = 1
         """Of passages, and of the time that the others take: how many are not over."""
@@ -148,6 +162,8 @@ class Meeting:
             return
         self.exchanging = True
         seats, size = list(self.seats.values()), self._size()
+        doubted = {one.peer: one.kept.presences.against(self.seats) for one in seats}
+        self._false = frozenset(map(PeerId, left_out(doubted)))
         for (one, its), (other, theirs) in permutations(self._reduced().items(), 2):
             self._send(one, other, its + theirs)
         # Parts go out to their reducers and come back: twice the slowest link of the ring.
@@ -166,7 +182,7 @@ class Meeting:
         return int(values * shares.WIRE_BYTES[self._settings.compression])
 
     def _lines(self) -> list[shares.Uplink]:
-        return [shares.Uplink(self._links.uplink(peer)) for peer in self.seats]
+        return [shares.Uplink(self._links.uplink(peer), peer in self._false) for peer in self.seats]
 
     def _reduced(self) -> dict[PeerId, int]:
         """Member -> bytes that it reduces of each other one: these go there, and their mean comes back."""
@@ -212,7 +228,10 @@ class Meeting:
             return
         judged, reduced = standings(claims, self._groups), self._reduced()
         sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
+        told = [flat(seat.tensors) for seat in seats] if any(seat.said.hands for seat in seats) else []
         shares, cosines = _average(seats, judged, out)
+        if told:
+            _handed(seats, told, judged, spans(reduced, len(told[0])), largest_mean_norm(claims, judged))
         self._opposition.add(cosines)
         self._discord.add(cosines)
         self._end()
@@ -224,9 +243,9 @@ class Meeting:
         for seat in seats:
             mine = reduced[seat.peer]
             passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}
-            seat.usual.add(other.claim.norm for other in seats)
-            its = sketches[seat.peer]
-            seat.settle(Average(members, now - seat.since, passed, scaled, marks, sketches=its))
+            seat.kept.usual.add(other.claim.norm for other in seats)
+            its, false = sketches[seat.peer], self._false
+            seat.settle(Average(members, now - seat.since, passed, scaled, marks, false, sketches=its))
 
     def _call_at(self, when: float, then: Callable[[], None]) -> None:
         """Let the meeting's timer be this one."""
@@ -265,7 +284,7 @@ class Meetings:
     async def average(
         self,
         me: PeerId,
-        usual: Usual,
+        kept: Kept,
         at: tuple[int, str],
         tensors: Sequence[torch.Tensor],
         weight: float,
@@ -273,15 +292,15 @@ class Meetings:
         waits: Waits,
         said: Said,
     ) -> Average | None:
-        """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`; `at` is a
-        version and its weights."""
+        """The Averager port's contract, on behalf of `me`, which keeps of its rounds what is `kept`; `at` is
+        a version and its weights."""
         from swarm.net.norm import LARGEST, norm
 
         mine = math.hypot(*map(norm, tensors))
         if not mine <= LARGEST:
             raise RoundLost(f"version {at[0]}: my own tensors are not finite")
         window = asyncio.get_running_loop().time() + self._settings.match + waits.patience
-        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers), said, window)
+        seat = Seat(me, tensors, Claim(weight, mine, kept.usual.norm()), kept, frozenset(peers), said, window)
         meeting = self._seat(at, seat)
         timer = asyncio.get_running_loop().call_later(waits.deadline, meeting.leave, seat, "ran out of time")
         try:
@@ -319,6 +338,23 @@ class Meetings:
 
 def _shapes(seat: Seat) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in seat.tensors]
+
+
+def _handed(
+    seats: Sequence[Seat],
+    parts: Sequence[torch.Tensor],
+    judged: Sequence[Standing],
+    cut: Mapping[PeerId, slice],
+    largest: float,
+) -> None:
+    """Give each the means that the reducers hand to it, in place of the mean that all have. `parts`: what the
+    seats brought; `largest`: the largest norm of a mean."""
+    hands = {seat.peer: seat.said.hands for seat in seats if seat.said.hands is not None}
+    total = sum(one.weight for one in judged)
+    for seat, part, one in zip(seats, parts, judged, strict=True):
+        has = hand_out(seat.peer, seat.tensors, hands, cut, largest)
+        if one.share == 1:
+            seat.kept.presences.add(presences(part, has, cut, one.weight / total))
 
 
 def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:

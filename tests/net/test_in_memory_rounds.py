@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -152,5 +153,42 @@ def test_after_a_lost_round_the_survivors_can_meet_again() -> None:
         outcomes, tensors = await averager_properties.meet([a, b], 1, [1, 3], [1, 1])
         assert all(isinstance(outcome, Average) for outcome in outcomes)
         assert tensors[0][0].item() == 2
+
+    with_peers(promise)
+
+
+def test_one_that_hands_out_something_else_reduces_nothing_after_some_rounds_and_all_name_it() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        c.averager.hand_out(lambda to, mean: -mean)
+        generator, rounds = torch.Generator().manual_seed(1), list[tuple[list[Average], list[torch.Tensor]]]()
+        for version in range(12):
+            brought = [torch.randn(300, generator=generator) for _ in range(3)]
+            tensors = [[one.clone()] for one in brought]
+            members = zip((a, b, c), tensors, strict=True)
+            calls = (
+                one.averager.average(version, its, 1.0, [a.me, b.me, c.me], 60.0) for one, its in members
+            )
+            outcomes = await asyncio.gather(*calls)
+            rounds.append((outcomes, [sum(brought) / 3, *(its[0] for its in tensors)]))
+        (first, (mean, *has)), (last, (final, *then)) = rounds[0], rounds[-1]
+        turned = torch.cat([mean[:200], -mean[200:]])
+        assert all(torch.allclose(one, turned, atol=1e-6) for one in has)
+        assert all(outcome.false == frozenset() for outcome in first)
+        assert all(outcome.false == {c.me} for outcome in last)
+        assert all(torch.allclose(one, final, atol=1e-6) for one in then)
+
+    with_peers(promise)
+
+
+def test_what_one_hands_to_a_single_member_only_that_one_has() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        c.averager.hand_out(lambda to, mean: mean * math.nan if to == a.me else mean)
+        tensors = [[torch.ones(300)] for _ in "abc"]
+        members = zip((a, b, c), tensors, strict=True)
+        await asyncio.gather(
+            *(one.averager.average(0, its, 1.0, [a.me, b.me, c.me], 60.0) for one, its in members)
+        )
+        assert tensors[0][0].tolist() == [1.0] * 200 + [0.0] * 100
+        assert tensors[1][0].tolist() == tensors[2][0].tolist() == [1.0] * 300
 
     with_peers(promise)

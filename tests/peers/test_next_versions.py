@@ -14,7 +14,8 @@ from test_roles_swarm import Told, scenario
 from test_unequal_learners import unequal
 
 from peers.studies import adversaries
-from peers.studies.adversaries import RELEASES, Attacked, Overheard
+from peers.studies.adversaries import Attacked, Overheard
+from peers.studies.false_publishers import RELEASES
 from swarm.events import Event, Rejected, Released, Trained
 from swarm.protocol import Topic
 from swarm.sim.world import World

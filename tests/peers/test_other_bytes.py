@@ -1,0 +1,85 @@
+"""A member of a round that releases something else than the round made: it is denied and named; what rounding
+makes of a step is followed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from test_next_versions import HONEST, LIAR
+from test_roles_swarm import Told, scenario
+
+from peers.roles.other_bytes import FAR
+from peers.runtime.release_votes import QUIET
+from peers.studies import adversaries
+from peers.studies.adversaries import Attacked, Overheard
+from peers.studies.false_publishers import EQUIVOCATION
+from swarm.events import Event, Noted, Rejected, Released, Snapped, Trained
+from swarm.learn.learner import Learner
+from swarm.protocol import Topic
+from swarm.sim.world import World
+
+
+@cache
+def attacked(attack: str) -> tuple[Event, ...]:
+    told, one = list[Event](), Attacked(attack=attack, defended=True, seconds=16.0)
+    World(
+        adversaries.scenario(one),
+        lambda peer: adversaries.spawn(peer, one, Overheard()),
+        sinks=[told.append],
+    ).run()
+    return tuple(told)
+
+
+@pytest.mark.parametrize("attack", ["other bytes", EQUIVOCATION])
+def test_no_version_goes_on_from_what_its_round_did_not_make(attack: str) -> None:
+    told = attacked(attack)
+    released = [event.release for event in told if isinstance(event, Released)]
+    line = {(one.version, one.weights) for one in released if one.publisher != LIAR or one.groups < 100}
+    assert all((one.version - 1, one.parent) in line for one in released if one.version > 0)
+    steps = [event for event in told if isinstance(event, Trained) and event.peer in HONEST]
+    assert max(event.version for event in steps) > 8
+    assert not [event for event in told if isinstance(event, Snapped) and event.peer in HONEST]
+
+
+@pytest.mark.parametrize("attack", ["other bytes", EQUIVOCATION])
+def test_each_learner_names_who_released_it_and_nobody_else(attack: str) -> None:
+    told = attacked(attack)
+    named = [event for event in told if isinstance(event, Rejected) and event.kind == Topic.RELEASE]
+    assert {event.sender for event in named} == {LIAR} and {event.peer for event in named} > {*HONEST}
+    for text in ("not what their round made", "it comes of none"):
+        assert [event for event in named if text in event.reason]
+    compared = [event for event in told if isinstance(event, Noted) and "4 steps from" in event.text]
+    assert len(compared) == len(HONEST), f"after that it is doubted for {QUIET} s, and nothing is fetched"
+
+
+def with_steps(monkeypatch: pytest.MonkeyPatch, share: float) -> Told:
+    """Three learners, of which each makes steps that differ by about this share of one."""
+    order, step = dict[int, int](), Learner.step
+
+    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
+        before = learner._optimizer.gather()
+        metrics = step(learner, vector)
+        made = learner._optimizer.gather()
+        noise = torch.randn(len(made), generator=torch.Generator().manual_seed(_mine(order, learner)))
+        learner._optimizer.place(made + share * (made - before).norm() * noise / noise.norm())
+        return metrics
+
+    monkeypatch.setattr(Learner, "step", differs)
+    return Told(scenario(0.5, (3, 6)))
+
+
+def _mine(order: dict[int, int], learner: Learner) -> int:
+    return order.setdefault(id(learner), len(order))
+
+
+def test_learners_whose_steps_differ_by_rounding_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = with_steps(monkeypatch, FAR / 10)
+    assert len(told.of(Snapped)) > 3 and not told.of(Rejected)
+    assert max(event.version for event in told.of(Trained)) > 5
+
+
+def test_where_no_two_learners_make_the_same_step_the_swarm_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = with_steps(monkeypatch, 10 * FAR)
+    assert max(event.version for event in told.of(Trained)) > 2
