@@ -352,10 +352,19 @@ class Recent:
 
     def _audited(self, event: happened.Audited, now: float) -> None:
         if (until := number(event.until)) > now:
-            self.aside.pop(event.sampler, None)
-            self.aside[event.sampler] = SetAside(event.peer, now, until, clean(event.why, 240), event.group)
-            for sampler in [*self.aside][:-SENDERS]:
-                del self.aside[sampler]
+            self._set_aside(event.sampler, event.peer, now, until, event.why, event.group)
+
+    def _told_aside(self, event: happened.SetAside, now: float) -> None:
+        before, until = self.aside.pop(event.sampler, None), number(event.until)
+        group = event.group or (before.group if before and before.by == event.by else "")
+        if until > now:
+            self._set_aside(event.sampler, event.by, now, until, event.why, group)
+
+    def _set_aside(self, sampler: PeerId, by: PeerId, now: float, until: float, why: str, group: str) -> None:
+        self.aside.pop(sampler, None)
+        self.aside[sampler] = SetAside(by, now, until, clean(why, 240), group)
+        for each in [*self.aside][:-SENDERS]:
+            del self.aside[each]
 
     def _rejected(self, event: happened.Rejected, now: float) -> None:
         if event.sender == event.peer:
@@ -384,5 +393,6 @@ _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
     happened.Started: Recent._came_or_left,
     happened.Left: Recent._came_or_left,
     happened.Audited: Recent._audited,
+    happened.SetAside: Recent._told_aside,
     happened.Rejected: Recent._rejected,
 }

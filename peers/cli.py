@@ -345,8 +345,8 @@ def _add_bench(commands: Any) -> None:
         default=0.0,
         help="begin no new training (staleness, band, adversaries) after this long",
     )
-    for kind in ("learners", "samplers"):
-        it.add_argument(f"--{kind}", action="store_true", help=f"adversaries: {kind} that cheat alone")
+    for kind, who in (("learners", "that lie"), ("samplers", "that cheat"), ("honest", "samplers")):
+        it.add_argument(f"--{kind}", action="store_true", help=f"adversaries: {kind} {who} alone")
 
 
 def _add_task(commands: Any) -> None:

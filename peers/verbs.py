@@ -276,7 +276,7 @@ def bench(args: argparse.Namespace) -> int:
 
     whose = [kind for kind in ADVERSARIES if getattr(args, kind)]
     if whose and args.names != ["adversaries"]:
-        raise WrongUsage("--learners and --samplers are for the study adversaries")
+        raise WrongUsage("--learners, --samplers and --honest are for the study adversaries")
     if args.names == ["nemesis"]:
         from peers.studies import nemesis
 

@@ -209,6 +209,16 @@ class Audited(Event):
     why: Text = ""
 
 
+class SetAside(Event):
+    """This peer hears that a learner sets a sampler aside, itself perhaps; evidence is kept of `group`."""
+
+    by: PeerId
+    sampler: PeerId
+    until: Finite
+    why: Text
+    group: Word = ""
+
+
 class Dropped(Event):
     """Groups that a learner had admitted are not trained by it after all."""
 
@@ -349,6 +359,7 @@ Gossiped = (
     | Faulted
     | Recovered
     | Audited
+    | SetAside
 )
 """Events that the page needs from other peers, with every text and collection bounded; heartbeats and
 releases have topics of their own."""

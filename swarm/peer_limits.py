@@ -56,6 +56,9 @@ class Auditing(Section):
     """Newest versions whose bytes stay on this disk for it, once a group of such a sampler came."""
     invited: bool = False
     """Whether samplers with an invite are audited, too."""
+    duty: bool = False
+    """Whether a sampler that is a member of the run audits beside its own work, within the same share of its
+    time, as evaluators do: it replays groups that learners were sent."""
     gradients: bool = False
     """Whether other learners' gradients are computed again, within the same share of the time; signed
     manifests of its own batches are shown to them in any case."""

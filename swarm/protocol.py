@@ -82,7 +82,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.TRAINED: ServiceRow(16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: of which groups"),
     Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
-    Service.ACCUSED: ServiceRow(16, REQUEST, "learners, auditors", "AccusedQuery", "Group that it judged"),
+    Service.ACCUSED: ServiceRow(16, REQUEST, "who audits", "AccusedQuery", "Group that it judged"),
     Service.SUBMITTED: ServiceRow(
         16, REQUEST, "learners", "SubmittedQuery", "Submitted, or one of its Groups"
     ),
@@ -123,7 +123,7 @@ TOPICS: Mapping[Topic, TopicRow] = {
     Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
     Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: one exists"),
     Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: which ones count"),
-    Topic.ACCUSED: TopicRow("Accusation", RELEASE_LIMIT, False, "to learners: whose group is a forgery"),
+    Topic.ACCUSED: TopicRow("Accusation", RELEASE_LIMIT, True, "whose group is a forgery"),
     Topic.VERDICT: TopicRow("Verdicts", EVENT_LIMIT, False, "to learners: whose groups are honest"),
 }
 
@@ -169,7 +169,7 @@ class Policy(StrEnum):
     USED = "used"
     """program(host, engine, source)"""
     REPLAYED = "replayed"
-    """program(host, source, tokenization, Replay's maker)"""
+    """program(host, source, tokens of the vocabulary, Replay's maker)"""
     KEPT = "kept"
     """program(host, weights of version 0 or None)"""
     UNUSED = "unused"

@@ -113,8 +113,7 @@ class Task(Struct):
 
 
 class Times(Struct):
-    """When a group passed each step, by the clock of the peer that did it, unix seconds: splits a sampler's
-    lag into its causes."""
+    """When a group passed each step, unix seconds by the clock of who did it: splits a sampler's lag."""
 
     released: Finite
     """The policy's release, by its publisher."""
@@ -180,10 +179,12 @@ class Receipt(Struct, tag="receipt"):
     """Groups that the learner can still use."""
     kept: bool = False
     """Whether an admitted group is on the learner's disk: a learner that dies takes it up again."""
+    until: Finite = 0.0
+    """Unix seconds until which its sampler is set aside, for the reason that `detail` has; 0: it is not."""
 
 
 class Patch(Struct):
-    """How a release's bytes are made of another version's: the address of a file (swarm.patch_files)."""
+    """How a release's bytes are made of another version's: a patch file's address (swarm.patch_files)."""
 
     base: Root
     """Weights of the version that it starts from."""
@@ -194,8 +195,7 @@ class Patch(Struct):
 
 
 class Merge(Struct):
-    """The second parent of a release: the last version of a line that gave way, averaged into the line that
-    counts."""
+    """The second parent of a release: the last version of a line that gave way and was averaged into it."""
 
     version: Count
     weights: Root
@@ -206,8 +206,7 @@ class Release(Struct, tag="release"):
 
     version: Count
     weights: Root
-    """Root of the blocks of the safetensors bytes (bf16), and the address of their leaf list: see
-    swarm.blocks."""
+    """Root of the blocks of the safetensors bytes (bf16): the address of their leaf list (swarm.blocks)."""
     size: Size
     parent: Digest
     """`weights` of the version before."""
@@ -348,8 +347,7 @@ class Beat(Struct, tag="beat"):
     inbox: int
     """Groups waiting at a learner, or on the way from a sampler."""
     done: int
-    """Groups trained (learner), sampled (sampler), replayed (auditor), evaluated versions (evaluator) since
-    the start."""
+    """Groups trained, sampled or replayed, or versions evaluated, since the start: by its role."""
     refused: int
     rate: Finite
     """`done` per second, over the last half minute."""
@@ -390,6 +388,8 @@ class Beat(Struct, tag="beat"):
     """Marks of the releases that a witness of its version denies (swarm.core.witness); None: it is none."""
     astray: bool = False
     """Of a learner that took weights without moments: its steps may be others, and it releases last."""
+    audits: bool = False
+    """Of a member that replays groups beside its own work (peers.roles.audit_duty)."""
 
 
 class Record(Struct):

@@ -149,7 +149,7 @@ def set_aside(s: Situation) -> Iterator[Problem]:
                 f"{s.name(found.by)} sets sampler {s.name(sampler)} aside {how}: its groups are refused.",
                 f"{found.why[:1].upper()}{found.why[1:]}.",
                 "Who runs it: look at its engine's settings. `swarm verify"
-                f" {clean(found.group)}.evidence` replays what lies in folder `evidence` of"
+                f" {clean(found.group) or '*'}.evidence` replays what lies in folder `evidence` of"
                 f" {s.name(found.by)}, on any machine with the run's folder; the run's owner lets it back:"
                 f" `swarm pardon {whole}`.",
             ),

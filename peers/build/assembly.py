@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboard.views import InviteView
-from peers.build import base_model, invitations, new_run, run_folder, showing, spec_transfer
+from peers.build import base_model, invitations, model_code, new_run, run_folder, showing, spec_transfer
 from peers.build.adopted_releases import take_releases
 from peers.build.apart import apart
 from peers.build.consent import mind_code
@@ -42,6 +42,7 @@ from peers.build.real_host import (
 from peers.build.run_folder import RunFolder
 from peers.build.task_source import open_source
 from peers.errors import CannotHere, Refusal, say
+from peers.roles.audit_duty import on_duty
 from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
@@ -363,15 +364,23 @@ async def _act(
     on_signal.leave = host.leave
     if ROLES[role].policy is Policy.REPLAYED:
         return await _audit(local, run, node, host, code)
+    await _use_engine(local, run, node, host, code)
+
+
+async def _use_engine(local: LocalPeer, run: RunFolder, node: Node, host: Host, code: ModelCode) -> None:
+    """Run who samples or evaluates."""
+    role = host.who.role
     say("loading the engine")
     began = host.now()
-    engine, render, why = await code.engine(node.work, run.model, host.config)
+    engine, tokens, why = await code.engine(node.work, run.model, host.config)
     say(f"{why} (loaded in {host.now() - began:.1f} s)")
     with contextlib.closing(engine):
-        async with open_source(run, host, node, render, slow=engine.name == "hf") as source:
+        async with open_source(run, host, node, tokens.render, slow=engine.name == "hf") as source:
             async with live_line(host), kept_up(host, local, node, run):
                 given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
-                await host.run(program(host, engine, source, *given).run)
+                act = program_of(role, run.settings)(host, engine, source, *given)
+                replay = partial(model_code.replay, run.model, host.config)
+                await host.run(on_duty(host, act, source, lambda: tokens.vocabulary, replay).run)
 
 
 async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code: ModelCode) -> None:
@@ -384,4 +393,4 @@ async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code:
     program = program_of(host.who.role, run.settings)
     async with open_source(run, host, node, tokens.render) as source:
         async with live_line(host), kept_up(host, local, node, run):
-            await host.run(program(host, source, tokens, replay).run)
+            await host.run(program(host, source, tokens.vocabulary, replay).run)

@@ -106,6 +106,7 @@ class Render(Message, frozen=True):
 class Ready(Message, frozen=True):
     templated: bool
     """Prompts go through the chat template; else the model reads them as they are."""
+    vocabulary: int
 
 
 class Done(Message, frozen=True):
@@ -213,7 +214,7 @@ class EngineWorker:
 
         self._tokens = factory.load_tokenization(Path(call.model), call.config.run)
         self._engine = factory.hf(Path(call.model), call.config, self._alive)
-        return Ready(self._tokens.templated)
+        return Ready(self._tokens.templated, self._tokens.vocabulary)
 
 
 def _failed(call: Call, error: Exception) -> Failed | None:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -31,10 +31,22 @@ from swarm.types import Task
 
 if TYPE_CHECKING:
     from swarm.net.ports import Work
+    from swarm.replays import Replay
 
 LOADING = "loading what computes: torch and transformers (some seconds; longer the first time)"
 
-Render = Callable[[Task], str]
+
+class Tokens(Protocol):
+    """What is known of a run's tokenization beside its engine."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens; every token is below it."""
+        ...
+
+    def render(self, task: Task) -> str:
+        """A task as a prompt."""
+        ...
 
 
 class ModelCode:
@@ -79,9 +91,9 @@ class ModelCode:
             config, peer=msgspec.structs.replace(config.peer, engine=choice.engine)
         )
 
-    async def engine(self, work: Work, model: Path, config: Config) -> tuple[Engine, Render, str]:
+    async def engine(self, work: Work, model: Path, config: Config) -> tuple[Engine, Tokens, str]:
         """The engine that `[peer.engine]` names, or that `auto` chooses, without a policy until it loads a
-        release; how it writes tasks as prompts; which one it is, and why. The caller closes it. Raises
+        release; its tokens; which one it is, and why. The caller closes it. Raises
         UserError and ModelError."""
         choice = engine_choice.chosen(model, config)
         if choice.name == "hf":
@@ -91,12 +103,12 @@ class ModelCode:
             except BaseException:
                 process.close()
                 raise
-            return process, process.render, str(choice)
+            return process, process, str(choice)
         await self.imported()
         from peers.build import factory
 
         engine = await work.run(Kind.LOAD, factory.chosen_engine, choice, model, config)
-        return engine, factory.load_tokenization(model, config.run).render, str(choice)
+        return engine, factory.load_tokenization(model, config.run), str(choice)
 
     async def imported(self) -> None:
         """Waits until `peers.build.factory` is there, and says so where it is not. Raises what its imports
@@ -111,6 +123,15 @@ class ModelCode:
         self._thread = thread.submit(_import)
         thread.shutdown(wait=False)
         return self._thread
+
+
+def replay(model: Path, config: Config) -> Replay:
+    """What groups are replayed with, as peers.build.factory has it; what that imports is not here before.
+    Raises UserError and ModelError."""
+    _import()
+    from peers.build import factory
+
+    return factory.replay(model, config)
 
 
 def _import() -> None:

@@ -19,13 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 
 from peers.build import base_model
-from peers.roles.auditor_peer import AuditorPeer
-from peers.roles.evaluator import Evaluator
+from peers.roles.audit_duty import Program, on_duty
 from peers.roles.group_opening import Decoder
-from peers.roles.learner import LearnerPeer
 from peers.roles.programs import program_of
-from peers.roles.sampler import Sampler
-from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.run_keys import RunKeys
@@ -111,7 +107,7 @@ class ReadOnce(Frames):
         return found
 
 
-RoleProgram = Sampler | LearnerPeer | Evaluator | Seed | AuditorPeer
+RoleProgram = Program
 
 
 class PolicyParts(NamedTuple):
@@ -170,17 +166,24 @@ def role_of(
     program = program_of(host.who.role, run)
     match row.policy:
         case Policy.SAMPLED:
-            return program(host, parts.engine(), source, folder and folder / "outbox")
+            sampler = program(host, parts.engine(), source, folder and folder / "outbox")
+            return _on_duty(host, sampler, source, parts)
         case Policy.USED:
-            return program(host, parts.engine(), source)
+            return _on_duty(host, program(host, parts.engine(), source), source, parts)
         case Policy.TRAINED:
             learner, decoder = parts.learner()
             return program(host, learner, source, decoder, folder and folder / "checkpoint", parts.replay)
         case Policy.REPLAYED:
-            return program(host, source, parts.learner()[1], parts.replay)
+            return program(host, source, parts.learner()[1].vocabulary, parts.replay)
         case Policy.KEPT:
             return program(host, parts.learner()[0].weights())
     raise ValueError(f"a {host.who.role.value} is not simulated")
+
+
+def _on_duty(host: Host, role: Program, source: TaskSource, parts: PolicyParts) -> RoleProgram:
+    if parts.replay is None:
+        return role
+    return on_duty(host, role, source, lambda: parts.learner()[1].vocabulary, parts.replay)
 
 
 def policy_parts(config: Config, stand_in: StandIn | None = None) -> PolicyParts:

@@ -39,6 +39,7 @@ LATELY = 3
 
 CODES = {
     "refused": REFUSED,
+    "aside": REFUSED,
     "membership": REFUSED,
     "no policy": UNREACHED,
     "no learner": UNREACHED,

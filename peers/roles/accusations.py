@@ -8,7 +8,8 @@
             disagreed   Rejected event with the accuser's name
             undecided   nothing: the version or the memory is not here
 
-Learners and auditors accuse, learners hear. Groups of samplers that this learner does not audit
+Learners accuse, and members that audit; learners act, and everybody hears that a learner sets somebody aside
+(peers.runtime.set_aside). Groups of samplers that this learner does not audit
 (`peer.audit.invited`) are not looked at. Not handled here: replays (peers.roles.auditor).
 """
 
@@ -17,39 +18,29 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from peers.roles.evidence import Unsigned
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.shown_groups import Shown, ShownGroups, Verdict, shown
 from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
+from peers.runtime.set_aside import Accusation, unverifying
 from swarm import events, wire
 from swarm.blocks import digest_of
 from swarm.core.accusations import Accusations, Opinion
+from swarm.core.auditing import Consequence
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.ports import NetError
-from swarm.protocol import Role, Service, Topic
+from swarm.protocol import Service, Topic
 from swarm.tasks.base import RewardError
-from swarm.types import Count, Digest, Group, PeerId, Struct
+from swarm.types import Digest, Group, PeerId
 
 SAID = 3
 """Times that an accusation is published: gossip loses some, and later the version is gone."""
 
 SAID_EVERY = 20.0
 """Seconds."""
-
-VERIFIERS = (Role.LEARNER, Role.AUDITOR)
-"""Roles that tell what their replays found."""
-
-
-class Accusation(Struct, tag="accusation"):
-    """A replay of a sampler's group shows a forgery."""
-
-    sampler: PeerId
-    group: Digest
-    """Of the frame that its sampler signed."""
-    version: Count
-    weights: Digest
-    """The version's, by what the group says."""
 
 
 class Replays(Protocol):
@@ -72,12 +63,6 @@ class Replays(Protocol):
         ...
 
 
-def unverifying(host: Host, opened: wire.Opened) -> str | None:
-    """Why a frame's sender tells no verdicts, or None."""
-    objections = [host.distrust(opened, role) for role in VERIFIERS]
-    return None if None in objections else objections[0]
-
-
 class Accuser:
     """What one peer says of samplers that cheat."""
 
@@ -86,18 +71,35 @@ class Accuser:
         self.tasks = asyncio.TaskGroup()
         """Of whoever runs it."""
 
-    def accuse(self, group: Group, frame: bytes) -> None:
-        """Tell learners that a replay of this group shows a forgery."""
+    def accuse(self, group: Group, frame: bytes, aside: Consequence | None = None) -> None:
+        """Tell that a replay of this group shows a forgery, and what follows for its sampler here."""
         digest = self._shown.accused.put(frame)
-        said = Accusation(sampler=group.sampler, group=digest, version=group.version, weights=group.weights)
+        said = Accusation(
+            sampler=group.sampler,
+            group=digest,
+            version=group.version,
+            weights=group.weights,
+            until=aside.until if aside is not None else 0.0,
+            evidence=group.id if aside is not None else "",
+            why=aside.why if aside is not None else "",
+        )
         self.tasks.create_task(self._say(said))
 
     async def _say(self, said: Accusation) -> None:
         host = self._host
         for _ in range(SAID):
-            if {*host.roster.learners()} - {host.ports.me}:  # else nobody listens
-                await host.ports.gossip.publish(host.topic(Topic.ACCUSED), host.seal(said, RELEASE_LIMIT))
+            if len(host.roster):  # else nobody listens
+                await host.ports.gossip.publish(host.topic(Topic.ACCUSED), self._sealed(said))
             await host.ports.clock.sleep(SAID_EVERY)
+
+    def _sealed(self, said: Accusation) -> bytes:
+        """With as much of the reason as fits beside a membership."""
+        while said.why:
+            try:
+                return self._host.seal(said, RELEASE_LIMIT)
+            except wire.WireError:
+                said = replace(said, why=said.why[: len(said.why) // 2])
+        return self._host.seal(said, RELEASE_LIMIT)
 
 
 class AccusationExchange:
@@ -113,20 +115,21 @@ class AccusationExchange:
         async with self._accuser.tasks:
             await self._host.listen(Topic.ACCUSED, self.hear)
 
-    def accuse(self, group: Group, frame: bytes, strikes: int) -> None:
+    def accuse(self, group: Group, frame: bytes, strikes: int, aside: Consequence | None) -> None:
         """As Accuser; by this learner's count it is its sampler's `strikes`th forgery."""
         self._cases.mine(digest_of(frame), strikes)
-        self._accuser.accuse(group, frame)
+        self._accuser.accuse(group, frame, aside)
 
     # --- of others ------------------------------------------------------------------------------------------
 
     def hear(self, sealed: bytes) -> None:
-        """Raises WireError for what is no accusation by a learner or an auditor."""
+        """Raises WireError for what is no accusation by a learner or a member that may audit."""
         host = self._host
         opened, said = host.read(sealed, RELEASE_LIMIT, Accusation)
         accuser = opened.sender
         if (why := unverifying(host, opened)) is not None:
             raise wire.WireError(f"accusation by {accuser}: {why}")
+        host.aside.take(opened, said)
         if accuser == host.ports.me or (case := self._cases.heard(accuser, said.group, host.now())) is None:
             return
         if case.opinion is Opinion.AGREED:

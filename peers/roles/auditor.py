@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from peers.roles.accusations import VERIFIERS, AccusationExchange
+from peers.roles.accusations import AccusationExchange
 from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.replay_queue import Drawn, ReplayQueue
@@ -36,12 +36,11 @@ from peers.roles.verdicts import VerdictExchange, VerdictTeller
 from peers.runtime.host import Host
 from swarm import events
 from swarm.blocks import Damaged, digest_of
-from swarm.core import auditing
 from swarm.core.accusations import Opinion, speaks_alone
 from swarm.core.auditing import COUNT, Audits, Consequence, Finding, Weighed
-from swarm.core.verifiers import Verifiers
+from swarm.core.verifiers import Verifiers, is_auditor
 from swarm.durable import Torn
-from swarm.protocol import Kind, Role
+from swarm.protocol import Kind
 from swarm.replays import Replayed
 from swarm.types import Digest, Group, PeerId
 from swarm.types import Verdict as Admitted
@@ -84,14 +83,13 @@ class Auditor:
         settings = self.host.config.peer.audit
         return self._replayer.works and (settings.share > 0 or settings.rechecks > 0)
 
-    def aside(self, sampler: PeerId) -> str | None:
-        """Why a sampler is set aside now, or None."""
+    def aside(self, sampler: PeerId) -> Consequence | None:
+        """What follows for a sampler that is set aside now, or None."""
         now = self.host.now()
         if self.audits.aside(sampler, now) is not None:
             self._look()  # it may have been pardoned in this folder
         self._obey_pardons()
-        found = self.audits.aside(sampler, now)
-        return auditing.objection(found, now) if found is not None else None
+        return self.audits.aside(sampler, now)
 
     def _look(self) -> None:
         """Take up the file of those that are set aside: an earlier life's, or one that `swarm pardon` changed
@@ -134,14 +132,14 @@ class Auditor:
             return
         if not (self._replayer.works and group.noise) or self._is_pardoned(group):
             return
-        verifiers = {beat.role for _, beat in self.host.roster if beat.role in VERIFIERS}
-        if settings.share == 0 and not verifiers:
+        audited = any(is_auditor(beat) for _, beat in self.host.roster)
+        if settings.share == 0 and not audited and not self.host.roster.learners():
             return  # nobody accuses, so no version is held for it
         if (newest := self.host.releases.held) is not None:
             self._replayer.hold(newest.version, newest.weights)
         weights = self._replayer.hold(group.version, group.weights)
         drawn = weights is not None and settings.share > 0 and self.audits.drawn(sampler, self._rng)
-        if Role.AUDITOR in verifiers:
+        if audited:
             self._submitted.add(group, frame, drawn)
         if drawn and weights is not None:
             prompt, digest = self._inbox.task_and_rewards(group).task.prompt, digest_of(frame)
@@ -257,7 +255,8 @@ class Auditor:
         if aside is not None:
             self._drop(group.sampler)
         if accuses:
-            self._accusations.accuse(group, drawn.frame, self.audits.strikes(group.sampler))
+            now, strikes = self.host.now(), self.audits.strikes(group.sampler)
+            self._accusations.accuse(group, drawn.frame, strikes, self.audits.aside(group.sampler, now))
         return aside
 
     def _judge_shown(
@@ -355,7 +354,7 @@ class Auditor:
 
     def make_room(self) -> None:
         """A gradient does not fit into memory: give back what the second policy takes."""
-        self._replayer.make_room()
+        self._replayer.make_room("the learner's own gradient did not fit beside them")
 
     def _gave_up(self) -> None:
         """Nothing is replayed any more."""

@@ -1,4 +1,5 @@
 """The auditor: replays what came to learners and tells what it finds, with neither optimizer nor gradients.
+It is a role, or a duty beside the work of another one (peers.roles.audit_duty).
 
     each heartbeat   learner --service submitted--> which groups came --drawn--> their frames -> the queue
     the queue        -> replayed (peers.roles.replayer) -> Audited event
@@ -7,20 +8,20 @@
     each release     -> its bytes are held, for as long as its groups come
 
 Drawn are all groups that a learner drew itself, and others by the rates of swarm.core.auditing and randomness
-that only this peer's key gives. It sets nobody aside: learners act on their own replays. What it finds
-in groups of which none shows a cheat by itself is its own knowledge alone. Not handled here: what its word
-counts for (swarm.core.verifiers).
+that only this peer's key gives; never its own. It sets nobody aside: learners act on their own replays. What
+it finds in groups of which none shows a cheat by itself is its own knowledge alone. A duty takes at most
+`peer.audit.share` of the time, fetches releases for it once a learner lists a group, and ends where memory is
+short or the peer's own engine fails. Not handled here: what its word counts for (swarm.core.verifiers).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from peers.roles.accusations import Accuser
 from peers.roles.evidence import Unsigned, signed_group
-from peers.roles.group_opening import Decoder
 from peers.roles.replay_queue import Drawn, ReplayQueue
 from peers.roles.replayer import MakeReplay, Replayer
 from peers.roles.reward_calls import RewardCalls
@@ -39,41 +40,57 @@ from swarm.replays import Replayed
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Digest, Group, PeerId
 
-BUSY = 32
-"""Groups that wait for their replay, at which no more are asked for."""
+BUSY, BUSY_BESIDE = 32, 4
+"""Groups that wait for their replay, at which no more are fetched; beside other work, between whose calls
+there is one: a learner waits 10 s for a verdict."""
+
+LISTS = 32
+"""Answers that are read at once: a thousand groups."""
 
 SEEN = 4096
 """Groups that are remembered, so that one of several learners is replayed once."""
 
 
 class AuditorPeer:
-    def __init__(self, host: Host, source: TaskSource, decoder: Decoder, make: MakeReplay) -> None:
-        """`make` makes what replays, on the work port."""
-        self.host, self._decoder = host, decoder
+    def __init__(
+        self, host: Host, source: TaskSource, vocabulary: int, make: MakeReplay, beside: bool = False
+    ) -> None:
+        """Of `vocabulary` tokens all are below it. `make` makes what replays, on the work port. `beside`: the
+        work of another role."""
+        self.host, self._vocabulary, self._beside = host, vocabulary, beside
         self._reward_calls = RewardCalls(host, source)
         run = host.config.run.sampling
         self._limit = wire.group_limit(run.group_size, run.max_tokens, run.heads)
         self.audits = Audits()
         secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
         self._rng = random.Random(secret)
-        self._replayer = Replayer(host, make, host.leave)
+        self._replayer = Replayer(host, make, self._end if beside else host.leave)
+        self._room, self._over = BUSY_BESIDE if beside else BUSY, False
         self._queue = ReplayQueue(self.audits.proven)
         self._shown = ShownGroups(host)
         self._accuser, self._teller = Accuser(host, self._shown), VerdictTeller(host, self._shown)
         self._asked: dict[PeerId, tuple[int, int]] = {}
         """Learner -> its incarnation, and the number of the last group that it told of."""
         self._seen: OrderedDict[Digest, None] = OrderedDict()
+        self._listed = asyncio.Event()
+        """A learner listed a group."""
 
     async def run(self) -> None:
         """Audit until the host is asked to stop."""
         await self._shown.serve()
-        self.host.status.phase = Phase.NO_POLICY
+        if self._beside:
+            self.host.status.audits = True
+        else:
+            self.host.status.phase = Phase.NO_POLICY
         async with asyncio.TaskGroup() as tasks:
             runs = (self._teller.run, self._accuse, self._follow, self._ask_forever)
             beside = [tasks.create_task(run()) for run in runs]
             await self._replay()
             for task in beside:
                 task.cancel()
+
+    def _end(self) -> None:
+        self.host.status.audits, self._over = False, True
 
     async def _accuse(self) -> None:
         async with self._accuser.tasks:
@@ -84,6 +101,8 @@ class AuditorPeer:
     async def _follow(self) -> None:
         """Hold each release that is newer than those before."""
         releases, version = self.host.releases, -1
+        if self._beside:
+            await self._listed.wait()
         while True:
             above = () if version < 0 else (version + 1,)
             if (found := await releases.obtain(above)) is None:
@@ -91,8 +110,9 @@ class AuditorPeer:
                 continue
             version = found[0].version
             self._replayer.hold(version, found[0].weights)
-            self.host.status.version, self.host.status.weights = version, found[0].weights
-            self.host.status.phase = Phase.AUDITING
+            if not self._beside:
+                self.host.status.version, self.host.status.weights = version, found[0].weights
+                self.host.status.phase = Phase.AUDITING
 
     # --- groups ---------------------------------------------------------------------------------------------
 
@@ -104,51 +124,57 @@ class AuditorPeer:
                     await self._ask(learner)
 
     async def _ask(self, learner: PeerId) -> None:
-        """Take what a learner lists, as long as there is room for it."""
-        while len(self._queue) < BUSY:
+        """Take the newest of what a learner lists and this peer draws, as far as there is room."""
+        drawn = deque[SubmittedGroup](maxlen=max(0, self._room - len(self._queue)))
+        for _ in range(LISTS):
             life, after = self._asked.get(learner, (0, 0))
             try:
                 answer = await self._send(learner, SubmittedQuery(life=life, after=after))
                 told = wire.decode(answer, Submitted)
             except NetError:
-                return None
+                break
             except wire.WireError as error:
                 return self._reject(learner, str(error))
             self._asked[learner] = told.life, told.last
-            await asyncio.gather(*(self._take(learner, told.life, one) for one in told.groups))
+            if told.groups:
+                self._listed.set()
+            drawn.extend(one for one in told.groups if self._draws(one))
             if len(told.groups) < LISTED:
-                return None
+                break
+        await asyncio.gather(*(self._take(learner, one) for one in drawn))
 
-    async def _take(self, learner: PeerId, life: int, one: SubmittedGroup) -> None:
-        """Draw a group that a learner lists, or leave it."""
-        weights = self._replayer.hold(one.version, one.weights)
-        if weights is None or one.group in self._seen:
-            return None
+    def _draws(self, one: SubmittedGroup) -> bool:
+        """Whether a group that a learner lists is replayed."""
+        held = self._replayer.hold(one.version, one.weights) is not None
+        if not held or one.group in self._seen or one.sampler == self.host.ports.me:
+            return False
         self._seen[one.group] = None
         if len(self._seen) > SEEN:
             self._seen.popitem(last=False)
-        if not (one.wanted or self.audits.drawn(one.sampler, self._rng)):
-            return None
+        return one.wanted or self.audits.drawn(one.sampler, self._rng)
+
+    async def _take(self, learner: PeerId, one: SubmittedGroup) -> None:
         try:
-            frame = await self._send(learner, SubmittedQuery(life=life, after=0, group=one.group))
+            frame = await self._send(learner, SubmittedQuery(life=0, after=0, group=one.group))
             group = self._read(frame, one)
             (task,) = await self._reward_calls.tasks([group.task])
         except (NetError, UnknownKey, RewardError):
             return None
         except (wire.WireError, Unsigned) as error:
             return self._reject(learner, f"it shows no group that it lists: {error}")
-        self._queue.append(Drawn(group, frame, one.group, task.prompt, weights))
-        self.host.move()
+        if (weights := self._replayer.hold(one.version, one.weights)) is not None:
+            self._queue.append(Drawn(group, frame, one.group, task.prompt, weights))
+            self.host.move()
 
     async def _send(self, learner: PeerId, query: SubmittedQuery) -> bytes:
         return await self.host.ports.mail.send(learner, Service.SUBMITTED, wire.encode(query), ASKED)
 
     def _read(self, frame: bytes, one: SubmittedGroup) -> Group:
         """A listed group as its sampler signed it. Raises WireError and Unsigned."""
-        run, vocabulary = self.host.config.run.sampling, self._decoder.vocabulary
+        run = self.host.config.run.sampling
         if digest_of(frame) != one.group:
             raise Unsigned("it is another one")
-        opened, group = signed_group(self.host.frames, frame, self._limit, run, vocabulary)
+        opened, group = signed_group(self.host.frames, frame, self._limit, run, self._vocabulary)
         if (group.sampler, group.version, group.weights) != (one.sampler, one.version, one.weights):
             raise Unsigned("it is another sampler's, or of another version")
         if (why := self.host.distrust(opened, Role.SAMPLER)) is not None:
@@ -162,18 +188,38 @@ class AuditorPeer:
 
     async def _replay(self) -> None:
         host = self.host
-        while not host.stop.is_set():
-            if await host.rest.taken():
+        while not (host.stop.is_set() or self._over):
+            if await self._rested():
                 continue
             if not self._queue:
                 await host.changed(host.config.run.pace.beat)
             elif await self._replayer.ready():
                 drawn = self._queue.take(self._replayer.loaded)
-                with host.status.computing(host.now):
-                    replayed, _ = await self._replayer.replayed(drawn)
+                replayed, spent = await self._replayer.replayed(drawn)
+                host.status.busy.add(spent, host.now())
                 if replayed is not None:
                     self._judge(drawn, replayed)
                 self._queue.settle(drawn.group.sampler)
+                await self._leave_time(spent)
+
+    async def _rested(self) -> bool:
+        """Whether the peer rested now."""
+        host = self.host
+        if not self._beside:
+            return await host.rest.taken()
+        if host.status.phase is Phase.NO_ENGINE:
+            self._replayer.make_room("the engine failed beside them")
+        if host.rest.reason is None:
+            return False
+        await host.changed(host.config.run.pace.beat)
+        return True
+
+    async def _leave_time(self, spent: float) -> None:
+        """Leave the peer's own work its share of the time."""
+        host = self.host
+        until = host.now() + (spent * (1 / host.config.peer.audit.share - 1) if self._beside else 0.0)
+        while (left := until - host.now()) > 0 and not host.stop.is_set():
+            await host.changed(left)
 
     def _judge(self, drawn: Drawn, replayed: Replayed) -> None:
         host, group = self.host, drawn.group
@@ -183,7 +229,8 @@ class AuditorPeer:
             self._teller.honest(group, drawn.frame)
         elif finding in (Finding.FORGED, Finding.DRIFTED) and speaks_alone(found):
             self._accuser.accuse(group, drawn.frame)
-        host.status.finished(1, found.tokens, host.now())
+        if not self._beside:
+            host.status.finished(1, found.tokens, host.now())
         self._tell(group, finding, found)
 
     def _tell(self, group: Group, finding: Finding, found: Weighed) -> None:

@@ -26,7 +26,9 @@ from peers.roles.reward_calls import RewardCalls
 from peers.roles.tally import DROPPED, Tally
 from peers.runtime.host import Host
 from swarm import events, wire
+from swarm.core import auditing
 from swarm.core.admission import REPEATED, Admission, Judgement, staleness
+from swarm.core.auditing import Consequence
 from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.curriculum import Draws
@@ -111,8 +113,8 @@ class LearnerInbox:
         """Hears of every admitted group, with the frame that it came in."""
         self.signed: Callable[[Group, bytes], None] = lambda group, frame: None
         """The same, for the groups' proofs (peers.roles.rechecks)."""
-        self.aside: Callable[[PeerId], str | None] = lambda _: None
-        """Why a sampler is set aside now, or None (peers.roles.auditor)."""
+        self.aside: Callable[[PeerId], Consequence | None] = lambda _: None
+        """What follows for a sampler that is set aside now, or None (peers.roles.auditor)."""
         self._tasks: dict[str, TaskAndRewards] = {}
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came, the oldest first; credit is shared among these."""
@@ -324,7 +326,9 @@ class LearnerInbox:
             version=self._version(),
             full=full,
             distrust=distrust,
-            aside=self.aside(group.sampler),
+            aside=auditing.objection(aside, now)
+            if (aside := self.aside(group.sampler)) is not None
+            else None,
             withholds=self.draw_returns.returns.objection(sender),
             now=now,
         )
@@ -372,6 +376,14 @@ class LearnerInbox:
         now, learners = self.host.now(), self._learners()
         part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
         credit = max(0, min(part, self._room(sampler, learners, now).groups))
+        aside = self.aside(sampler) if verdict is Verdict.UNVERIFIED else None
         return wire.encode(
-            Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit, kept=kept)
+            Receipt(
+                verdict=verdict,
+                detail=cut(detail),
+                version=self._version(),
+                credit=credit,
+                kept=kept,
+                until=aside.until if aside is not None else 0.0,
+            )
         )

@@ -112,10 +112,10 @@ class Replayer:
         found = weigh(replayed, claims, self._replay.allowed)
         return found, opinion_of(found, weigh(replayed, claims, LEAST))
 
-    def make_room(self) -> None:
-        """A gradient does not fit into memory: give back what the second policy takes."""
+    def make_room(self, why: str) -> None:
+        """The peer's own work failed: give back the memory that the second policy takes."""
         if self._replay is not None:
-            self.give_up("the learner's own gradient did not fit beside them")
+            self.give_up(why)
 
     def give_up(self, why: str) -> None:
         """Replay nothing any more."""

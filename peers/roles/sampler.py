@@ -32,6 +32,7 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
 from swarm.core import delays, deliveries
+from swarm.core.auditing import reason_of
 from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.net.ports import Busy, NetError, Refused, Silent
@@ -366,6 +367,9 @@ class Sampler:
         host.status.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
         if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
             host.status.lags(inbox=beat.lag.inbox)  # a receipt does not say how long the group will wait
+        if receipt.verdict is Verdict.ADMIT:
+            host.aside.back(learner, host.ports.me, times.sent)
+        host.aside.tell(learner, host.ports.me, receipt.until, reason_of(receipt.detail))
         ends = deliveries.TABLE[receipt.verdict] in (NextStep.DONE, NextStep.DROPPED)
         if ends and (receipt.kept or receipt.verdict is not Verdict.ADMIT):
             await self.outbox.done(group.id)  # else the next life of mine may have to deliver it again

@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from peers.runtime.host import Host
 from swarm import wire
 from swarm.blocks import digest_of
+from swarm.core.verifiers import is_auditor
 from swarm.net.ports import Refused, read_question
-from swarm.protocol import Role, Service
+from swarm.protocol import Service
 from swarm.types import Count, Digest, Group, PeerId, Struct
 
 FRAMES_BYTES = 16 << 20
@@ -102,8 +103,8 @@ class SubmittedGroups:
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, SubmittedQuery)
         beat = self._host.roster.beat(sender)
-        if beat is None or beat.role is not Role.AUDITOR:
-            raise Refused("only auditors of this run are told which groups came")
+        if beat is None or not is_auditor(beat):
+            raise Refused("only members that audit are told which groups came")
         return self._frame(asked.group) if asked.group else wire.encode(self._list(asked))
 
     def _list(self, asked: SubmittedQuery) -> Submitted:

@@ -7,9 +7,9 @@
                        of any other one, where I drew the verdict: the group, from its verifier, is replayed
                        wrong -> Rejected event with the verifier's name, and none of its verdicts counts
 
-Learners and auditors tell, learners hear. Other learners' verdicts are verified, and count for nothing. What
-gossip loses counts for nobody. Not handled here: forgeries (peers.roles.accusations), replays
-(peers.roles.auditor).
+Learners tell, and members that audit; learners hear. Other learners' verdicts are verified, and count for
+nothing, nor does what a sampler says of its own groups. What gossip loses counts for nobody. Not handled
+here: forgeries (peers.roles.accusations), replays (peers.roles.auditor).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Annotated, NamedTuple, Protocol
 
 from msgspec import Meta
 
-from peers.roles.accusations import unverifying
 from peers.roles.evidence import Unsigned
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.shown_groups import Shown, ShownGroups, Verdict, shown
 from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
+from peers.runtime.set_aside import audits, unverifying
 from swarm import events, wire
 from swarm.core.accusations import Opinion
-from swarm.core.verifiers import Verifiers
+from swarm.core.verifiers import Verifiers, is_auditor
 from swarm.limits import EVENT_LIMIT
 from swarm.net.ports import Busy, NetError, Refused
-from swarm.protocol import Role, Topic
+from swarm.protocol import Topic
 from swarm.tasks.base import RewardError
 from swarm.types import Count, Digest, Group, PeerId, Struct
 
@@ -150,32 +150,32 @@ class VerdictExchange:
 
     def trusted(self) -> bool:
         """Whether an auditor is here whose verdicts count."""
-        return any(
-            beat.role is Role.AUDITOR and self._verifiers.counts(peer) for peer, beat in self._host.roster
-        )
+        roster = self._host.roster
+        return any(is_auditor(beat) and self._verifiers.counts(peer) for peer, beat in roster)
 
     def hear(self, sealed: bytes) -> None:
-        """Raises WireError for what are no verdicts of a learner or an auditor."""
+        """Raises WireError for what are no verdicts of a learner or a member that may audit."""
         host = self._host
         opened, said = host.read(sealed, EVENT_LIMIT, Verdicts)
         if (why := unverifying(host, opened)) is not None:
             raise wire.WireError(f"verdicts by {opened.sender}: {why}")
         if opened.sender == host.ports.me:
             return
-        audits = host.distrust(opened, Role.AUDITOR) is None
+        may_count = audits(host, opened)
         for one in said.groups:
             if self._verifiers.fresh(opened.sender, one.group, host.now()):
                 verdict = Verdict(opened.sender, True, one.sampler, one.group, said.version, said.weights)
-                self._take(verdict, audits)
+                self._take(verdict, may_count)
 
-    def _take(self, verdict: Verdict, audits: bool) -> None:
-        """`audits`: an auditor says so."""
+    def _take(self, verdict: Verdict, may_count: bool) -> None:
+        """`may_count`: an auditor says so."""
         looked_at = self._verifiers.drawn()
         if (opinion := self._found.get(verdict.group)) is not None:
             self._compare(verdict, opinion)
         elif (mine := self._drawn.get(verdict.group)) is not None:
             verdict = verdict._replace(sampler=mine.sampler)
-            if audits and not looked_at and self._verifiers.counts(verdict.verifier):
+            may_count = may_count and verdict.verifier != mine.sampler
+            if may_count and not looked_at and self._verifiers.counts(verdict.verifier):
                 del self._drawn[verdict.group]
                 self._auditor.take_word(verdict)
             else:

@@ -67,7 +67,9 @@ class Heartbeats:
         return self._seal(self._beat())
 
     def _topic(self) -> Topic:
-        return Topic.BEAT if self._host.status.mirror >= 0 else ROLES[self._host.who.role].heartbeat
+        status = self._host.status
+        all_hear = status.mirror >= 0 or status.audits
+        return Topic.BEAT if all_hear else ROLES[self._host.who.role].heartbeat
 
     def _beat(self) -> Beat:
         host = self._host
@@ -99,6 +101,7 @@ class Heartbeats:
             astray=status.astray,
             accuracy=status.accuracy,
             mirror=status.mirror,
+            audits=status.audits,
             upload=limits.upload,
             download=limits.download,
             fetching=status.taking() or host.releases.coming(),

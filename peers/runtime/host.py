@@ -36,6 +36,7 @@ from peers.runtime.releases import ReleaseExchange
 from peers.runtime.reporters import reporters
 from peers.runtime.rest import Rest
 from peers.runtime.revocations import RevocationExchange
+from peers.runtime.set_aside import SetAsideNews
 from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from swarm import events, wire
@@ -111,7 +112,7 @@ class Host:
         self._author: PeerId | None = None
         """Of the gossip that is read now: nobody may say again what another one signed."""
         self._bundles = EventBundles(self)
-        self.revocations = RevocationExchange(self)
+        self.revocations, self.aside = RevocationExchange(self), SetAsideNews(self)
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.bus.add(self._bundles.collect)
         self.ports.mail.guard(self._shut_out)
@@ -238,6 +239,8 @@ class Host:
             Topic.RELEASE: self.releases.hear,
             Topic.EVENT: self._hear_events,
         }
+        if self.who.role is not Role.LEARNER:  # it subscribes itself
+            takers[Topic.ACCUSED] = self.aside.hear
         names = [name for name in takers if TOPICS[name].all or self.who.observes]
         always = (
             self._beats.send_forever,
@@ -298,8 +301,9 @@ class Host:
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
         invited = self.invited(opened, beat.role)
-        if beat.mirror >= 0 and not invited:
-            beat = msgspec.structs.replace(beat, mirror=-1)  # who is asked first can delay everybody
+        if (beat.mirror >= 0 or beat.audits) and not invited:
+            # who is asked first can delay everybody, who audits is told what came
+            beat = msgspec.structs.replace(beat, mirror=-1, audits=False)
         self.identity.hear(opened.sender, beat, data)
         if proven := invited or opened.sender in self._delivered:
             self.revocations.heard(opened.sender, beat.revoked)
@@ -325,12 +329,20 @@ class Host:
         for event in bundle:
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
-            objections = [self.distrust(opened, role) for role in reporters(event)]
-            if objections and None not in objections:
-                raise wire.WireError(f"{type(event).__name__.lower()}: {objections[0]}")
+            if (why := self._unreported(opened, event)) is not None:
+                raise wire.WireError(f"{type(event).__name__.lower()}: {why}")
             if event.peer != self.ports.me:
                 self.bus.emit(event)
         self.move()
+
+    def _unreported(self, opened: wire.Opened, event: events.Event) -> str | None:
+        """Why a frame's sender may not report an event, or None."""
+        if isinstance(event, events.Started):
+            return self.distrust(opened, event.role)
+        roles = reporters(event)
+        if not roles or any(self.invited(opened, role) for role in roles):
+            return None
+        return self.distrust(opened, roles[0])
 
     async def _emit_traffic_forever(self) -> None:
         while True:

@@ -21,12 +21,15 @@ REPORTERS: Mapping[type[events.Event], tuple[Role, ...]] = {
     events.Snapped: (Role.LEARNER,),
     events.CaughtUp: (Role.LEARNER,),
     events.Forked: (Role.LEARNER,),
-    events.Audited: (Role.LEARNER, Role.AUDITOR),
+    events.Audited: (Role.LEARNER, Role.AUDITOR, Role.EVALUATOR, Role.SAMPLER),
     events.Evaluated: (Role.EVALUATOR,),
 }
-"""Event -> the roles that alone may report it; anybody may report any other one of itself."""
+"""Event -> the roles whose members alone may report it; anybody may report any other one of itself."""
 
 
 def reporters(event: events.Event) -> tuple[Role, ...]:
-    """The roles of which the sender of an event has to have one; none: anybody may."""
-    return (event.role,) if isinstance(event, events.Started) else REPORTERS.get(type(event), ())
+    """The roles of which the sender of an event has to be a member; none: anybody may. Learners alone set
+    samplers aside."""
+    if isinstance(event, events.Audited) and event.until > 0:
+        return (Role.LEARNER,)
+    return REPORTERS.get(type(event), ())

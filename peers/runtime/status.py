@@ -51,6 +51,7 @@ class PeerStatus:
     version: int = -1
     weights: str = ""
     mirror: int = -1
+    audits: bool = False
     """See swarm.types.Beat."""
     credit: int = 0
     takers: int = 1

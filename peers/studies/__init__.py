@@ -14,8 +14,8 @@ from peers.errors import CannotHere
 from peers.runtime import signals
 from swarm import extras
 
-ADVERSARIES = ("learners", "samplers")
-"""The two halves of the study `adversaries`."""
+ADVERSARIES = ("learners", "samplers", "honest")
+"""The parts of the study `adversaries`."""
 
 STUDIES = ("gradient", "staleness", "band", "adversaries")
 
@@ -54,11 +54,10 @@ def main(
 
         return band.main(quick, folder, minutes)
     if name == "adversaries":
-        from peers.studies import adversaries, cheating
+        from peers.studies import adversaries, cheating, honest
 
-        if "learners" in whose:
-            adversaries.main(quick, folder, minutes)
-        return cheating.main(quick, folder, minutes) if "samplers" in whose else 0
+        parts = {"learners": adversaries.main, "samplers": cheating.main, "honest": honest.main}
+        return max(parts[part](quick, folder, minutes) for part in whose)
     from peers.studies import staleness
 
     return staleness.main(quick, folder, methods, minutes, seed or 1)

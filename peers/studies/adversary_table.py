@@ -12,6 +12,7 @@ from peers.studies.experiments import Row
 if TYPE_CHECKING:
     from peers.studies.adversaries import Attacked
     from peers.studies.cheating import Cheated
+    from peers.studies.honest import Mixed
 
 Cell = TypeVar("Cell", "Attacked", "Cheated")
 
@@ -31,6 +32,28 @@ def table(done: Sequence[tuple[Attacked, Row]]) -> str:
             f"| {attack} | {_mean(with_, 'reward'):.3f} | {_mean(without, 'reward'):.3f} |"
             f" {_mean(with_, 'rounds'):.1f} | {_mean(with_, 'named'):.0%} | {_mean(with_, 'innocent'):.1%} |"
             f" {_mean(more, 'reward'):.3f} | {_mean(more, 'rounds'):.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
+    """Markdown: a row a pair of precisions, over seeds and calls of so many completions."""
+    lines = [
+        "| sampled, replayed | groups | tokens | differ | largest | tolerance | mean | off | set aside |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for how in dict.fromkeys((cell.sampled, cell.replayed, cell.temperature) for cell, _ in done):
+        its = [row for one, row in done if (one.sampled, one.replayed, one.temperature) == how]
+        groups, tokens = (sum(int(row[name]) for row in its) for name in ("groups", "tokens"))
+        differ, mean = (
+            sum(float(row[name]) * int(row["tokens"]) for row in its) / tokens for name in ("differ", "mean")
+        )
+        off, named = (sum(int(row[name]) for row in its) for name in ("off", "named"))
+        hot = f", at temperature {how[2]:g}" if how[2] != 1 else ""
+        lines.append(
+            f"| {how[0]}, {how[1]}{hot} | {groups:,} | {tokens:,} | {differ:.1%} |"
+            f" {max(float(row['largest']) for row in its):.3g} |"
+            f" {min(float(row['hard']) for row in its):.2f} | {mean:.2g} | {off} | {named} of {len(its)} |"
         )
     return "\n".join(lines)
 

@@ -291,6 +291,11 @@ def objection(aside: Consequence, now: float) -> str:
     return f"set aside {for_how_long}: {aside.why}"
 
 
+def reason_of(objection: str) -> str:
+    """Why the sampler is set aside, without for how long."""
+    return objection.partition(": ")[2] or objection
+
+
 def _forgery(group: Weighed) -> str:
     return (
         f"{group.off} of {group.tokens} tokens of a group are not what its seed and version draw, or not as"

@@ -17,7 +17,8 @@ import random
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from swarm.types import Digest, PeerId
+from swarm.protocol import Role
+from swarm.types import Beat, Digest, PeerId
 
 TRUSTED = 20
 """Verdicts of a verifier that were right by replays here before any of them counts: as many as a sampler's
@@ -29,6 +30,11 @@ first forgery."""
 
 REMEMBERED = 4096
 """Verdicts that are remembered, so that none counts twice."""
+
+
+def is_auditor(beat: Beat) -> bool:
+    """Whether a peer with this heartbeat audits what comes to learners: that is its role, or its duty."""
+    return beat.role is Role.AUDITOR or beat.audits
 
 
 @dataclass(slots=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 from dashboard_story import LEARNERS, SAMPLERS, story
+from rich.console import Console
 
 from dashboard.diagnosis import diagnose
 from dashboard.sentences import sentence_of
 from dashboard.state import State, fold
+from dashboard.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
 from swarm.core.auditing import FOREVER
@@ -77,3 +81,29 @@ def test_the_event_is_a_sentence_where_it_says_something() -> None:
 
     assert told(audited(3609.0)).endswith(f"aside for 60 min: {WHY}.")
     assert "bad luck" in told(audited(0.0, "unlikely")) and not told(audited(0.0, "honest"))
+
+
+def told_aside(until: float, group: str = "") -> happened.SetAside:
+    return happened.SetAside(
+        at=9.0, peer=SAMPLERS[1], by=LEARNERS[0], sampler=SAMPLERS[0], until=until, why=WHY, group=group
+    )
+
+
+def shown(*events: happened.Event) -> str:
+    """What `swarm status` prints of them."""
+    state, console = State(), Console(width=200, record=True, file=StringIO())
+    for each in (*story(9, start=0.0), *events):
+        fold(state, each)
+    console.print(render(state, 10.0, 200))
+    return " ".join(console.export_text().split())
+
+
+def test_who_hears_of_it_shows_it_with_the_evidence_until_it_may_come_back() -> None:
+    by_receipt, by_gossip = told_aside(3609.0), told_aside(3609.0, "g")
+    for news, name in (((by_receipt,), "*"), ((by_receipt, by_gossip), "g"), ((by_gossip, by_receipt), "g")):
+        text = shown(*news)
+        assert (
+            "aside for another 60 min" in text and WHY in text and f"`swarm verify {name}.evidence`" in text
+        )
+    for over in ((), (by_gossip, told_aside(0.0)), (told_aside(9.5),)):
+        assert "aside" not in shown(*over)

@@ -17,7 +17,7 @@ from peers.runtime.host import Host
 from swarm.core import auditing, revocation
 from swarm.core.accusations import WRONG
 from swarm.core.auditing import FOREVER
-from swarm.events import Audited, Event, Judged, Rejected
+from swarm.events import Audited, Event, Judged, Rejected, SetAside
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
 from swarm.protocol import Service
@@ -57,7 +57,7 @@ def accused(tmp_path_factory: pytest.TempPathFactory) -> Accused:
 def test_the_third_time_is_for_good_when_a_second_learner_found_it_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(auditing, "SET_ASIDE", (3.0, 5.0))
+    monkeypatch.setattr(auditing, "SET_ASIDE", (5.0, 6.0))
     told = played(0.4, [OtherText], APART, learners=(None, None), share=1.0)
     first, second = (
         [event for event in of(told, Audited) if event.peer == learner and event.until > 0]
@@ -68,9 +68,9 @@ def test_the_third_time_is_for_good_when_a_second_learner_found_it_too(
         2,
         3,
     ]
-    assert first[2].until == first[2].at + 5.0 and first[3].until == second[2].until == FOREVER
+    assert first[2].until == first[2].at + 6.0 and first[3].until == second[2].until == FOREVER
     assert first[3].why.endswith("; learner-1 found it, too")
-    assert first[2].at < second[2].at < first[3].at < first[2].at + 5.0
+    assert first[2].at < second[2].at < first[3].at < first[2].at + 6.0
 
 
 def test_a_pardon_by_the_owner_reaches_all_learners_and_counts_from_then_on() -> None:
@@ -112,6 +112,26 @@ def test_a_learner_sets_aside_whom_another_one_found_though_no_group_of_it_came_
     assert (first.sampler, second.sampler, second.group) == (CHEAT, CHEAT, first.group)
     assert second.until - second.at == first.until - first.at and 0 < second.at - first.at < 5
     assert second.why.endswith("; learner-0 found it first")
+
+
+def test_everybody_else_hears_who_is_set_aside_by_whom_and_what_is_the_evidence(accused: Accused) -> None:
+    first = next(event for event in of(accused.told, Audited) if event.until > 0 and event.sampler == CHEAT)
+    heard = [one for one in of(accused.told, SetAside) if (one.by, one.sampler) == (first.peer, CHEAT)]
+    others = {f"sampler-{number}" for number in range(1 + HONEST)} | {"learner-1"}
+    assert {one.peer for one in heard} >= others and {one.until for one in heard} == {first.until}
+    assert {one.why for one in heard} == {first.why}
+    for peer in others:
+        assert len([one for one in heard if (one.peer, one.group) == (peer, first.group)]) == 1
+
+
+def test_a_sampler_that_is_let_back_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "SET_ASIDE", (3.0, 5.0))
+    told = played(0.3, [OtherText], share=1.0)
+    mine = [one for one in of(told, SetAside) if one.peer == CHEAT]
+    assert {one.sampler for one in mine} == {CHEAT} and {one.by for one in mine} == {"learner-0"}
+    times = [one.until for one in mine if one.until > 0]
+    ends = [one.at for one in mine if not one.until]
+    assert len(ends) >= 1 and times[0] < ends[0] < times[-1]
 
 
 def test_who_was_set_aside_by_another_s_word_stays_so_on_the_disk_with_evidence(accused: Accused) -> None:

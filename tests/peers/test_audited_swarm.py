@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +19,11 @@ from peers.errors import CannotHere
 from peers.roles.evidence import ASIDE, read_aside
 from peers.runtime.host import Host
 from swarm.config import DelayLaw
-from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, Trained
+from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, SetAside, Trained
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
-from swarm.net.in_memory_gossip import MemoryGossip
 from swarm.peer_limits import Auditing
-from swarm.protocol import Role, Topic
+from swarm.protocol import Role
 from swarm.replays import Replayed
 from swarm.sample.base import Completions
 from swarm.sample.toy import TableReplay, ToyEngine
@@ -136,14 +135,19 @@ def played(
     auditors: Sequence[Callable[[], TableReplay] | None] = (),
     seed: Callable[[Host], None] = lambda _: None,
     audit_price: float = 0.0,
+    evaluators: int = 0,
+    duties: Mapping[str, Mapping[str, Any]] | None = None,
+    broken: Mapping[str, type[ToyEngine]] | None = None,
     **audit: Any,
 ) -> list[Event]:
     """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`, `auditors`: what
-    each replays with, None as it should be. `seed` hears of the seed's host when it starts."""
+    each replays with, None as it should be. `duties`: peer -> its settings for audits where they are others,
+    `broken`: its engine. `seed` hears of the seed's host when it starts."""
     told: list[Event] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
-        own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**{"invited": True} | audit))
+        settings = {"invited": True} | audit | dict((duties or {}).get(peer.name, {}))
+        own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**settings))
         peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
         parts, number = sim.policy_parts(peer.config), int(peer.name.rpartition("-")[2])
         replays = {Role.LEARNER: learners, Role.AUDITOR: auditors}.get(peer.role)
@@ -151,6 +155,9 @@ def played(
             parts = parts._replace(replay=replay)
         if peer.name.startswith("sampler") and number < len(cheats):
             parts = parts._replace(engine=cheats[number])
+
+        if (engine := (broken or {}).get(peer.name)) is not None:
+            parts = parts._replace(engine=lambda: engine(from_bytes))
 
         def role(host: Host, parts: sim.PolicyParts) -> sim.RoleProgram:
             if peer.name.startswith("seed"):
@@ -162,7 +169,9 @@ def played(
     swarm = scenario(minutes, (len(learners), HONEST + len(cheats)), *faults)
     swarm = msgspec.structs.replace(
         swarm,
-        peers=swarm.peers | ({"auditor": len(auditors)} if auditors else {}),
+        peers=swarm.peers
+        | ({"auditor": len(auditors)} if auditors else {})
+        | ({"evaluator": evaluators} if evaluators else {}),
         prices=swarm.prices | {"audit": DelayLaw(law="constant", seconds=audit_price)},
     )
     World(swarm, spawn, sinks=[told.append], disks=disks).run()
@@ -237,18 +246,11 @@ def test_who_was_set_aside_stays_so_when_the_learner_starts_again(cheated: Cheat
     assert not [event for event in again if event.until > 0]
 
 
-def test_a_learner_alone_accuses_nobody_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node whose topic nobody hears counts as cut off."""
-    topics, publish = list[str](), MemoryGossip.publish
-
-    async def heard(self: MemoryGossip, topic: str, data: bytes) -> None:
-        topics.append(topic)
-        await publish(self, topic, data)
-
-    monkeypatch.setattr(MemoryGossip, "publish", heard)
-    told = played(0.2, CHEATS[:1], share=1.0)
-    assert [event for event in of(told, Audited) if event.until > 0]
-    assert topics and not [topic for topic in topics if topic.endswith(Topic.ACCUSED)]
+def test_of_a_learner_that_is_alone_everybody_hears_whom_it_sets_aside() -> None:
+    told = played(0.2, CHEATS[:1], evaluators=1, share=1.0)
+    heard = {(one.peer, one.sampler) for one in of(told, SetAside) if one.by == "learner-0" and one.group}
+    peers = ("evaluator-0", *(f"sampler-{number}" for number in range(1 + HONEST)))
+    assert heard == {(peer, "sampler-0") for peer in peers}
 
 
 def test_without_a_share_nothing_is_replayed_and_with_invites_alone_neither() -> None:

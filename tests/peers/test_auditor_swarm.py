@@ -158,4 +158,4 @@ def test_who_is_neither_learner_nor_auditor_tells_no_verdicts_and_is_told_of_no_
     told = played(0.2, [], seed=seed, share=0.0)
     (event,) = of(told, Rejected)
     assert (event.sender, event.kind) == ("seed-0", Topic.VERDICT) and "not a learner" in event.reason
-    assert len(refused) == 1 and "only auditors of this run" in refused[0]
+    assert len(refused) == 1 and "only members that audit" in refused[0]

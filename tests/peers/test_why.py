@@ -94,6 +94,25 @@ def test_a_broken_engine_is_named_with_what_it_said(tmp_path: Path) -> None:
     assert said.code == 3 and "CUDA out of memory" in "\n".join(said.lines)
 
 
+def test_a_sampler_that_is_set_aside_is_told_by_whom_why_and_how_to_check_it(tmp_path: Path) -> None:
+    aside = events.SetAside(
+        at=NOW + 80,
+        peer=ME,
+        by=LEARNER,
+        sampler=ME,
+        until=NOW + 3600,
+        why="2 of 64 tokens are off",
+        group="g",
+    )
+    for phase in (Phase.SAMPLING, Phase.NO_CREDIT):
+        said = told(tmp_path, phase, others=FULL, more=[aside])
+        why, do = (line for line in said.lines if line.startswith(("  why", "  do ")))
+        assert "sets sampler" in why and "aside for another 58 min" in why and "2 of 64 tokens" in why
+        assert "`swarm verify g.evidence`" in do and said.code == 5
+    again = events.SetAside(at=NOW + 85, peer=ME, by=LEARNER, sampler=ME, until=0.0, why="")
+    assert told(tmp_path, Phase.SAMPLING, others=FULL, more=[aside, again]).code == 0
+
+
 def test_the_last_refusals_are_shown(tmp_path: Path) -> None:
     why = "refused a group (malformed): completions of 7 tokens, at most 6"
     noted = events.Noted(at=NOW + 20, peer=ME, level="warning", text=why)

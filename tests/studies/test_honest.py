@@ -1,0 +1,40 @@
+"""The study of honest samplers: margins are those of real models, nobody is set aside; who is hotter is."""
+
+from __future__ import annotations
+
+import pytest
+
+from peers.studies.adversary_table import honest_table
+from peers.studies.honest import HOT, Mixed, audited, plan
+
+
+def mixed(sampled: str, replayed: str, temperature: float = 1.0) -> Mixed:
+    return Mixed(
+        sampled=sampled, replayed=replayed, completions=16, groups=150, seed=3, temperature=temperature
+    )
+
+
+@pytest.mark.parametrize("replayed", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sampled", ["float32", "bfloat16"])
+def test_honest_groups_of_every_pair_of_precisions_are_replayed_and_nobody_is_set_aside(
+    sampled: str, replayed: str
+) -> None:
+    row = audited(mixed(sampled, replayed))
+    assert (row["groups"], row["off"], row["named"]) == (150, 0, 0)
+    same = sampled == replayed == "float32"
+    assert (row["differ"] < 1e-3) if same else (0.02 < row["differ"] < 0.06)
+    assert same or 0.001 < row["mean"] < 0.006
+
+
+def test_a_sampler_that_is_hotter_is_set_aside_in_the_same_swarm() -> None:
+    hot = mixed("bfloat16", "float32", HOT)
+    row = audited(hot)
+    assert row["named"] == 1 and row["groups"] < 150
+    text = honest_table([(hot, row)])
+    assert "bfloat16, float32, at temperature 1.1" in text and "| 1 of 1 |" in text
+
+
+def test_the_whole_study_replays_a_hundred_thousand_groups_of_calls_of_1_to_64_completions() -> None:
+    honest = [one for one in plan(quick=False) if one.temperature == 1.0]
+    assert sum(one.groups for one in honest) > 100_000
+    assert {one.completions for one in honest} >= {1, 64}
