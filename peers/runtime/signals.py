@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from peers.errors import Interrupted, say
+from swarm.event_loop import EventLoop
 from swarm.process_start import die_with_parent
 
 PARENT = "SWARM_PARENT"
@@ -79,7 +80,8 @@ def run_until_signalled(program: Callable[[SignalHandler], Coroutine[Any, Any, N
         await program(on_signal)
 
     try:
-        asyncio.run(main())
+        with asyncio.Runner(loop_factory=EventLoop) as runner:
+            runner.run(main())
     except asyncio.CancelledError:
         if on_signal.signal is None:
             raise

@@ -28,7 +28,6 @@ from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of cal
 
 import msgspec
 import torch
-import uvloop
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import P2PContext, PeerID, ServicerBase
@@ -43,6 +42,7 @@ from swarm.core.discord import OPPOSED, Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import once
 from swarm.core.step_recipe import Ingredient, MeanRecipe
+from swarm.event_loop import EventLoop
 from swarm.net.allreduce import Runner
 from swarm.net.announcing import Announcement, MatchError, false_reducers, lines_of, read_announcement, tag
 from swarm.net.averager_messages import (
@@ -357,7 +357,7 @@ def serve(setup: Setup) -> None:
     logging.getLogger("hivemind").setLevel(logging.WARNING)
     torch.set_num_threads(1)
     _keep_memory()
-    loop = uvloop.new_event_loop()
+    loop = EventLoop()
     rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
     threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
     decoder = msgspec.msgpack.Decoder(FromParent)

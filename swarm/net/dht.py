@@ -19,13 +19,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-import uvloop
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarm import process
+from swarm.event_loop import EventLoop
 from swarm.net.board import ANSWER_SECONDS
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Silent
@@ -147,7 +147,7 @@ def _live(rules: Any) -> None:
     pipe = process.Pipe()
     frames = pipe.listen()
     first = msgspec.msgpack.decode(frames(), type=Ask)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(_serve(rules, pipe, frames, first))
 
 

@@ -73,8 +73,11 @@ def hang_up(writer: asyncio.StreamWriter) -> None:
     side."""
     sock = writer.get_extra_info("socket")
     if sock is not None and writer.transport.get_write_buffer_size() == 0:  # type: ignore[attr-defined]
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
+        with (
+            contextlib.suppress(OSError),  # it is closed
+            socket.fromfd(sock.fileno(), sock.family, sock.type) as copy,  # uvloop's own has no shutdown
+        ):
+            copy.shutdown(socket.SHUT_RDWR)
     writer.close()
 
 

@@ -18,7 +18,10 @@ ODD = ("Traceback", "Event loop", "Loop <", "bug in swarm")
 
 def has_p2pd(program: Program) -> bool:
     """Its p2pd has just been forked: it connects with nobody yet."""
-    return any("p2pd" in " ".join(child.cmdline()) for child in program.tree()[1:])
+    try:
+        return any("p2pd" in " ".join(child.cmdline()) for child in program.tree()[1:])
+    except psutil.NoSuchProcess:  # another child has just ended: look again
+        return False
 
 
 def interrupted(house: SwarmProcesses, program: Program) -> None:

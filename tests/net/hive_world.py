@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.config import Limits, Listen
+from swarm.event_loop import EventLoop
 from swarm.identity import Keyring, open_key
 from swarm.net.board import DhtBoard
 from swarm.net.gossip import PubSub
@@ -65,7 +66,8 @@ def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:
         finally:
             await world.close()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        runner.run(main())
 
 
 class HiveWorld:

@@ -21,6 +21,7 @@ import pytest
 from hive_world import LOOPBACK, HivePorts, HiveWorld, in_world
 
 from swarm.config import Listen
+from swarm.event_loop import EventLoop
 from swarm.identity import open_key
 from swarm.limits import FRAME_LIMIT
 from swarm.net import board, children, supervision
@@ -74,7 +75,8 @@ def test_a_start_that_is_cancelled_ends_its_p2pd_first(tmp_path: Path) -> None:
             await launch
         assert not [child for child in begun if child.is_running()]
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        runner.run(main())
 
 
 def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
