@@ -2,6 +2,7 @@
 
     Zstd(level).deflate(data)            -> frame, which declares its size
     Zstd().inflate(frame, least, most)   -> content, of `least` to `most` bytes
+    deflate(data), inflate(frame, least, most)   the same in any thread, with contexts that are kept
 
 python-zstandard allocates what a frame declares, whatever limit it is given; so the declaration is checked
 first, and a frame without one is refused. Not handled: contents that are read in pieces.
@@ -55,3 +56,30 @@ class Zstd:
         if len(content) != size:
             raise CompressionError(f"a frame has {len(content)} bytes and declares {size}")
         return content
+
+
+_kept: list[Zstd] = []
+"""Those that no thread uses now: as many as were in use at once, most of the time one."""
+
+
+def deflate(data: Buffer) -> bytes:
+    """As Zstd().deflate."""
+    zstd = _taken()
+    frame = zstd.deflate(data)
+    _kept.append(zstd)
+    return frame
+
+
+def inflate(frame: Buffer, least: int, most: int) -> bytes:
+    """As Zstd().inflate. After an error the context is used no more."""
+    zstd = _taken()
+    content = zstd.inflate(frame, least, most)
+    _kept.append(zstd)
+    return content
+
+
+def _taken() -> Zstd:
+    try:
+        return _kept.pop()
+    except IndexError:
+        return Zstd()

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
-from swarm.compression import CompressionError, Zstd
+from swarm.compression import CompressionError, deflate, inflate
 from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, Limit
 from swarm.protocol import SCHEMA, Key, Topic
 from swarm.run_types import Membership
@@ -109,7 +109,7 @@ def seal(
     )
     whole = encode(envelope)
     plain = len(whole) < min(COMPRESS_FROM, limit.sealed)
-    data = b"\0" + whole if plain else b"\1" + Zstd().deflate(whole)
+    data = b"\0" + whole if plain else b"\1" + deflate(whole)
     if len(data) > limit.sealed or len(whole) > limit.inflated:
         sizes = f"{len(data)} bytes ({len(whole)} inflated)"
         raise WireError(
@@ -152,7 +152,7 @@ def _open_envelope(data: bytes) -> Envelope:
 
 def _inflate(data: bytes, most: int) -> bytes:
     try:
-        return Zstd().inflate(data, 1, most)
+        return inflate(data, 1, most)
     except CompressionError as error:
         raise WireError(str(error)) from error
 

@@ -55,6 +55,8 @@ class OtherLearners:
         self._waits: dict[PeerId, int] = {}
         """Who waited for a round when I looked last, and of which version."""
         self._falling_in = FallingIn(self.most)
+        self._shared: tuple[tuple[int, int, float], float] | None = None
+        """`as_fast` at each group: what it follows from, and what it was then."""
 
     def ready(self) -> list[PeerId]:
         """Other learners that can take part in a round now."""
@@ -110,6 +112,7 @@ class OtherLearners:
             looks.cancel()
             self._met = frozenset(members)
             votes.met(members, patient=early)
+        self._shared = None
         self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
         missing = set[PeerId]() if early else entered
         for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late, still).items():
@@ -127,7 +130,11 @@ class OtherLearners:
 
     def as_fast(self) -> float:
         """How many learners of my speed would share the batch of a round that everybody takes part in."""
-        return self._host.config.run.batch.groups / max(1, self._groups(self._beats())[0])
+        follows = self._host.roster.changes, self._version(), self._host.status.speed
+        if self._shared is None or self._shared[0] != follows:
+            groups = max(1, self._groups(self._beats())[0])
+            self._shared = follows, self._host.config.run.batch.groups / groups
+        return self._shared[1]
 
     def worth_waiting(self, took: float) -> float:
         """Seconds that those who still compute their gradients for a round of my version are worth waiting

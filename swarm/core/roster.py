@@ -97,6 +97,8 @@ class Roster:
         self._known: dict[PeerId, KnownPeer] = {}
         self._learners: dict[PeerId, KnownPeer] = {}
         """Those of them that are learners: a few of a thousand peers, looked at for every release."""
+        self.changes = 0
+        """How often a learner was heard or forgotten: what follows from their heartbeats holds until then."""
         self._strangers: OrderedDict[PeerId, None] = OrderedDict()
         """Those of them that are not proven, the one that was silent for longest first."""
         self._left: dict[bool, OrderedDict[PeerId, tuple[int, int]]] = {
@@ -155,10 +157,10 @@ class Roster:
             known = self._known[peer] = KnownPeer(beat, now, now, credit)
         else:
             known.beat, known.heard, known.credit = beat, now, credit
+        self._forget_learner(peer)
         if beat.role is Role.LEARNER:
             self._learners[peer] = known
-        else:
-            self._learners.pop(peer, None)
+            self.changes += 1
         self._time(peer, beat, now)
         self._strangers.pop(peer, None)
         if not proven:
@@ -211,13 +213,16 @@ class Roster:
 
     def forget(self, peer: PeerId) -> None:
         """Remove a peer that left or was lost; its older heartbeats stay ignored."""
-        self._learners.pop(peer, None)
+        self._forget_learner(peer)
         self._strangers.pop(peer, None)
         if (known := self._known.pop(peer, None)) is not None:
             left = self._left[ROLES[known.beat.role].member]
             left[peer] = (known.beat.incarnation, known.beat.seq)
             if len(left) > REMEMBERED:
                 left.popitem(last=False)
+
+    def _forget_learner(self, peer: PeerId) -> None:
+        self.changes += self._learners.pop(peer, None) is not None
 
     def expire(self, now: float) -> list[tuple[PeerId, float]]:
         """Remove and return peers that were silent for too long, with the seconds of their silence:
