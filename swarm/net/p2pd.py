@@ -1,7 +1,8 @@
 """One p2pd process: start and stop, its control socket, streams, gossip and connections.
 
     Daemon.launch -> p2pd (TCP, GossipSub, our identity)
-        <- control socket -- connect, streams, publish, subscribe
+        <- control socket -- connect, publish, ...: on a connection that is kept for the next question
+                          -- streams, subscribe: each on one of its own
 
 In come requests of a Node, out come streams and messages with the peer id that libp2p proved.
 Every failure is an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives
@@ -37,7 +38,7 @@ from swarm.config import Listen
 from swarm.net.addresses import Address
 from swarm.net.dialling import PROBE_SECONDS, knock
 from swarm.net.listening import announced
-from swarm.net.streams import StreamHandler, read_message, varint
+from swarm.net.streams import Stream, StreamHandler, read_message, varint
 from swarm.types import PeerId
 
 START_SECONDS = 20.0
@@ -48,6 +49,9 @@ STOP_SECONDS = 2.0
 
 ASK_SECONDS = 10.0
 """Seconds for an answer on the control socket that needs no network."""
+
+KEPT = 4
+"""Connections to the control socket that are kept for the next questions: seldom are more asked at once."""
 
 READ_AHEAD = 1 << 20
 """Buffer of a stream: a megabyte keeps p2pd busy while Python does something else."""
@@ -92,6 +96,8 @@ class Daemon(P2P):
 
     def __init__(self) -> None:
         super().__init__()
+        self._kept: list[Stream] = []
+        """Connections on which all that was asked is answered."""
         self._begun.append(self)
 
     @classmethod
@@ -155,6 +161,8 @@ class Daemon(P2P):
     async def stop(self) -> None:
         """End p2pd and remove its sockets."""
         self._terminate()
+        while self._kept:
+            hang_up(self._kept.pop()[1])
         try:
             await asyncio.wait_for(self._child.wait(), STOP_SECONDS)
         except TimeoutError:
@@ -218,16 +226,12 @@ class Daemon(P2P):
             return f"another peer answers there ({other[1]})" if other else str(error)
         return ""
 
-    async def open_stream(
-        self, peer: PeerId, name: str, timeout: float
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream:
         """Open a stream. Raises Unreachable when the peer cannot be dialled or has no handler of that name,
         Silent on timeout."""
         stream = pb.StreamOpenRequest(peer=base58.b58decode(peer), proto=[name], timeout=int(timeout) + 1)
-        reader, writer, _ = await self._call(
-            pb.Request(type=pb.Request.STREAM_OPEN, streamOpen=stream), timeout
-        )
-        return reader, writer
+        opened, _ = await self._call(pb.Request(type=pb.Request.STREAM_OPEN, streamOpen=stream), timeout)
+        return opened
 
     async def on_stream(self, name: str, handler: StreamHandler) -> None:
         """Call `handler` for each stream that a peer opens to `name`."""
@@ -251,7 +255,9 @@ class Daemon(P2P):
     async def subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
         """Messages of a topic with their signers; Unreachable when p2pd dies."""
         request = pb.PSRequest(type=pb.PSRequest.SUBSCRIBE, topic=topic)
-        reader, writer, _ = await self._call(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
+        (reader, writer), _ = await self._call(
+            pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS
+        )
         try:
             yield self._messages(reader)
         finally:
@@ -266,34 +272,47 @@ class Daemon(P2P):
             yield _base58(getattr(message, "from")), message.data
 
     async def _ask(self, request: pb.Request, timeout: float) -> pb.Response:
-        _, writer, response = await self._call(request, timeout)
-        hang_up(writer)
+        """What p2pd answers. Only a connection whose answer has come is kept: the next question's is never
+        that of one that was broken off."""
+        stream = None
+        while stream is None and self._kept:
+            stream = self._kept.pop()
+            if stream[0].at_eof() or stream[1].is_closing():
+                hang_up(stream[1])
+                stream = None
+        stream, response = await self._call(request, timeout, stream)
+        if len(self._kept) < KEPT and not self.dead:
+            self._kept.append(stream)
+        else:
+            hang_up(stream[1])
         return response
 
     async def _call(
-        self, request: pb.Request, timeout: float
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, pb.Response]:
-        writer = None
+        self, request: pb.Request, timeout: float, stream: Stream | None = None
+    ) -> tuple[Stream, pb.Response]:
+        """Ask on a connection, a new one where none is given -> that connection, and the answer."""
+        answered = False
         try:
             async with asyncio.timeout(timeout):
-                reader, writer = await asyncio.open_unix_connection(
-                    self._daemon_listen_maddr["unix"], limit=READ_AHEAD
-                )
+                if stream is None:
+                    path = self._daemon_listen_maddr["unix"]
+                    stream = await asyncio.open_unix_connection(path, limit=READ_AHEAD)
+                reader, writer = stream
                 body = request.SerializeToString()
                 writer.write(varint(len(body)) + body)
                 await writer.drain()
                 response = pb.Response.FromString(await read_message(reader, 2 * MESSAGE_LIMIT))
             if response.type == pb.Response.ERROR:
                 raise Unreachable(" ".join(response.error.msg.split()))
-            answered, writer = writer, None
-            return reader, answered, response
+            answered = True
+            return stream, response
         except TimeoutError as error:
             raise Silent(f"no answer within {timeout:g} s") from error
         except (OSError, EOFError) as error:
             raise Unreachable(f"p2pd of this peer is gone ({error or type(error).__name__})") from error
         finally:
-            if writer is not None:
-                hang_up(writer)
+            if stream is not None and not answered:
+                hang_up(stream[1])
 
 
 def _listening(host: str, port: int) -> list[str]:
