@@ -29,7 +29,7 @@ WAITS = frozenset(
     {
         "_worker (concurrent/futures/thread.py)",
         "_start_all (swarm/process_start.py)",
-        "ThreadedChildWatcher._do_waitpid (asyncio/unix_events.py)",
+        "Popen._try_wait (subprocess.py)",
         "EpollSelector.select (selectors.py)",
         "PollSelector.select (selectors.py)",
         "Pipe._exactly (swarm/process.py)",
