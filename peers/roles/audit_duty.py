@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from peers.roles.auditor_peer import AuditorPeer
-from peers.roles.replayer import MakeReplay
 from peers.runtime.host import Host
 from swarm import events
 from swarm.protocol import Role
 from swarm.tasks.base import TaskSource
+
+if TYPE_CHECKING:
+    from peers.roles.auditor_peer import AuditorPeer
+    from peers.roles.replayer import MakeReplay
 
 STRANGER = (
     "peer.audit.duty is left out: this sampler is no member of the run, so that learners would not hear what"
@@ -53,6 +55,8 @@ def on_duty(
         if _asks(host) and host.who.membership is None:
             host.emit(events.Noted, level="warning", text=STRANGER)
         return role
+    from peers.roles.auditor_peer import AuditorPeer  # and torch with it
+
     return OnDuty(role, AuditorPeer(host, source, vocabulary(), make, beside=True))
 
 
