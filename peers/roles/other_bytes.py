@@ -24,6 +24,9 @@ FAR = 0.05
 """Steps of the round beyond which a release is not what the round made. Rounding alone makes .005 of one at
 most (docs/trust.md)."""
 
+NEAR = 0.01
+"""Steps within which a learner that took weights without moments makes the steps of the others again."""
+
 
 class OtherBytes:
     def __init__(self, host: Host, own_release: OwnRelease) -> None:
@@ -31,6 +34,10 @@ class OtherBytes:
 
     async def refuses(self, had: Had) -> bool:
         """Do I deny the release that I am about to take in place of the version that I had?"""
+        with self._host.releases.doubts.votes.comparing():
+            return await self._differs(had)
+
+    async def _differs(self, had: Had) -> bool:
         host, own, votes = self._host, self._own_release, self._host.releases.doubts.votes
         release = own.next.awaited(own.above())
         if release is None or not (had.is_of_its_round(release) and votes.stands()):
@@ -50,7 +57,7 @@ class OtherBytes:
 
     def _judge(self, release: Release, steps: float) -> bool:
         status, votes = self._host.status, self._host.releases.doubts.votes
-        if steps <= FAR:
+        if steps <= NEAR:
             status.astray = False
         if steps <= FAR or status.astray:
             return False

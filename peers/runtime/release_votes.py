@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ class ReleaseVotes:
         self._recent = deque[Release](maxlen=RECENT)
         self._told = b""
         """What my last heartbeat denied."""
-        self._meets = False
+        self._meets, self._compares = False, False
         self._made: Point = -1, Digest("")
         """My version, released or not, once it is packed."""
         self._false: dict[PeerId, tuple[int, float]] = {}
@@ -110,9 +111,19 @@ class ReleaseVotes:
             self._host.beat_now()
 
     def stands(self) -> bool:
-        """Am I a witness of my version? Who takes over a state goes where that is."""
-        here = self._host.status.phase not in ELSEWHERE
+        """Am I a witness of my version? Who takes a release goes where that is, but who compares it does
+        not."""
+        here = self._compares or self._host.status.phase not in ELSEWHERE
         return here and self.witness.stands(self._mine[0], self._host.now())
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """I compare a release of my round with what I made of it."""
+        self._compares = True
+        try:
+            yield
+        finally:
+            self._compares = False
 
     def may_lead(self, members: Collection[PeerId]) -> bool:
         """Would these members, me among them, be followed to a next version?"""
@@ -145,9 +156,16 @@ class ReleaseVotes:
         learners = self._learners(release.publisher)
         there = {peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at}
         few = 2 * len(there | {release.publisher}) + other <= len(learners)
-        able = {*_witnesses(learners), host.ports.me} - {release.publisher}
+        able = (_witnesses(learners) | self._of_my_round(learners)) - {release.publisher}
         voters = len(able) + 1 if other else len(learners) - 1
         return few and len(learners) >= CROWD and 2 * len(able) > voters
+
+    def _of_my_round(self, learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
+        """Me and those who were in my last round and said nothing since: they are witnesses as I am."""
+        roster, now = self._host.roster, self._host.now()
+        members, ended = self.witness.newest()
+        quiet = {peer for peer, beat in learners.items() if beat and now - roster.silent(peer, now) < ended}
+        return {self._host.ports.me} | quiet.intersection(members)
 
     def _is_other(self, release: Release) -> bool:
         """Is it other weights than my round's, by a member whom I do not believe?"""
