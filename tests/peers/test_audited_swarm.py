@@ -138,17 +138,23 @@ def played(
     evaluators: int = 0,
     duties: Mapping[str, Mapping[str, Any]] | None = None,
     broken: Mapping[str, type[ToyEngine]] | None = None,
+    quantized: bool = False,
     **audit: Any,
 ) -> list[Event]:
     """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`, `auditors`: what
     each replays with, None as it should be. `duties`: peer -> its settings for audits where they are others,
-    `broken`: its engine. `seed` hears of the seed's host when it starts."""
+    `broken`: its engine. `quantized`: auditors know that samplers may use fewer bits. `seed` hears of the
+    seed's host when it starts."""
     told: list[Event] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         settings = {"invited": True} | audit | dict((duties or {}).get(peer.name, {}))
         own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**settings))
-        peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
+        run = peer.config.run
+        if quantized and peer.role is Role.AUDITOR:
+            fewer = msgspec.structs.replace(run.sampling, quantized=True)
+            run = msgspec.structs.replace(run, sampling=fewer)
+        peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, run=run, peer=own))
         parts, number = sim.policy_parts(peer.config), int(peer.name.rpartition("-")[2])
         replays = {Role.LEARNER: learners, Role.AUDITOR: auditors}.get(peer.role)
         if replays is not None and (replay := replays[number]) is not None:
