@@ -59,10 +59,9 @@ class Witness:
         """Of the round that made it; nobody where that was none of mine."""
         return self._made[version].members if version in self._made else ()
 
-    def newest(self) -> tuple[Collection[PeerId], float]:
-        """Members of the newest round, and when it ended."""
-        made = next(reversed(self._made.values()), None)
-        return (made.members, made.began) if made is not None else ((), 0.0)
+    def ended(self) -> float:
+        """When my newest round ended."""
+        return next(reversed(self._made.values())).began if self._made else 0.0
 
     def gave_up(self, version: int) -> None:
         """No round of most learners came about from this version."""
