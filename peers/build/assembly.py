@@ -42,7 +42,7 @@ from peers.build.real_host import (
 from peers.build.run_folder import RunFolder
 from peers.build.task_source import open_source
 from peers.errors import CannotHere, Refusal, say
-from peers.roles.audit_duty import on_duty
+from peers.roles.audit_duty import check_that_groups_are_audited, on_duty
 from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
@@ -385,6 +385,7 @@ async def _use_engine(local: LocalPeer, run: RunFolder, node: Node, host: Host, 
 
 async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code: ModelCode) -> None:
     """Run an auditor; its policy is made for its first replay."""
+    check_that_groups_are_audited(host.config)
     await code.imported()
     from peers.build import factory
 

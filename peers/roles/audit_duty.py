@@ -15,8 +15,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from peers.errors import WrongUsage
 from peers.runtime.host import Host
 from swarm import events
+from swarm.config import Config
 from swarm.protocol import Role
 from swarm.tasks.base import TaskSource
 
@@ -28,6 +30,15 @@ STRANGER = (
     "peer.audit.duty is left out: this sampler is no member of the run, so that learners would not hear what"
     " it finds; in a public run a word for auditors (`swarm invite --role auditor`) makes one that they hear"
 )
+
+
+def check_that_groups_are_audited(config: Config) -> None:
+    """Raises WrongUsage where an auditor has nothing to do."""
+    if config.run.sampling.quantized:
+        raise WrongUsage(
+            "this run has no work for an auditor: its samplers may use fewer bits (run.sampling.quantized),"
+            " so that no group is replayed; ask its owner for an invite of another role"
+        )
 
 
 class Program(Protocol):

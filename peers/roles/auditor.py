@@ -61,7 +61,7 @@ class Auditor:
         secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
         self._rng = random.Random(secret)
         self._replayer = Replayer(host, make, self._gave_up)
-        self._queue = ReplayQueue(self.audits.proven)
+        self._queue = ReplayQueue(self._is_believed)
         self._read = 0
         """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
         self._list = 0
@@ -138,7 +138,8 @@ class Auditor:
         if (newest := self.host.releases.held) is not None:
             self._replayer.hold(newest.version, newest.weights)
         weights = self._replayer.hold(group.version, group.weights)
-        drawn = weights is not None and settings.share > 0 and self.audits.drawn(sampler, self._rng)
+        due = self._inbox.sampler_evidence.suspects(sampler) or self.audits.drawn(sampler, self._rng)
+        drawn = weights is not None and settings.share > 0 and due
         if audited:
             self._submitted.add(group, frame, drawn)
         if drawn and weights is not None:
@@ -146,6 +147,10 @@ class Auditor:
             until = self.host.now() + AWAITED if self._verdicts.trusted() else 0.0
             self._verdicts.drawn(digest, sampler)
             self._append(Drawn(group, frame, digest, prompt, weights, until=until))
+
+    def _is_believed(self, sampler: PeerId) -> bool:
+        """Were its last replays honest, and are its claims as honest ones are?"""
+        return self.audits.proven(sampler) and not self._inbox.sampler_evidence.suspects(sampler)
 
     def _append(self, drawn: Drawn) -> None:
         if (let_go := self._queue.append(drawn)) is not None:

@@ -145,7 +145,7 @@ class AuditorPeer:
 
     def _draws(self, one: SubmittedGroup) -> bool:
         """Whether a group that a learner lists is replayed."""
-        held = self._replayer.hold(one.version, one.weights) is not None
+        held = self._replayer.works and self._replayer.hold(one.version, one.weights) is not None
         if not held or one.group in self._seen or one.sampler == self.host.ports.me:
             return False
         self._seen[one.group] = None

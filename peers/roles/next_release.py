@@ -52,10 +52,10 @@ class NextRelease:
 
     async def wait(self) -> tuple[Release, Weights] | None:
         """Wait for a better release and its bytes. None when none is worth waiting for any more, or when the
-        learner is asked to stop."""
-        host, above, self._waited = self._host, self._above(), True
+        learner is asked to stop. Meanwhile its own version may have become the best one."""
+        host, self._waited = self._host, True
         host.move()
-        while not host.stop.is_set() and self._ready is None and self.awaited(above) is not None:
+        while not host.stop.is_set() and self._ready is None and self.awaited(self._above()) is not None:
             await host.changed(host.config.run.pace.beat)
         ready, self._waited, self._ready = self._ready, False, None
-        return ready if ready is not None and rank(ready[0]) > above else None
+        return ready if ready is not None and rank(ready[0]) > self._above() else None

@@ -20,9 +20,10 @@ from swarm.learn.release_distance import apart
 from swarm.protocol import Kind
 from swarm.types import Release
 
-FAR = 0.05
-"""Steps of the round beyond which a release is not what the round made. Rounding alone makes .005 of one at
-most (docs/trust.md)."""
+NEAR, FAR = 0.02, 0.05
+"""Steps of the round within which rounding alone leaves two members, and beyond which a release is not what
+the round made. Of float32 masters of which every second is one unit in the last place off, at rates of 1e-7
+to 1e-2, .02 is the most (tests/learn/test_release_distance.py)."""
 
 
 class OtherBytes:
@@ -31,6 +32,10 @@ class OtherBytes:
 
     async def refuses(self, had: Had) -> bool:
         """Do I deny the release that I am about to take in place of the version that I had?"""
+        with self._host.releases.doubts.votes.comparing():
+            return await self._differs(had)
+
+    async def _differs(self, had: Had) -> bool:
         host, own, votes = self._host, self._own_release, self._host.releases.doubts.votes
         release = own.next.awaited(own.above())
         if release is None or not (had.is_of_its_round(release) and votes.stands()):
@@ -50,7 +55,7 @@ class OtherBytes:
 
     def _judge(self, release: Release, steps: float) -> bool:
         status, votes = self._host.status, self._host.releases.doubts.votes
-        if steps <= FAR:
+        if steps <= NEAR:
             status.astray = False
         if steps <= FAR or status.astray:
             return False

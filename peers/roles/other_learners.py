@@ -273,10 +273,17 @@ class OtherLearners:
         self.set_state(State.STEPPING)
         host.beat_now()
         await host.ports.clock.sleep(GOSSIP_SECONDS)
-        mine = self.turns.claim(self.at_my_version(), host.now(), self._next()) and await self._is_followed()
+        mine = self.turns.claim(self.at_my_version(), host.now(), self._next())
+        mine = mine and not self._others_meet() and await self._is_followed()
         if not mine:
             self.set_state(State.MATCHING)  # learners that gave way to me go on
         return mine
+
+    def _others_meet(self) -> bool:
+        """May most learners be in a round of my version soon? They would not follow me: I come to it, once
+        for a gradient."""
+        enough = self._host.releases.doubts.votes.are_most(self.turns.working(self.at_my_version()))
+        return enough and self.turns.tries_again()
 
     async def _is_followed(self) -> bool:
         """Do others go on from a version of mine, within a heartbeat's pace? Else I try a round again."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ class ReleaseVotes:
         self._recent = deque[Release](maxlen=RECENT)
         self._told = b""
         """What my last heartbeat denied."""
-        self._meets = False
+        self._meets, self._compares = False, False
         self._made: Point = -1, Digest("")
         """My version, released or not, once it is packed."""
         self._false: dict[PeerId, tuple[int, float]] = {}
@@ -82,10 +83,10 @@ class ReleaseVotes:
 
     def met(self, members: Collection[PeerId], patient: bool) -> None:
         """I was in a round of my version with these members; or in none, and `patient`: I try again."""
-        self._meets, learners = False, self._learners()
-        if 2 * len(members) > len(learners) >= CROWD and not self._heard_next():
+        self._meets = False
+        if self.are_most(members) and not self._heard_next():
             self.witness.averaged(self._mine[0], members, self._host.now())
-            if learners.keys() - members:
+            if self._learners().keys() - members:
                 self._host.beat_now()
         elif members or not patient:
             self.give_up()
@@ -110,14 +111,28 @@ class ReleaseVotes:
             self._host.beat_now()
 
     def stands(self) -> bool:
-        """Am I a witness of my version? Who takes over a state goes where that is."""
-        here = self._host.status.phase not in ELSEWHERE
+        """Am I a witness of my version? Who takes a release goes where that is, but who compares it does
+        not."""
+        here = self._compares or self._host.status.phase not in ELSEWHERE
         return here and self.witness.stands(self._mine[0], self._host.now())
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """I compare a release of my round with what I made of it."""
+        self._compares = True
+        try:
+            yield
+        finally:
+            self._compares = False
 
     def may_lead(self, members: Collection[PeerId]) -> bool:
         """Would these members, me among them, be followed to a next version?"""
         learners = self._learners()
         return len(learners) < CROWD or 2 * len(_witnesses(learners).difference(members)) < len(learners)
+
+    def are_most(self, members: Collection[PeerId]) -> bool:
+        """Could these make a round whose members deny what others release?"""
+        return 2 * len(members) > len(self._learners()) >= CROWD
 
     def denied(self) -> bytes | None:
         """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
@@ -138,16 +153,26 @@ class ReleaseVotes:
             return False
         heard = host.roster.since(release.publisher)
         since, other = host.now() if heard is None else heard, self._is_other(release)
-        of_round = release.learners == len(self.witness.members(release.version)) and not other
+        members = self.witness.members(release.version)
+        of_round = release.learners == len(members) and not other
         publisher = release.publisher if of_round else NOBODY
         if not self.witness.denies(mine[0], release.version, publisher, self._parts(release), since):
             return False
         learners = self._learners(release.publisher)
         there = {peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at}
         few = 2 * len(there | {release.publisher}) + other <= len(learners)
-        able = {*_witnesses(learners), host.ports.me} - {release.publisher}
+        able = {*_witnesses(learners), host.ports.me}
+        if release.publisher in members:
+            able |= self._in_step(members, learners)
+        able -= {release.publisher}
         voters = len(able) + 1 if other else len(learners) - 1
         return few and len(learners) >= CROWD and 2 * len(able) > voters
+
+    def _in_step(self, members: Collection[PeerId], learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
+        """The members of my last round that said nothing since: they are witnesses as I am."""
+        roster, now, ended = self._host.roster, self._host.now(), self.witness.ended()
+        heard = (peer for peer, beat in learners.items() if beat)
+        return {peer for peer in heard if peer in members and now - roster.silent(peer, now) < ended}
 
     def _is_other(self, release: Release) -> bool:
         """Is it other weights than my round's, by a member whom I do not believe?"""

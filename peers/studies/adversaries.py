@@ -37,7 +37,7 @@ from swarm.net import in_memory_rounds
 from swarm.net.in_memory import MemoryAverager
 from swarm.net.in_memory_means import Hands
 from swarm.net.ports import Average, Averager, RoundLost
-from swarm.protocol import Role, Service
+from swarm.protocol import Role, Service, Topic
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
 from swarm.types import PeerId, Struct
@@ -360,11 +360,12 @@ def figures(told: Sequence[Event], liar: PeerId) -> Row:
     """FIGURES of a training."""
     steps = [event for event in told if isinstance(event, Trained) and event.peer != liar]
     rounds = [event for event in told if isinstance(event, Averaged) and event.peer == "learner-0"]
-    refused = [event for event in told if isinstance(event, Rejected) and event.peer == "learner-0"]
-    refused = [event for event in refused if event.kind != Service.BATCHES]
+    accused = [event for event in told if isinstance(event, Rejected) and event.peer == "learner-0"]
+    refused = [event for event in accused if event.kind == Topic.RELEASE]
+    means = [event.at for event in accused if event.kind == "mean" and event.sender == liar]
     struck = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
     broke = [event for event in told if isinstance(event, RoundBroke)]
-    named = [liar in event.scaled for event in rounds]
+    named = [liar in event.scaled or any(at <= event.at for at in means) for event in rounds]
     if refused:
         named = [event.sender == liar for event in refused]
     last = [event.metrics["reward"] for event in steps[-LAST:]]

@@ -52,7 +52,7 @@ CALLS = (1, 4, 16, 64)
 HOT = 1.1
 """Temperature of the sampler that is not honest."""
 
-ME = PeerId("sampler")
+ME = PeerId("sampler-0")
 
 
 class Mixed(Struct):

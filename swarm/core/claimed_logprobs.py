@@ -12,10 +12,10 @@ ratios above 1 that do not average out. So each group has evidence against its s
                                    mean p/q of its tokens          or in some tokens
 
 A group whose evidence exceeds GROUP_EVIDENCE_LIMIT is not trained on. Evidence adds up over a sampler's
-groups (a CUSUM that never falls below 0: evidence in its favour is not saved up); beyond
-SAMPLER_EVIDENCE_LIMIT its groups are refused for DISTRUST_SECONDS. Nothing bounds the other side, since a
-policy that has moved on finds old text improbable: there `run.window.drift` is a band, set by measurement
-(docs/trust.md).
+groups (a CUSUM that never falls below 0: evidence in its favour is not saved up); beyond SUSPECT all of them
+are audited first, beyond SAMPLER_EVIDENCE_LIMIT they are refused for DISTRUST_SECONDS. Nothing bounds the
+other side, since a policy that has moved on finds old text improbable: there `run.window.drift` is a band,
+set by measurement (docs/trust.md).
 
     swarm.learn.claim_checks -> ClaimCheck of a group -> objection, SamplerEvidence -> verdict
 
@@ -40,6 +40,10 @@ GROUP_EVIDENCE_LIMIT = 14.0
 SAMPLER_EVIDENCE_LIMIT = 20.0
 """Nats, summed over a sampler's groups: an honest sampler is refused with a probability of at most exp(-20) =
 2e-9."""
+
+SUSPECT = 5.0
+"""Nats, summed over a sampler's groups: an honest one that gets there, by a chance of exp(-5), loses nothing
+by it."""
 
 DISTRUST_SECONDS = 600.0
 """Seconds for which the groups of a sampler beyond the limit are refused: one that cheats loses most of its
@@ -92,6 +96,10 @@ class SamplerEvidence:
         if against > 0.0:
             _put(self._against, sampler, against)
         return False
+
+    def suspects(self, sampler: PeerId) -> bool:
+        """Whether its groups are audited before those of others."""
+        return self._against.get(sampler, 0.0) > SUSPECT
 
     def objection(self, sampler: PeerId, now: float) -> str | None:
         """Why the sampler's groups are refused now, or None."""

@@ -53,6 +53,7 @@ class SoloTurns:
         self._seen: set[PeerId] = set()
         self._waited_for: set[PeerId] = set()
         self._due: float | None = None
+        self._tried_again = False
 
     def begin(self, beats: Beats) -> None:
         """A round with my gradient begins: remember who has a gradient too."""
@@ -116,6 +117,16 @@ class SoloTurns:
     def wait(self, now: float) -> float:
         """Seconds until time alone changes what `ready` says."""
         return self._due - now if self._due is not None and self._due > now else math.inf
+
+    def tries_again(self) -> bool:
+        """Whether I come to one more round before I step alone: once for this gradient."""
+        before, self._tried_again = self._tried_again, True
+        return not before
+
+    @staticmethod
+    def working(beats: Beats) -> set[PeerId]:
+        """Learners that have closed a batch."""
+        return {peer for peer, beat in beats.items() if beat.phase in WORKS}
 
     @staticmethod
     def steps(beats: Beats) -> set[str]:

@@ -31,7 +31,7 @@ class Made:
 
     members: frozenset[PeerId]
     began: float
-    """When the round ended."""
+    """When the round ended, and the version began."""
     until: float
     """Until when its witness waits for the next one."""
 
@@ -58,6 +58,10 @@ class Witness:
     def members(self, version: int) -> Collection[PeerId]:
         """Of the round that made it; nobody where that was none of mine."""
         return self._made[version].members if version in self._made else ()
+
+    def ended(self) -> float:
+        """When my newest round ended."""
+        return next(reversed(self._made.values())).began if self._made else 0.0
 
     def gave_up(self, version: int) -> None:
         """No round of most learners came about from this version."""

@@ -4,7 +4,7 @@
 
 All members of a round step along the same bytes, so that their versions differ by what rounding makes of one
 optimizer step. Only tensors with blocks that differ are read, and of these a piece at a time. Not handled:
-moments that differ, as after a release was loaded without them (peers.roles.foreign_bytes).
+moments that differ, as after a release was loaded without them (peers.roles.other_bytes).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from swarm.core.claimed_logprobs import (
     GROUP_EVIDENCE_LIMIT,
     REMEMBERED,
     SAMPLER_EVIDENCE_LIMIT,
+    SUSPECT,
     ClaimCheck,
     SamplerEvidence,
     objection,
@@ -33,6 +34,16 @@ def test_small_evidence_adds_up_over_a_samplers_groups_and_over_nobody_elses() -
     told = [sampler_evidence.add(LIAR, 3.0, NOW + i) for i in range(7)]
     assert told == [False] * 6 + [True]
     assert sampler_evidence.objection(LIAR, NOW + 6) and sampler_evidence.objection(HONEST, NOW + 6) is None
+
+
+def test_whose_claims_deviate_is_suspected_until_they_do_not() -> None:
+    sampler_evidence = SamplerEvidence()
+    told = []
+    for evidence in (SUSPECT, 0.1, -1.0, 1.1, math.inf):
+        sampler_evidence.add(LIAR, evidence, NOW)
+        told.append(sampler_evidence.suspects(LIAR))
+    assert told == [False, True, False, True, False], "who is refused sends nothing"
+    assert not sampler_evidence.suspects(HONEST)
 
 
 def test_what_speaks_for_a_sampler_is_not_saved_up_for_a_lie() -> None:

@@ -165,3 +165,15 @@ def test_of_two_rounds_the_one_with_the_oldest_learner_goes_first() -> None:
     assert turns().first(both, {ME[1], OLDEST})
     assert not turns().first(both, {ME[1], YOUNGER})
     assert turns().first(beats(older="matching", oldest="matching", younger="stepping"), {ME[1], YOUNGER})
+
+
+def test_one_more_round_is_tried_once_for_a_gradient() -> None:
+    mine = turns()
+    assert mine.tries_again() and not mine.tries_again()
+    mine.forget()
+    assert mine.tries_again()
+
+
+def test_who_closed_a_batch_works() -> None:
+    others = beats(older="gathering", younger="learning", oldest="matching")
+    assert turns().working(others) == {YOUNGER, OLDEST}

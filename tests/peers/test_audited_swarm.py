@@ -19,6 +19,7 @@ from peers.errors import CannotHere
 from peers.roles.evidence import ASIDE, read_aside
 from peers.runtime.host import Host
 from swarm.config import DelayLaw
+from swarm.core.claimed_logprobs import SamplerEvidence
 from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, SetAside, Trained
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
@@ -138,17 +139,23 @@ def played(
     evaluators: int = 0,
     duties: Mapping[str, Mapping[str, Any]] | None = None,
     broken: Mapping[str, type[ToyEngine]] | None = None,
+    quantized: bool = False,
     **audit: Any,
 ) -> list[Event]:
     """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`, `auditors`: what
     each replays with, None as it should be. `duties`: peer -> its settings for audits where they are others,
-    `broken`: its engine. `seed` hears of the seed's host when it starts."""
+    `broken`: its engine. `quantized`: auditors know that samplers may use fewer bits. `seed` hears of the
+    seed's host when it starts."""
     told: list[Event] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         settings = {"invited": True} | audit | dict((duties or {}).get(peer.name, {}))
         own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**settings))
-        peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
+        run = peer.config.run
+        if quantized and peer.role is Role.AUDITOR:
+            fewer = msgspec.structs.replace(run.sampling, quantized=True)
+            run = msgspec.structs.replace(run, sampling=fewer)
+        peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, run=run, peer=own))
         parts, number = sim.policy_parts(peer.config), int(peer.name.rpartition("-")[2])
         replays = {Role.LEARNER: learners, Role.AUDITOR: auditors}.get(peer.role)
         if replays is not None and (replay := replays[number]) is not None:
@@ -277,3 +284,13 @@ def test_a_learner_that_cannot_replay_says_so_once_and_trains_on(replay: Callabl
     notes = [event for event in of(told, Noted) if "not audited here any more" in event.text]
     assert len(notes) == 1 and "memory" in notes[0].text
     assert not of(told, Audited) and of(told, Trained)
+
+
+def test_all_groups_of_a_sampler_whose_claims_deviate_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    suspect = "sampler-1"
+    monkeypatch.setattr(SamplerEvidence, "suspects", lambda _, sampler: sampler == suspect)
+    told = played(1.5, [], share=0.5)
+    admitted = Counter(event.sampler for event in of(told, Judged) if event.verdict is Verdict.ADMIT)
+    replayed = Counter(event.sampler for event in of(told, Audited))
+    shares = {sampler: replayed[sampler] / admitted[sampler] for sampler in admitted}
+    assert shares.pop(suspect) > 0.9 and max(shares.values()) < 0.8

@@ -14,10 +14,13 @@ from test_accused_swarm import CHEAT, Slander
 from test_audited_swarm import HONEST, OtherText, of, played
 from test_roles_swarm import EPOCH
 
+from peers.errors import WrongUsage
+from peers.roles.audit_duty import check_that_groups_are_audited
 from peers.roles.submitted_groups import SubmittedQuery
 from peers.roles.verdicts import Verdicts
 from peers.runtime.host import Host
 from swarm import wire
+from swarm.config import Config, Run, Sampling
 from swarm.core.auditing import SURE
 from swarm.core.verifiers import TRUSTED
 from swarm.events import Audited, Event, Judged, Rejected
@@ -101,6 +104,14 @@ def test_an_auditor_takes_the_replays_off_a_learner(shares: dict[str, list[Event
     assert TRUSTED <= audited < alone / 3
     assert by(shares["audited"], AUDITOR)["honest"] > alone
     assert not aside(shares["audited"]) and not of(shares["audited"], Rejected)
+
+
+def test_where_samplers_may_use_fewer_bits_an_auditor_takes_no_group() -> None:
+    told = played(0.2, [], auditors=(None,), quantized=True)
+    assert of(told, Judged) and not by(told, AUDITOR)
+    sampling = Sampling(quantized=True)
+    with pytest.raises(WrongUsage, match="no work for an auditor"):
+        check_that_groups_are_audited(Config(run=Run(sampling=sampling)))
 
 
 def test_an_auditor_that_calls_forgeries_honest_is_named_after_rechecks() -> None:

@@ -269,6 +269,63 @@ KEPT = (
             ),
         ),
     ),
+    Plan(
+        seed=337,
+        peers={"seed": 1, "learner": 3, "sampler": 3, "evaluator": 1},
+        mode="overlap",
+        faults=(
+            Fault(at=12.1, fault="full", peer="learner-2", seconds=8.4),
+            Fault(at=24.2, fault="bounce", peer="sampler-2", down=5.8),
+        ),
+    ),
+    Plan(
+        seed=917,
+        peers={"seed": 1, "learner": 2, "sampler": 2},
+        merge=True,
+        faults=(
+            Fault(
+                at=9.7,
+                fault="partition",
+                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=13.7,
+                fault="oneway",
+                between=(("learner-0", "sampler-0", "sampler-1", "seed-0"), ("learner-1",)),
+            ),
+            Fault(at=14.0, fault="bounce", peer="learner-0", down=8.0, step="announced"),
+            Fault(at=15.5, fault="crash", peer="learner-1", step="announced"),
+            Fault(
+                at=19.5,
+                fault="repair",
+                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+        ),
+    ),
+    Plan(
+        seed=69,
+        peers={"seed": 1, "learner": 3, "sampler": 3},
+        merge=True,
+        faults=(
+            Fault(
+                at=11.3,
+                fault="partition",
+                between=(
+                    ("learner-1", "sampler-1"),
+                    ("learner-0", "learner-2", "sampler-0", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=23.3,
+                fault="repair",
+                between=(
+                    ("learner-1", "sampler-1"),
+                    ("learner-0", "learner-2", "sampler-0", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(at=23.4, fault="bounce", peer="learner-1", down=6.6),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -279,7 +336,9 @@ rounds of two learners each end within a tenth of a second; or one gives way, an
 Two of four release, and one takes over the other's state: the two that are left are not most learners. One
 of three steps alone since most are no witnesses, and the third one, which is, steps with the second. Nobody
 could fetch what one released long ago, and what it releases now is not waited for; or one that takes over a
-state says that it is a witness, and the others wait for it."""
+state says that it is a witness, and the others wait for it. One claims to step alone while most make a round
+without it; or two whose moments differ deny each other's releases. One waits for a release that nobody gives,
+and its own becomes the best one."""
 
 
 @pytest.mark.parametrize("script", KEPT)
