@@ -2,6 +2,7 @@
 
     a new connection --Door--> refused before anything is made for it, when its network has used up its rate
     a request -------Fair----> heard or not; what its answer cost beyond the usual is charged afterwards
+                     Turns---> who is heard waits for few others: first comes who asked least lately
     connections -----Crowd---> when they are too many, the oldest of the network that has most of them goes
 
 Each network has a rate of its own. While all of them together use up theirs, each has less, and none of it is
@@ -13,11 +14,14 @@ who has thousands of networks.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
 import struct
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from swarm.core.budget import UNBOUNDED, Budget
@@ -35,6 +39,10 @@ UNIT = 0.0006
 
 TURN = 64
 """Connections that are refused in one turn of the loop: a millisecond."""
+
+HEARD = 4
+"""Requests that begin in one turn of the loop: two milliseconds, and one that comes meanwhile is before all
+others of who asks more."""
 
 _AT_ONCE = struct.pack("ii", 1, 0)
 """SO_LINGER: a connection that is refused leaves nothing behind."""
@@ -81,6 +89,38 @@ class Fair:
         self._own.charge(network, more, now)
         if not self._all.take("", more, now):
             self._fair.charge(network, more, now)
+
+    def left(self, network: str, now: float) -> float:
+        """What a network may take while all take too much; nothing for this machine, which takes what it
+        likes."""
+        return 0.0 if network in HERE else self._fair.level(network, now)
+
+
+class Turns:
+    """What waits to begin, by network."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fair: Fair) -> None:
+        self._loop, self._fair = loop, fair
+        self._of: dict[str, deque[Callable[[], None]]] = {}
+
+    def wait(self, network: str, begin: Callable[[], None]) -> None:
+        """`begin` is called soon: after what waits of who has more left, and after what this network asked
+        before."""
+        if not self._of:
+            self._loop.call_soon(self._take)
+        self._of.setdefault(network, deque()).append(begin)
+
+    def _take(self) -> None:
+        now = self._loop.time()
+        for _ in range(min(HEARD, len(self._of))):
+            first = max(self._of, key=lambda network: self._fair.left(network, now))
+            mine = self._of.pop(first)
+            begin = mine.popleft()
+            if mine:
+                self._of[first] = mine  # behind those that have as much left
+            begin()
+        if self._of:
+            self._loop.call_soon(self._take)
 
 
 class Crowd(Generic[T]):

@@ -62,7 +62,12 @@ class Rendered:
 
         await self._app(scope, receive, noted)
         size = sum(len(message.get("body", b"")) for message in messages)
-        if messages[0]["status"] == 200 and self._size + size <= LARGEST and len(self._made) < KEPT:
+        if (
+            messages
+            and messages[0]["status"] == 200
+            and self._size + size <= LARGEST
+            and len(self._made) < KEPT
+        ):
             self._made[key] = messages
             self._size += size
 

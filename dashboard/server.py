@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import socket
 import time
@@ -31,7 +32,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dashboard.doors import HERE, UNIT, Crowd, Door, Fair, Rate, network
+from dashboard.doors import HERE, UNIT, Crowd, Door, Fair, Rate, Turns, network
 from dashboard.rendered import Rendered
 
 TRIES = 50
@@ -50,9 +51,9 @@ OPEN = 128
 """Most open connections of other machines: 64 streams (dashboard.feed), and as many that wait. This machine
 has as many of its own."""
 
-CONNECT, ALL_CONNECT, FAIR_CONNECT = Rate(5.0, 100.0), Rate(50.0, 200.0), Rate(1.0, 20.0)
-"""Connections a second of one network, of all, and of each beyond that: a browser opens six and keeps
-them."""
+CONNECT, ALL_CONNECT, FAIR_CONNECT = Rate(20.0, 400.0), Rate(50.0, 400.0), Rate(1.0, 20.0)
+"""Connections a second of one network, of all, and of each beyond that: a browser opens six and keeps them; a
+proxy on another machine may open one for each request of its readers."""
 
 ASK, ALL_ASK, FAIR_ASK = Rate(20.0, 400.0), Rate(80.0, 400.0), Rate(2.0, 60.0)
 """Requests, likewise: a page makes forty when it is opened, and a few a minute from then on. All of them take
@@ -109,7 +110,7 @@ async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
     A taken port moves on to the next free one when `free`; else PortTaken. Any other OSError (no such
     address, port below 1024) is raised as it is.
     """
-    listener = Door(_listen(host, port, free), _arrivals)
+    listener, turns = Door(_listen(host, port, free), _arrivals), Turns(asyncio.get_running_loop(), _asked)
     config = uvicorn.Config(
         Metered(Rendered(app)),
         log_config=None,
@@ -117,7 +118,7 @@ async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
         lifespan="off",
         ws="none",
         server_header=False,
-        http=_Connection,
+        http=functools.partial(_Connection, turns=turns),  # type: ignore[arg-type]
         timeout_keep_alive=int(HEAD),
         timeout_graceful_shutdown=GRACE,
         limit_concurrency=CONNECTIONS,
@@ -210,8 +211,9 @@ class Metered:
 class _Connection(H11Protocol):
     """HTTP/1.1 to one client, with the deadlines in the module's docstring."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, turns: Turns, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._turns = turns
         self.logger = log
         self.head = _Alarm(self.loop, self._close)
         """Runs while no request is being answered."""
@@ -235,9 +237,15 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if _asked.take(self.network, self.loop.time()):
-            super().data_received(data)
+            self.transport.pause_reading()  # one part of each connection waits, and not all that it sends
+            self._turns.wait(self.network, lambda: self._hear(data))
         else:
             self.transport.abort()
+
+    def _hear(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()

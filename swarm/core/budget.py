@@ -41,6 +41,10 @@ class Budget:
         while len(self._levels) > self._known:
             self._levels.popitem(last=False)
 
+    def level(self, who: Hashable, now: float) -> float:
+        """Units that `who` may take."""
+        return self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
+
     @staticmethod
     def _refilled(state: tuple[float, float], bucket: tuple[float, float], now: float) -> float:
         return min(bucket[1], state[0] + max(0.0, now - state[1]) * bucket[0])
