@@ -3,7 +3,7 @@
 Makes a FastAPI application from a Source (a live swarm or a replay): `/` (the page), `/static`, `/stream`
 (server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`; behind a
 proxy all of it under a path too, since the page's own addresses are relative. Every request passes
-dashboard.safety first. The number of streams is limited, in all and for each address. Not
+dashboard.safety first. The number of streams is limited, in all and for each network. Not
 handled here: ports and connections (dashboard.server), who may read the page (bind to loopback, or put a
 proxy in front).
 """
@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException as HTTPError
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
 
+from dashboard.doors import HERE, network
 from dashboard.json_api import Absent, Instant, routes, timeless
 from dashboard.openapi import describe, frames, refusals
 from dashboard.prefix import Prefix
@@ -50,8 +51,9 @@ KINDS = {
 run."""
 
 SEATS = 16
-"""Most streams of one address: two browsers with six connections each, or a small office behind one router.
-For requests through a proxy on this machine the forwarded address counts."""
+"""Most streams of one network: two browsers with six connections each, or a small office behind one router.
+Another machine's has no more than half of what is left, so that a few do not take all. For requests through a
+proxy on this machine the forwarded address counts."""
 
 SMALLEST = 1000
 """Least bytes of an answer that is compressed: fewer fit one packet anyway."""
@@ -147,16 +149,17 @@ async def _frames(updates: AsyncIterator[str]) -> AsyncIterator[bytes]:
 
 
 class Seats:
-    """Limits the number of streams."""
+    """Limits the number of streams, by network."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._taken: Counter[str] = Counter()
-        """Address -> number of open streams."""
+        """Network -> number of open streams."""
 
     async def take(self, request: Request) -> AsyncIterator[None]:
-        who = request.client.host if request.client else ""
-        if self._source.full or self._taken[who] >= SEATS:
+        who, room = network(request.client.host) if request.client else "", self._source.room
+        most = SEATS if who in HERE else min(SEATS, room // 2 + 1)
+        if not room or self._taken[who] >= most:
             raise HTTPException(503, "too many pages are open here: close one and reload")
         self._taken[who] += 1
         self._source.readers += 1

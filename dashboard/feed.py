@@ -61,8 +61,8 @@ class Feed:
         self._heard = self.clock()
 
     @property
-    def full(self) -> bool:
-        return self.readers >= READERS
+    def room(self) -> int:
+        return max(0, READERS - self.readers)
 
     def moment(self, at: float | None = None) -> Moment:
         now = self.clock()

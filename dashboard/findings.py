@@ -32,7 +32,9 @@ class SetAside(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """A learner that does not step, since its gradients and another's oppose each other."""
+    """A learner that does not step, since its gradients and another's cannot both be right."""
 
     since: float
     until: float
+    unequal: bool
+    """They differ in length; else they point away from each other."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 UNPROTECTED: Mapping[int, str] = {
     1: "One learner trains: nobody checks what it does.",
-    2: "Two learners train: neither can outvote the other; if their gradients oppose each other, both stop.",
+    2: "Two learners train: neither can outvote the other; if their gradients oppose each other, or"
+    " differ grossly in length, both stop.",
     3: "Three learners train: they outvote one that lies, until one of them goes.",
 }
 """Learners that are here -> what to know. From four on one may go, and one lie."""

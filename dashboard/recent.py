@@ -16,6 +16,7 @@ from statistics import fmean
 from dashboard.findings import Distrust, Frozen, SetAside
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
+from swarm.core.discord import UNEQUAL
 from swarm.protocol import Phase
 from swarm.types import PeerId, Verdict
 
@@ -250,7 +251,7 @@ class Recent:
 
     def _broke(self, event: happened.RoundBroke, now: float) -> None:
         if (until := number(event.until)) > 0:
-            self.frozen[event.peer] = Frozen(now, until)
+            self.frozen[event.peer] = Frozen(now, until, event.reason.startswith(UNEQUAL))
             for peer in [*self.frozen][:-SENDERS]:
                 del self.frozen[peer]
         else:

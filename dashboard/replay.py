@@ -200,8 +200,8 @@ class Replay:
         self.readers = 0
 
     @property
-    def full(self) -> bool:
-        return self.readers >= READERS
+    def room(self) -> int:
+        return max(0, READERS - self.readers)
 
     def moment(self, at: float | None = None) -> Moment:
         """The state after all events up to `at`, by default up to the end."""

@@ -8,10 +8,11 @@ deadline for a request's head, and none for a client that does not read, so a co
     closed after HEAD seconds without a whole head, however its bytes trickle,
            or when it reads less than PORTION in STALL seconds
 
-When there are too many connections without a request, the oldest ones of the network that has most of them
-are closed, so that half-open ones block no other client; a network that asks without a pause is cut off, and
-sooner while many do. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a
-proxy).
+When there are too many connections, or too many without a request, the oldest ones of the network that has
+most of them are closed, so that half-open ones and slow readers block no other client; a network that
+connects or asks without a pause is cut off, and sooner while many do (dashboard.doors). What was answered a
+moment ago is answered again (dashboard.rendered). Not handled here: what is answered (dashboard.app), to whom
+(dashboard.safety), TLS (a proxy).
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
+import functools
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from swarm.core.budget import UNBOUNDED, Budget
+from dashboard.doors import HERE, UNIT, Crowd, Door, Fair, Rate, Turns, network
+from dashboard.rendered import Rendered
 
 TRIES = 50
 """Ports after the wanted one that are tried: more than the pages of one machine."""
@@ -43,21 +47,17 @@ CONNECTIONS = 256
 WAITING = 64
 """Most connections without a request: a browser keeps six, and a head takes one round trip."""
 
-RATE, BURST = 20.0, 400.0
-"""Requests a second of one network: a page makes forty when it is opened, and a few a minute from then on.
-This machine itself has no limit, since a proxy on it asks for everybody."""
+OPEN = 128
+"""Most open connections of other machines: 64 streams (dashboard.feed), and as many that wait. This machine
+has as many of its own."""
 
-ALL_RATE, ALL_BURST = 160.0, 800.0
-"""The same of all networks together, a tenth of a core. Where they ask for more, each has FAIR_RATE."""
+CONNECT, ALL_CONNECT, FAIR_CONNECT = Rate(20.0, 400.0), Rate(50.0, 400.0), Rate(1.0, 20.0)
+"""Connections a second of one network, of all, and of each beyond that: a browser opens six and keeps them; a
+proxy on another machine may open one for each request of its readers."""
 
-FAIR_RATE, FAIR_BURST = 2.0, 80.0
-"""Requests a second of one network while there is a crowd: a page that is opened then, twice, and goes on."""
-
-NETWORKS = 4096
-"""Networks whose rate is remembered."""
-
-HERE = ("127.0.0.1", "0000:0000:0000:0000", "")
-"""Networks of this machine itself: a proxy on it asks for everybody."""
+ASK, ALL_ASK, FAIR_ASK = Rate(20.0, 400.0), Rate(80.0, 400.0), Rate(2.0, 60.0)
+"""Requests, likewise: a page makes forty when it is opened, and a few a minute from then on. All of them take
+a twentieth of a core; beyond that each network can open a page, and go on."""
 
 HEAD = 5.0
 """Seconds for a request's head, and between an answer and the next head."""
@@ -110,15 +110,15 @@ async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
     A taken port moves on to the next free one when `free`; else PortTaken. Any other OSError (no such
     address, port below 1024) is raised as it is.
     """
-    listener = _listen(host, port, free)
+    listener, turns = Door(_listen(host, port, free), _arrivals), Turns(asyncio.get_running_loop(), _asked)
     config = uvicorn.Config(
-        app,
+        Metered(Rendered(app)),
         log_config=None,
         access_log=False,
         lifespan="off",
         ws="none",
         server_header=False,
-        http=_Connection,
+        http=functools.partial(_Connection, turns=turns),  # type: ignore[arg-type]
         timeout_keep_alive=int(HEAD),
         timeout_graceful_shutdown=GRACE,
         limit_concurrency=CONNECTIONS,
@@ -181,66 +181,39 @@ class _Alarm:
             self._timer = None
 
 
-def network(address: str) -> str:
-    """What one client has at least: an IPv4 address, or the first half of an IPv6 one."""
-    if ":" not in address:
-        return address
-    return ipaddress.IPv6Address(address.partition("%")[0]).exploded[:19]
-
-
-class Waiting:
-    """Connections without a request, by network. One more costs no look at those that are there."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, dict[_Connection, None]] = {}
-        """Of each network the oldest first."""
-        self._count = 0
-
-    def add(self, one: _Connection) -> None:
-        """Its wait begins, or begins anew."""
-        self.remove(one)
-        self._of.setdefault(one.network, {})[one] = None
-        self._count += 1
-
-    def remove(self, one: _Connection) -> None:
-        """It waits no more, if it did."""
-        mine = self._of.get(one.network, {})
-        if one in mine:
-            del mine[one]
-            self._count -= 1
-            if not mine:
-                del self._of[one.network]
-
-    def too_many(self) -> _Connection | None:
-        """Of more than WAITING connections the oldest one of the network that has most of them."""
-        if self._count <= WAITING:
-            return None
-        most = max(map(len, self._of.values()))
-        oldest = (next(iter(mine)) for mine in self._of.values() if len(mine) == most)
-        return min(oldest, key=lambda one: one.head.ends or 0.0)
-
-
-_budget = Budget((RATE, BURST), UNBOUNDED, NETWORKS)
+_arrivals = Fair(CONNECT, ALL_CONNECT, FAIR_CONNECT)
 """Of all pages of this process, as the following."""
 
-_all = Budget(UNBOUNDED, (ALL_RATE, ALL_BURST), 1)
-_fair = Budget((FAIR_RATE, FAIR_BURST), UNBOUNDED, NETWORKS)
-
-_waiting = Waiting()
+_asked = Fair(ASK, ALL_ASK, FAIR_ASK)
+_waiting, _open = Crowd["_Connection"](WAITING), Crowd["_Connection"](OPEN)
 
 
-def _is_heard(network: str, now: float) -> bool:
-    """Whether a network may ask once more, now."""
-    if network in HERE:
-        return True
-    return _budget.take(network, 1.0, now) and (_all.take("", 1.0, now) or _fair.take(network, 1.0, now))
+class Metered:
+    """Around an application: whoever asked is charged for what an answer cost beyond the usual."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, ended = time.thread_time(), 0.0
+
+        async def sent(message: Message) -> None:
+            nonlocal ended
+            ended = ended or time.thread_time()  # a stream goes on, and costs nobody who did not ask for it
+            await send(message)
+
+        await self._app(scope, receive, sent)
+        if scope["type"] == "http" and scope["client"]:
+            cost = (ended or time.thread_time()) - began
+            _asked.charge(network(scope["client"][0]), cost / UNIT - 1, time.monotonic())
 
 
 class _Connection(H11Protocol):
     """HTTP/1.1 to one client, with the deadlines in the module's docstring."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, turns: Turns, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._turns = turns
         self.logger = log
         self.head = _Alarm(self.loop, self._close)
         """Runs while no request is being answered."""
@@ -255,15 +228,24 @@ class _Connection(H11Protocol):
         # asyncio leaves it out for a listener of ours: a head and its body would wait 40 ms for each other.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._await_head()
-        if (gone := _waiting.too_many()) is not None:
-            gone._end_wait()  # closed in the loop's next turn: until then it would be chosen again
-            gone.transport.abort()
+        if self.network not in HERE:
+            _open.add(self.network, self, self.loop.time())
+        for gone in (_waiting.too_many(), _open.too_many()):
+            if gone is not None:
+                gone._leave()  # closed in the loop's next turn: until then it would be chosen again
+                gone.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if _is_heard(self.network, self.loop.time()):
-            super().data_received(data)
+        if _asked.take(self.network, self.loop.time()):
+            self.transport.pause_reading()  # one part of each connection waits, and not all that it sends
+            self._turns.wait(self.network, lambda: self._hear(data))
         else:
             self.transport.abort()
+
+    def _hear(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -283,18 +265,22 @@ class _Connection(H11Protocol):
         self._stall.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_wait()
+        self._leave()
         self._stall.stop()
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
         if not self.transport.is_closing():
             self.head.start(HEAD)
-            _waiting.add(self)
+            _waiting.add(self.network, self, self.loop.time())
 
     def _end_wait(self) -> None:
         self.head.stop()
-        _waiting.remove(self)
+        _waiting.remove(self.network, self)
+
+    def _leave(self) -> None:
+        self._end_wait()
+        _open.remove(self.network, self)
 
     def _close(self) -> None:
         if self.transport.get_write_buffer_size():

@@ -27,8 +27,8 @@ class Source(Protocol):
     """Open streams; the application that opens one counts it."""
 
     @property
-    def full(self) -> bool:
-        """Whether there is no room for another stream."""
+    def room(self) -> int:
+        """Streams that may be opened beside those that are."""
         ...
 
     def moment(self, at: float | None = None) -> Moment:

@@ -146,7 +146,7 @@ class Averaged(Event):
 
 
 class RoundBroke(Event):
-    """A round of averaging failed; `until` above 0: its two members oppose each other, and wait till then."""
+    """A round of averaging failed; `until` above 0: its two members stop, and wait till then."""
 
     version: int
     reason: Text

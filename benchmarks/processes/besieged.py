@@ -21,7 +21,7 @@ from dashboard.server import serve
 from dashboard.state import State
 from swarm.types import PeerId
 
-PEERS, PAST = 20, 60.0
+PEERS, PAST = 200, 60.0
 """Of the swarm on the page: peers, and seconds."""
 
 

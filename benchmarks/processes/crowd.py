@@ -5,13 +5,18 @@ python -m benchmarks.processes.crowd '{"folder", "peer", "address", "page", "key
 
 half-open   streams or connections that say nothing, or half of a head, opened anew as they are closed
 slow        a byte of a message, or of a head, four times a second
-many keys   whole requests of every key, as fast as they are answered; at the page of 32 addresses
+many keys   whole requests of every key, ten a second each; at the page of 32 addresses
+heavy       at the page: the same, and each asks for what costs most to make, no two for the same
+deaf        at the page: asks for what is large, and reads a kilobyte a second of it
+from here   at the page: whole requests from 127.0.0.1, which may ask as much as it likes
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable
@@ -37,6 +42,16 @@ TRICKLE = 0.25
 HEADS = (b"", b"\0\0", struct.pack(">I", 700), struct.pack(">I", 700) + bytes(350))
 WHOLE = struct.pack(">I", 16) + bytes(16)
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+HEAVY = (
+    *("/api/state?x={}", "/metrics?x={}", "/api/peers?x={}", "/?x={}", "/static/store.js?x={}"),
+    *("/api/series.csv?window={}", "/api/events?after={}"),
+)
+"""What the page has to make, or to read from the disk, with a number that no other request has: the last two
+are others for each."""
+
+HEARS = 1024
+"""Bytes a second of who is deaf, and of its buffer."""
 
 Open = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
@@ -81,6 +96,44 @@ async def _ask(open_one: Open, who: int, said: bytes) -> None:
         writer.close()
 
 
+_numbers = itertools.count()
+
+
+def _heavy() -> bytes:
+    number = next(_numbers)
+    head = f"GET {HEAVY[number % len(HEAVY)].format(number)} HTTP/1.1\r\nHost: localhost\r\n"
+    return f"{head}Accept-Encoding: gzip\r\n\r\n".encode()
+
+
+async def _ask_heavy(open_one: Open, who: int, _: bytes) -> None:
+    reader, writer = await open_one(who)
+    try:
+        while True:
+            writer.write(_heavy())
+            await writer.drain()
+            if not await reader.read(1 << 20):
+                return
+            await asyncio.sleep(APART)
+    finally:
+        writer.close()
+
+
+async def _deaf(open_one: Open, who: int, said: bytes) -> None:
+    reader, writer = await open_one(who)
+    try:
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, HEARS)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(said)
+        while True:
+            await asyncio.sleep(1.0)
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            if not await reader.read(HEARS):
+                return
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+    finally:
+        writer.close()
+
+
 WAYS = {
     "mail half-open": (_hold, HEADS),
     "mail slow": (_trickle, (struct.pack(">I", 700) + bytes(700),)),
@@ -88,6 +141,9 @@ WAYS = {
     "page half-open": (_hold, (b"", ASK[:20])),
     "page slow": (_trickle, (ASK[:-2] + b"X-Slow: " + bytes([120]) * 400,)),
     "page many keys": (_ask, (ASK,)),
+    "page heavy": (_ask_heavy, (b"",)),
+    "page deaf": (_deaf, (b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n",)),
+    "page from here": (_ask, (ASK,)),
 }
 
 
@@ -108,6 +164,9 @@ async def _program(setup: Answer) -> None:
         return await daemons[who % len(daemons)].open_stream(PeerId(setup["peer"]), name, 10.0)
 
     async def connection(who: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(LISTEN.host, setup["page"])
+
+    async def elsewhere(who: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         here = (f"127.0.1.{1 + who % AT_ONCE}", 0)
         return await asyncio.open_connection(LISTEN.host, setup["page"], local_addr=here)
 
@@ -120,7 +179,8 @@ async def _program(setup: Answer) -> None:
         busy.clear()
         if asked["do"] in WAYS:
             act, said = WAYS[asked["do"]]
-            open_one = stream if asked["do"].startswith("mail") else connection
+            here = connection if asked["do"] == "page from here" else elsewhere
+            open_one = stream if asked["do"].startswith("mail") else here
             for number in range(AT_ONCE * len(daemons)):
                 what = said[number % len(said)]
                 busy.append(

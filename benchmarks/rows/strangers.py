@@ -2,7 +2,8 @@
 close them, beside how long it takes when nobody does.
 
     besieged (a node, a page) <==== crowd (KEYS keys with 32 streams each; 288 connections of 32 addresses)
-                              <---- one honest request after the other, from this process
+                              <---- one honest request after the other, from this process; the page's visitor
+                                    has an address of its own, and opens a connection for each ten
 
 A request that is refused, or not answered within LATE, counts as LATE. All of these share the machine's
 cores; the crowd runs when nobody else does, since it has machines of its own elsewhere. Not handled: gossip
@@ -34,7 +35,13 @@ KEYS, REQUESTS = 9, 200
 APART, WARM, LATE = 0.03, 3.0, 5.0
 """Seconds between two requests, from the crowd's begin to the first one, and until one counts as lost."""
 
+SELDOM = 0.2
+"""Seconds between two of a visitor: what it may ask for without a pause is over otherwise."""
+
 WAYS = ("half-open", "slow", "many keys")
+PAGE_WAYS = (*WAYS, "heavy", "deaf", "from here")
+VISITOR, REUSED = "127.0.2.1", 10
+"""Its address, and its requests over one connection."""
 
 Ask = Callable[[], Awaitable[bool]]
 
@@ -62,25 +69,21 @@ async def _figures(
         async def mailed() -> bool:
             return bool(await node.mail.send(at["peer"], SERVICE, b"x" * 16, timeout=LATE))
 
-        async def visited() -> bool:
-            reader, writer = await asyncio.open_connection(LISTEN.host, at["page"])
-            try:
-                writer.write(ASK)
-                return (await reader.readline()).startswith(b"HTTP/1.1 200")
-            finally:
-                writer.close()
-
+        visitor = Visitor(at["page"])
         for place, who, ask in (
             ("mail", "a stranger", mailed),
             ("mail", "who has delivered", mailed),
-            ("page", "a visitor", visited),
+            ("page", "a visitor", visitor.ask),
         ):
             server.ask(do="prefer", peer=keyring.me if who == "who has delivered" else "")
-            quiet = await _seconds(ask, requests)
-            for way in WAYS:
+            page = place == "page"
+            apart = SELDOM if page else APART
+            count = requests // 2 if page else requests
+            quiet = await _seconds(ask, count, apart)
+            for way in PAGE_WAYS if page else WAYS:
                 crowd.ask(do=f"{place} {way}")
                 await asyncio.sleep(WARM)
-                loud = await _seconds(ask, requests)
+                loud = await _seconds(ask, count, apart)
                 crowd.ask(do="rest")
                 await asyncio.sleep(WARM)
                 figure = _figure(place, who, way, loud, quiet)
@@ -89,7 +92,35 @@ async def _figures(
     return figures
 
 
-async def _seconds(ask: Ask, requests: int) -> list[float]:
+class Visitor:
+    """Asks the page from an address of its own, over a connection that it keeps for some requests, as a
+    browser does."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._left = port, 0
+
+    async def ask(self) -> bool:
+        """Whether it was answered. Raises OSError, EOFError."""
+        if not self._left:
+            here = (VISITOR, 0)
+            self._reader, self._writer = await asyncio.open_connection(
+                LISTEN.host, self._port, local_addr=here
+            )
+        self._left = (self._left or REUSED) - 1
+        try:
+            self._writer.write(ASK)
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            await self._reader.readexactly(int(head.lower().split(b"content-length: ")[1].split()[0]))
+        except BaseException:
+            self._left = 0
+            raise
+        finally:
+            if not self._left:
+                self._writer.close()
+        return head.startswith(b"HTTP/1.1 200")
+
+
+async def _seconds(ask: Ask, requests: int, apart: float) -> list[float]:
     """Of one request after the other."""
     taken = []
     for _ in range(requests):
@@ -100,7 +131,7 @@ async def _seconds(ask: Ask, requests: int) -> list[float]:
         except (NetError, OSError, EOFError):
             good = False
         taken.append(time.perf_counter() - began if good else LATE)
-        await asyncio.sleep(APART)
+        await asyncio.sleep(apart)
     return taken
 
 

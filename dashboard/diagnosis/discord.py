@@ -1,4 +1,4 @@
-"""Rules about learners that oppose each other."""
+"""Rules about two learners whose gradients cannot both be right."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from dashboard.views import Problem
 
 
 def frozen(s: Situation) -> Iterator[Problem]:
-    """Two learners whose gradients point away from each other."""
+    """Two learners whose gradients point away from each other, or differ grossly in length."""
     found = [peer for peer in s.learners() if peer.id in s.recent.frozen]
     times = [s.recent.frozen[peer.id] for peer in found]
+    apart = (
+        "differ grossly in length" if any(each.unequal for each in times) else "point away from each other"
+    )
     if found and (until := max(each.until for each in times)) > s.now:
         yield problem(
             "frozen",
             "error",
             (
                 f"{s.names(found)} train nothing for another {duration(until - s.now)}: their gradients"
-                " point away from each other, and neither steps.",
+                f" {apart}, and neither steps.",
                 "One of them is wrong (memory, drivers, precision, another version of swarm), or means harm;"
                 " of two nobody is in the majority. They try again by themselves.",
                 "Look at both machines; stop the wrong one, or have the owner revoke it (`swarm revoke`): the"

@@ -1,4 +1,4 @@
-"""Two learners that oppose each other do not step for a while (swarm.core.discord).
+"""Two learners whose gradients cannot both be right do not step for a while (swarm.core.discord).
 
     a round of the two is Opposed --emit, wait--> over: its time is, the other one went, a third one came,
                                                   another release is there, or this one is to stop

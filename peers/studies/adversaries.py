@@ -114,6 +114,8 @@ TURNS = LEARNERS - 0.5
 ROUNDS: dict[str, Callable[[], Lie]] = {
     "honest": lambda: _times(1.0),
     "times 1000": lambda: _times(1000.0),
+    "times 10": lambda: _times(10.0),
+    "times .001": lambda: _times(0.001),
     "times -1": lambda: _times(-1.0),
     "times -4": lambda: _times(-4.0),
     "times -10": lambda: _times(-10.0),
@@ -167,7 +169,10 @@ class Attacked(Struct):
         return PeerId(f"learner-{self.learners - 1}")
 
 
-OF_TWO = ("honest", "zeros", "times -1", "times -4", "random, of the same norm")
+OF_TWO = (
+    *("honest", "zeros", "times -1", "times -4", "random, of the same norm"),
+    *("times 10", "times 1000", "times .001"),
+)
 """What one of two learners brings."""
 
 

@@ -33,6 +33,18 @@ class Budget:
             self._levels.popitem(last=False)
         return granted
 
+    def charge(self, who: Hashable, units: float, now: float) -> None:
+        """`who` has used so many units more than it took: its level may fall below 0."""
+        level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
+        self._levels[who] = (level - units, now)
+        self._levels.move_to_end(who)
+        while len(self._levels) > self._known:
+            self._levels.popitem(last=False)
+
+    def level(self, who: Hashable, now: float) -> float:
+        """Units that `who` may take."""
+        return self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
+
     @staticmethod
     def _refilled(state: tuple[float, float], bucket: tuple[float, float], now: float) -> float:
         return min(bucket[1], state[0] + max(0.0, now - state[1]) * bucket[0])

@@ -57,7 +57,7 @@ class Ended(Message):
     lost: str = ""
     """Why the round was lost; empty when it was not."""
     opposed: bool = False
-    """It was lost since its two members oppose each other (swarm.core.discord)."""
+    """It was lost since its two members stop (swarm.core.discord)."""
     members: tuple[str, ...] = ()
     """Empty: nobody came."""
     exchanged: dict[str, int] = {}

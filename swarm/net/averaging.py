@@ -38,7 +38,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
 from swarm.core import shares
-from swarm.core.discord import OPPOSED, Discord
+from swarm.core.discord import Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import once
 from swarm.core.step_recipe import Ingredient, MeanRecipe
@@ -234,9 +234,9 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
         ):
             raise MatchError("the group holds somebody who was not invited or is at another version")
-        if self._opposed(told):
+        if why := self._opposed(told):
             self._discord.forget()
-            return Ended(OPPOSED, opposed=True)
+            return Ended(why, opposed=True)
         settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
         false = false_reducers(told)
         lines = lines_of(told, false)
@@ -273,7 +273,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         cosines = runner.cosines()
         self._reduces = bool(cosines)
         self._opposition.add(cosines)
-        self._discord.add(cosines)
+        self._discord.add(cosines, {str(peer): one.claim for peer, one in told.items()}, self._setup.groups)
         self._presences.add(runner.presences())
         return Ended(
             members=tuple(map(str, group.peer_ids)),
@@ -293,10 +293,10 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             ),
         )
 
-    def _opposed(self, told: Mapping[PeerID, Announcement]) -> bool:
-        """Whether this is a round of two that oppose each other, as one of them announced."""
+    def _opposed(self, told: Mapping[PeerID, Announcement]) -> str:
+        """Why this is a round of two that stop, as one of them announced; empty if it is not."""
         if len(told) != 2:
-            return False
+            return ""
         me = self._p2p.peer_id
         (other,) = told.keys() - {me}
         mine, theirs = (tag(peer) in (told[by].against or ()) for by, peer in ((me, other), (other, me)))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from swarm.config import Averaging
 from swarm.core import shares
 from swarm.core.clipping import Cosines
-from swarm.core.discord import OPPOSED, Discord
+from swarm.core.discord import Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import Claim, Standing, Usual, largest_mean_norm, once, standings
 from swarm.net.in_memory_means import Hands, flat, hand_out, presences, spans
@@ -215,9 +215,9 @@ class Meeting:
             self._break("the members' tensors differ in shape")
             return
         members = frozenset(seat.peer for seat in seats)
-        if self._discord.found(members):
+        if why := self._discord.found(members):
             self._discord.forget()
-            self._break(OPPOSED, Opposed)
+            self._break(why, Opposed)
             return
         named: dict[str, Collection[str]] = {seat.peer: members & seat.said.against for seat in seats}
         against = {*self._opposition.against(members), *left_out(named)}
@@ -233,7 +233,7 @@ class Meeting:
         if told:
             _handed(seats, told, judged, spans(reduced, len(told[0])), largest_mean_norm(claims, judged))
         self._opposition.add(cosines)
-        self._discord.add(cosines)
+        self._discord.add(cosines, {seat.peer: seat.claim for seat in seats}, self._groups)
         self._end()
         now = asyncio.get_running_loop().time()
         scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}

@@ -83,7 +83,7 @@ class RoundLost(NetError):
 
 
 class Opposed(RoundLost):
-    """A round of two that oppose each other (swarm.core.discord) averages nothing."""
+    """A round of two that stop (swarm.core.discord) averages nothing."""
 
 
 class Clock(Protocol):

@@ -21,6 +21,13 @@ class EngineError(Exception):
     hangs, a server does not answer. The engine keeps its policy, or loads the next one that it is given."""
 
 
+class Stopped(EngineError):
+    """The call was stopped: nobody wants what it samples."""
+
+    def __init__(self) -> None:
+        super().__init__("what was sampled is of no use any more")
+
+
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """What the disk of `folder` refuses in the body is an EngineError: there may be room with the next
@@ -110,8 +117,9 @@ class Engine(Protocol):
         ...
 
     def stop(self) -> None:
-        """From any thread: what is sampled now is of no use any more. That call raises EngineError soon, or
-        goes on to its end where an engine cannot be interrupted."""
+        """From any thread: what is sampled now is of no use any more. That call raises EngineError at its
+        next token, and the engine keeps its policy; one that has not begun, or takes no time, goes on to its
+        end."""
         ...
 
     def statistics(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ from transformers import DynamicCache
 from swarm.blocks import Blocks
 from swarm.heads import Head, pack
 from swarm.noise import GroupNoise
-from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
+from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, Tokenizer
 from swarm.types import Noise
 from swarm.weights import Weights
 
@@ -190,7 +190,7 @@ class HfEngine:
         for t in range(self._max_tokens):
             self._alive()
             if self._stopped:
-                raise EngineError("what was sampled is of no use any more")
+                raise Stopped
             logp = torch.log_softmax(logits.float() / self._temperature, -1)
             scores = logp if noise is None else logp + noise.at(t, rows)
             chosen = scores.argmax(-1, keepdim=True)

@@ -35,7 +35,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from swarm.sample import vllm_noise, vllm_process
-from swarm.sample.base import Completions, EngineError, SampleCounts, writing
+from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, writing
+from swarm.sample.server_connections import Connections
 from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
 from swarm.sample.vllm import LoadedRelease, Recipe, completions
 from swarm.sample.vllm_noise import Told
@@ -57,7 +58,7 @@ Reference = Callable[[Path, Sequence[int]], list[float]]
 
 
 class ServerEngine:
-    """Calls come from one thread at a time."""
+    """Calls come from one thread at a time; `stop` from any."""
 
     name = "vllm-server"
 
@@ -75,6 +76,8 @@ class ServerEngine:
         self._held: LoadedRelease | None = None
         self._seen: Any = None
         self._noise = Noise.UNKNOWN
+        self._sampling: Connections | None = None
+        """Those of what is sampled now."""
         self._counts = SampleCounts()
 
     @property
@@ -114,7 +117,9 @@ class ServerEngine:
         return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
 
     def stop(self) -> None:
-        """vLLM samples to the end."""
+        """The server ends what its client has left."""
+        if (sampling := self._sampling) is not None:
+            sampling.close()
 
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, **self._counts.statistics()}
@@ -264,17 +269,20 @@ class ServerEngine:
             {**common, **own, "prompt": ids}
             for ids, own in zip(tokenizer.encode(prompts), parameters, strict=True)
         ]
+        seconds = self._recipe.settings.timeout
+        self._sampling = sampling = Connections()
         try:
             with ThreadPoolExecutor(len(bodies)) as pool:
                 answers = list(
-                    pool.map(
-                        lambda body: self._post("/v1/completions", body, self._recipe.settings.timeout),
-                        bodies,
-                    )
+                    pool.map(lambda body: self._post("/v1/completions", body, seconds, sampling), bodies)
                 )
         except EngineError:
+            if sampling.closed:
+                raise Stopped from None
             self._started = None
             raise
+        finally:
+            self._sampling = None
         return told_by(answers)
 
     def _process(self) -> str:
@@ -290,21 +298,27 @@ class ServerEngine:
     def _get(self, path: str) -> dict[str, Any]:
         return _object(self._ask("GET", path, None, QUICK))
 
-    def _post(self, path: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-        return _object(self._ask("POST", path, json.dumps(body).encode(), seconds))
+    def _post(
+        self, path: str, body: dict[str, Any], seconds: float, among: Connections | None = None
+    ) -> dict[str, Any]:
+        return _object(self._ask("POST", path, json.dumps(body).encode(), seconds, among))
 
-    def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
-        """The body of an answer. Each request has its own connection: on loopback that costs nothing, and
-        none can be stale."""
+    def _ask(
+        self, method: str, path: str, body: bytes | None, seconds: float, among: Connections | None = None
+    ) -> bytes:
+        """The body of an answer. Each request has its own connection, one of `among`: on loopback that costs
+        nothing, and none can be stale."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("VLLM_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
         url = self._recipe.settings.url
         try:
-            connection.request(method, self._path + path, body, headers)
-            answer = connection.getresponse()
-            data = answer.read()
+            connection.connect()
+            with (among or Connections()).holding(connection.sock):
+                connection.request(method, self._path + path, body, headers)
+                answer = connection.getresponse()
+                data = answer.read()
         except TimeoutError:
             slow = "if it is only slow, raise peer.engine.timeout"
             raise EngineError(f"{url} did not answer {path} within {seconds:g} s: {slow}") from None

@@ -66,7 +66,7 @@ class Recipe:
 
 
 class VllmEngine:
-    """Calls come from one thread at a time; `close` from any."""
+    """Calls come from one thread at a time; `close` and `stop` from any."""
 
     name = "vllm"
 
@@ -74,6 +74,8 @@ class VllmEngine:
         self._recipe = recipe
         self._scratch = Path(tempfile.mkdtemp(prefix="swarm-vllm-"))
         self._child: Child | None = None
+        self._sampling: Child | None = None
+        """Its process, while that samples: only then it knows what to do with a nudge."""
         self._held: LoadedRelease | None = None
         self._closed = False
         self._counts = SampleCounts()
@@ -114,7 +116,8 @@ class VllmEngine:
         ]
 
     def stop(self) -> None:
-        """vLLM samples to the end."""
+        if (sampling := self._sampling) is not None:
+            sampling.nudge()
 
     def statistics(self) -> dict[str, float]:
         """`starts`: how often vLLM was started."""
@@ -131,7 +134,12 @@ class VllmEngine:
             raise RuntimeError("no policy has been loaded")
         if self._child is None:
             self._take(self._held)
-        answer = self._ask(vllm_process.Sample(self._recipe.tokenizer.encode(prompts), group, seeds))
+        call = vllm_process.Sample(self._recipe.tokenizer.encode(prompts), group, seeds)
+        self._sampling = self._child
+        try:
+            answer = self._ask(call)
+        finally:
+            self._sampling = None
         assert isinstance(answer, vllm_process.Sampled)
         return answer
 

@@ -4,9 +4,9 @@ on its standard output.
     Setup -> (vLLM starts with the folder's weights) -> Ready
     Load -> Loaded        Sample -> Sampled        anything -> Failed
 
-Frames (swarm.process) hold msgpack. One call at a time, each gets one answer. The process ends when its
-standard input does: nothing of it outlives the peer, also when that is killed in the middle of a call. Only
-its parent talks to it; what comes in is believed.
+Frames (swarm.process) hold msgpack. One call at a time, each gets one answer; SIGUSR1 ends one that samples,
+which has failed then. The process ends when its standard input does: nothing of it outlives the peer, also
+when that is killed in the middle of a call. Only its parent talks to it; what comes in is believed.
 
 After each load the weights inside are compared with the file, since vLLM can keep stale ones
 (vllm_worker.py); where they cannot be seen (quantized ones) a fixed sequence must have become more or less
@@ -29,6 +29,7 @@ import msgspec
 from swarm import extras
 from swarm.process import Pipe
 from swarm.sample import vllm_noise, vllm_worker
+from swarm.sample.base import Stopped
 from swarm.sample.vllm_noise import Told
 
 PROBE = 48
@@ -176,6 +177,8 @@ class Served:
         self._probe = probe(min(PROBE, self.length - 1), self._vocabulary)
         self._adapter: Any = None
         self._seen: list[float] = []
+        self.stopped = False
+        """What is generated now ends at its next token; a signal sets it."""
         self._prove()
         if not setup.rank:
             self._compare(Path(setup.folder))
@@ -318,12 +321,18 @@ class Served:
         ]
 
     def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[Any]:
-        return self.llm.generate(
-            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
-            list(parameters),
-            use_tqdm=False,
-            lora_request=self._adapter,
-        )
+        """What vLLM tells of each prompt, in their order. Raises Stopped, with nothing left in vLLM."""
+        engine, ended = self.llm.llm_engine, list[Any]()
+        asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        self.stopped = False
+        ids = self.llm.enqueue(asked, list(parameters), use_tqdm=False, lora_request=self._adapter)
+        # `LLM.generate` is this loop, but for the end that somebody asks for.
+        while engine.has_unfinished_requests():
+            if self.stopped:
+                engine.abort_request(ids, internal=True)
+                raise Stopped
+            ended += (told for told in engine.step() if told.finished)
+        return sorted(ended, key=lambda told: int(told.request_id))
 
 
 def probe(length: int, vocabulary: int) -> list[int]:
@@ -356,7 +365,7 @@ def answer(served: Served | None, call: Call) -> tuple[Served | None, Answer]:
         return served, (Loaded(served.load(call)) if isinstance(call, Load) else served.sample(call))
     except Stale as error:
         return served, Failed(str(error), stale=True)
-    except Unsuited as error:
+    except (Unsuited, Stopped) as error:
         return served, Failed(str(error), sound=served is not None)
     except ImportError as error:
         return served, Failed(
@@ -376,6 +385,12 @@ def main(scratch: str) -> int:
     call = pipe.listen(lambda: shutil.rmtree(scratch, ignore_errors=True))
     decoder = msgspec.msgpack.Decoder(Call)
     served: Served | None = None
+
+    def stop(*_: object) -> None:
+        if served is not None:
+            served.stopped = True
+
+    signal.signal(signal.SIGUSR1, stop)
     while True:
         served, told = answer(served, decoder.decode(call()))
         pipe.send(msgspec.msgpack.encode(told))

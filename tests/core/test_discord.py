@@ -1,13 +1,19 @@
-"""Two learners whose gradients point away from each other."""
+"""Two learners whose gradients point away from each other, or differ grossly in length."""
 
 from __future__ import annotations
 
 import random
 
 from swarm.core.clipping import Cosines
-from swarm.core.discord import LEAST, ROUNDS, Discord
+from swarm.core.discord import FEW, LEAST, NORMS, OPPOSED, ROUNDS, UNEQUAL, Discord
+from swarm.core.standing import FAR, Claim
 
 A, B = "learner-0", "learner-1"
+
+ALIKE = {A: Claim(8.0, 1.0, 1.0), B: Claim(8.0, 1.0, 1.0)}
+"""What two announce whose gradients are of one length."""
+
+GROUPS = 16
 
 
 def found_after(mean: float, rounds: int, seed: int, spread: float = 0.07, joins: bool = False) -> int:
@@ -15,7 +21,7 @@ def found_after(mean: float, rounds: int, seed: int, spread: float = 0.07, joins
     rng, discord = random.Random(seed), Discord()
     for number in range(1, rounds + 1):
         cosine = Cosines(rng.gauss(mean, spread), 0.0)
-        discord.add({A: cosine, B: cosine})
+        discord.add({A: cosine, B: cosine}, ALIKE, GROUPS)
         if discord.found((A, B), joins):
             return number
     return 0
@@ -38,10 +44,52 @@ def test_who_hears_that_the_other_one_is_sure_joins_in_earlier_and_not_without_a
 def test_rounds_of_others_and_of_another_pair_tell_nothing_of_these_two() -> None:
     discord, against = Discord(), Cosines(-0.5, 0.0)
     for number in range(2 * LEAST):
-        discord.add({A: Cosines(-0.5 - 0.01 * (number % 2), 0.0), B: against, "learner-2": against})
+        three = {A: Cosines(-0.5 - 0.01 * (number % 2), 0.0), B: against, "learner-2": against}
+        discord.add(three, ALIKE | {"learner-2": ALIKE[A]}, GROUPS)
     assert not discord.found((A, B))
     for number in range(LEAST):
-        discord.add({A: Cosines(-0.5 - 0.01 * (number % 2), 0.0), B: against})
-    assert discord.found((B, A)) and not discord.found((A, "learner-2"))
+        discord.add({A: Cosines(-0.5 - 0.01 * (number % 2), 0.0), B: against}, ALIKE, GROUPS)
+    assert discord.found((B, A)) == OPPOSED and not discord.found((A, "learner-2"))
     discord.forget()
     assert not discord.found((A, B))
+
+
+def norms_found(
+    rounds: list[tuple[float, float]], joins: bool = False, weights: tuple[float, float] = (8.0, 8.0)
+) -> int:
+    """Rounds of these norms until two that agree in direction are found to differ; 0: they are not."""
+    discord, agree = Discord(), Cosines(0.5, 0.0)
+    for number, norms in enumerate(rounds, 1):
+        claims = {
+            peer: Claim(weight, norm, 1.0) for peer, weight, norm in zip((A, B), weights, norms, strict=True)
+        }
+        discord.add({A: agree, B: agree}, claims, GROUPS)
+        if why := discord.found((A, B), joins):
+            assert why == UNEQUAL
+            return number
+    return 0
+
+
+def test_a_gradient_that_is_far_too_long_or_too_short_is_found_though_it_agrees() -> None:
+    for lie in (10.0, 1000.0, 0.1, 0.001):
+        assert norms_found([(1.0, lie)] * NORMS) == norms_found([(lie, 1.0)] * NORMS) == FEW
+    honest = [(1.0, 1.0)] * NORMS
+    assert norms_found([*honest, *[(1.0, 1000.0)] * NORMS]) == NORMS + NORMS // 2 + 1
+    assert norms_found([*honest, *[(1.0, 1000.0)] * NORMS], joins=True) == NORMS + NORMS // 4 + 1
+
+
+def test_growth_that_both_see_and_now_and_then_a_long_one_are_no_alarm() -> None:
+    assert not norms_found([(1.5**k, 0.3 * 1.5**k) for k in range(4 * NORMS)])
+    assert not norms_found([(100.0, 1.0), (1.0, 100.0), (1.0, 1.0)] * NORMS)
+    assert not norms_found([(1.0, 1.0), (1.0, 1.0), (100.0, 1.0)] * NORMS)
+    assert not norms_found([(1.0, 0.0)] * 4 * NORMS), "zeros say nothing"
+
+
+def test_noise_makes_the_gradient_of_one_group_longer_than_that_of_many() -> None:
+    at = (1.0, 15.0)
+    assert not norms_found([(15**0.5 * FAR * 0.99, 1.0)] * NORMS, weights=at)
+    assert norms_found([(15**0.5 * FAR * 1.01, 1.0)] * NORMS, weights=at) == FEW
+    assert norms_found([(1.0, FAR * 1.01)] * NORMS, weights=at) == FEW
+    assert norms_found([(1.0, 0.001)] * NORMS, weights=(8.0, 1e6)) == FEW, (
+        "a weight is believed up to its share"
+    )

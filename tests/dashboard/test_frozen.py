@@ -13,11 +13,12 @@ from dashboard.sentences import sentence_of
 from dashboard.state import State, fold
 from dashboard.views import Problem
 from swarm import events as happened
-from swarm.core.discord import OPPOSED
+from swarm.core.discord import OPPOSED, UNEQUAL
 
 
-def broke(until: float) -> happened.RoundBroke:
-    return happened.RoundBroke(at=9.0, peer=LEARNERS[0], version=9, reason=OPPOSED, until=until)
+def broke(until: float, why: str = OPPOSED) -> happened.RoundBroke:
+    reason = f"{why}; nothing was averaged"
+    return happened.RoundBroke(at=9.0, peer=LEARNERS[0], version=9, reason=reason, until=until)
 
 
 def found(now: float, *more: happened.Event) -> list[Problem]:
@@ -31,12 +32,17 @@ def test_a_learner_that_is_frozen_is_an_alarm_until_it_may_step_again() -> None:
     (problem,) = found(10.0, broke(69.0))
     assert problem.level == "error" and problem.peers == (str(LEARNERS[0]),)
     assert "nothing for another 59 s" in problem.text and "swarm revoke" in problem.todo
+    assert "point away from each other" in problem.text
+    assert "differ grossly in length" in found(10.0, broke(69.0, UNEQUAL))[0].text
     assert not found(10.0, broke(9.5)) and not found(10.0, broke(0.0))
 
 
 def test_its_sentence_says_for_how_long() -> None:
     news = sentence_of(broke(69.0), lambda _: "brisk-umber-otter")
-    assert news is not None and news.text == f"brisk-umber-otter does not step for 60 s: {OPPOSED}."
+    assert (
+        news is not None
+        and news.text == f"brisk-umber-otter does not step for 60 s: {OPPOSED}; nothing was averaged."
+    )
 
 
 @pytest.mark.parametrize("learners", [1, 2])

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -22,7 +21,6 @@ from dashboard.app import create_app
 from dashboard.feed import Feed
 from dashboard.server import HEAD, PortTaken, Server, serve
 from dashboard.state import State
-from swarm.core.budget import UNBOUNDED, Budget
 
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -268,52 +266,6 @@ def test_half_open_connections_of_one_address_close_those_of_that_address(
                 one.close()
 
     run(scene)
-
-
-def test_a_connection_more_costs_no_look_at_those_that_wait() -> None:
-    made = [Mock(["network"], network=f"10.0.0.{number % 3 % 2}") for number in range(1000)]
-    made[0].head = Mock(ends=0.0)  # others have none to look at
-    waiting = serving.Waiting()
-    for one in made:
-        waiting.add(one)
-    assert waiting.too_many() is made[0], "the oldest of the network that has two thirds"
-    for one in made:
-        waiting.remove(one)
-    assert waiting.too_many() is None
-
-
-def test_who_asks_without_a_pause_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 40
-    monkeypatch.setattr(serving, "_budget", Budget((0.0, most), UNBOUNDED, 2))
-
-    async def scene() -> None:
-        async with page() as server:
-            answered = 0
-            with contextlib.suppress(ConnectionError, EOFError):
-                while answered < 2 * most:
-                    here = ("127.0.0.9", 0)
-                    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=here)
-                    writer.write(ASK)
-                    answered += b"200 OK" in await reader.readuntil(b"\r\n")
-                    writer.close()
-            assert answered == most
-            assert (await ask(server)).status_code == 200
-
-    run(scene)
-
-
-def test_while_a_crowd_asks_each_network_has_its_fair_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_all", Budget(UNBOUNDED, (0.0, 20), 1))
-    monkeypatch.setattr(serving, "_fair", Budget((0.0, 5), UNBOUNDED, 64))
-    heard = [
-        sum(serving._is_heard(who, 0.0) for _ in range(30)) for who in ("10.0.0.9", "10.0.0.8", "127.0.0.1")
-    ]
-    assert heard == [25, 5, 30], "a proxy asks for everybody"
-
-
-def test_a_network_is_an_address_or_half_of_one() -> None:
-    assert serving.network("10.1.2.3") == "10.1.2.3" and serving.network("::1") in serving.HERE
-    assert serving.network("fe80::1%eth0") == serving.network("fe80::2") != serving.network("fe80:0:0:1::1")
 
 
 def test_a_pipelined_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

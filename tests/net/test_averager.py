@@ -384,6 +384,14 @@ def test_two_that_oppose_each_other_lose_one_round_alike(strangers):
     assert all("members" in answer for answer in round_of(pair, (1.0, -1.0)))
 
 
+def test_two_of_which_one_is_far_longer_lose_one_round_alike(strangers):
+    pair = strangers[:2]
+    for _ in range(discord.FEW):
+        assert all("members" in answer for answer in round_of(pair, (1.0, 50.0)))
+    assert all(discord.UNEQUAL in answer["lost"] for answer in round_of(pair, (1.0, 50.0)))
+    assert all("members" in answer for answer in round_of(pair, (1.0, 50.0)))
+
+
 def test_values_that_float16_does_not_hold_are_averaged(trio):
     assert_averaged(round_of(trio, fills=(2e9, 1e9, 3e9)), trio, 19e9 / 8)
     answers = round_of(trio, fills=(2e-9, 1e-9, 3e-9))

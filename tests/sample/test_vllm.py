@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,6 +133,31 @@ def test_a_prompt_that_is_too_long_costs_a_call_and_no_restart(served: tuple[Vll
     process = pid(engine)
     with pytest.raises(EngineError, match=r"do not fit into 256: raise peer\.engine\.length"):
         engine.sample(["0123456789" * 30], 4, [1])
+    assert versions.apart(engine) < SAME and pid(engine) == process
+
+
+def test_a_call_that_is_stopped_ends_and_leaves_nothing_in_vllm(
+    served: tuple[VllmEngine, Versions], folder: Path
+) -> None:
+    engine, versions = served
+    before, process = engine.sample(PROMPTS, 4, seeds(1, PROMPTS)), pid(engine)
+    prompts, over = PROMPTS * 100, threading.Event()
+
+    def stops() -> None:
+        while not over.wait(0.05):
+            engine.stop()
+
+    thread = threading.Thread(target=stops)
+    thread.start()
+    try:
+        with pytest.raises(EngineError, match="of no use any more"):
+            engine.sample(prompts, 4, seeds(1, prompts))
+    finally:
+        over.set()
+        thread.join()
+    for mine, its in zip(engine.sample(PROMPTS, 4, seeds(1, PROMPTS)), before, strict=True):
+        assert np.array_equal(mine.tokens, its.tokens)
+    engine.load(versions.move())
     assert versions.apart(engine) < SAME and pid(engine) == process
 
 

@@ -266,6 +266,32 @@ class TestServer:
         assert all(not ends & set(row[:-1]) and (len(row) == 12 or row[-1] in ends) for row in sampled)
         assert {row[-1] for row in sampled} & ends
 
+    def test_the_server_ends_what_is_stopped(self, whole: Whole) -> None:
+        engine, versions, _ = whole
+        prompts, over = PROMPTS * 100, threading.Event()
+
+        def stops() -> None:
+            while not over.wait(0.05):
+                engine.stop()
+
+        def running() -> float:
+            lines = engine._ask("GET", "/metrics", None, 30.0).decode().splitlines()
+            names = "vllm:num_requests_running", "vllm:num_requests_waiting{"
+            return sum(float(line.split()[-1]) for line in lines if line.startswith(names))
+
+        thread = threading.Thread(target=stops)
+        thread.start()
+        try:
+            with pytest.raises(EngineError, match="of no use any more"):
+                engine.sample(prompts, 64, seeds(1, prompts))
+        finally:
+            over.set()
+            thread.join()
+        end = time.monotonic() + 30
+        while running() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not running() and versions.apart(engine) < SAME
+
     def test_a_server_that_was_away_gets_the_last_release_again(self, whole: Whole) -> None:
         engine, versions, kill = whole
         kill()

@@ -19,7 +19,7 @@ from peers.studies.adversaries import (
     table,
     two_table,
 )
-from swarm.core.discord import FREEZE, OPPOSED
+from swarm.core.discord import FREEZE, OPPOSED, UNEQUAL
 from swarm.events import Event, RoundBroke, Trained
 from swarm.sim.scenario import Fault
 from swarm.sim.world import World
@@ -89,6 +89,17 @@ def test_of_two_learners_that_oppose_each_other_none_steps_until_one_of_them_goe
     told = two("times -1", gone)
     steps = [event.at - EPOCH for event in told if isinstance(event, Trained) and event.at > first.at]
     assert gone.at < min(steps) < gone.at + 15 and len(steps) > 3
+
+
+@pytest.mark.parametrize("attack", ["times 10", "times 1000", "times .001"])
+def test_of_two_learners_whose_gradients_differ_grossly_in_length_none_steps(attack: str) -> None:
+    told = two(attack, seconds=40.0)
+    first, second, *_ = frozen(told)
+    assert first.at == second.at and {first.peer, second.peer} == {"learner-0", "learner-1"}
+    assert UNEQUAL in first.reason and first.until == first.at + FREEZE[0]
+    assert first.version < 25 and not [
+        event for event in told if isinstance(event, Trained) and event.at > first.at
+    ]
 
 
 @pytest.mark.slow
