@@ -233,7 +233,10 @@ class OtherLearners:
         self._set_phase()
 
     def set_falling_in(self, falls_in: bool) -> None:
-        """Whether I take over another learner's state: the others wait for that."""
+        """Whether I take over another learner's state: the others wait for that, and who steps meanwhile counts
+        on no denial of mine, whatever comes of it."""
+        if falls_in:
+            self._host.releases.doubts.votes.witness.left()
         self._falls_in = falls_in
         self._set_phase()
 

@@ -269,6 +269,8 @@ KEPT = (
             ),
         ),
     ),
+    # who takes over a state in vain denied a release that was made while it said that it was no witness
+    nemesis.plan(51),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
