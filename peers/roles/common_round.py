@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from peers.roles.checkpoints import Progress
 from peers.roles.freeze import Freeze
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
@@ -23,6 +24,7 @@ from swarm import events
 from swarm.core.batcher import Waiting
 from swarm.core.rounds import Cause
 from swarm.core.step_recipe import MeanRecipe
+from swarm.core.trained import marks_of
 from swarm.learn.base_learner import Gradient
 from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.types import PeerId
@@ -96,6 +98,22 @@ class CommonRound:
         await self._averaged(outcome)
         return Cause.AVERAGED
 
+    async def join(self, nothing: Gradient) -> Cause:
+        """Be in the others' round of my version without a gradient: I get their mean, and step as they do."""
+        others, own = self._other_learners, self._own_release
+        partners = others.partners() if self._others() else ()
+        if own.is_overtaken() or not partners:
+            return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NOBODY_CAME
+        try:
+            outcome = await self._meet(nothing, (), partners, others.longest_wait())
+        except RoundLost as error:
+            self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
+            outcome = None
+        if outcome is None:
+            return Cause.AHEAD_SEEN if own.is_ahead() else Cause.NOBODY_CAME
+        await self._averaged(outcome)
+        return Cause.AVERAGED
+
     def _others(self) -> Sequence[PeerId]:
         """The other learners that can take part."""
         others = self._other_learners.ready()
@@ -146,6 +164,11 @@ class CommonRound:
             scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
         )
         await self._rechecks.after_round(outcome, self._own_release.weights)
+
+    def makes(self, batch: Sequence[Waiting]) -> Progress:
+        """What a step along the mean makes; `batch` is mine."""
+        groups = sum(len(marks_of(its)) for its in self.marks.values()) or len(batch) * len(self.members)
+        return Progress(self._own_release.weights, len(self.members), groups, stepped=True)
 
     def _tell(self, false: frozenset[PeerId]) -> None:
         """Name the members that reduce nothing from this round on."""

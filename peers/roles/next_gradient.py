@@ -38,11 +38,13 @@ class NextGradient:
         host: Host,
         inbox: LearnerInbox,
         may_begin: Callable[[], bool],
+        may_take: Callable[[], bool],
         compute: Callable[[list[Waiting]], Awaitable[Gradient | None]],
     ) -> None:
-        """`may_begin()`: the round waits, and a gradient of the policy as it is has a use. `compute`: None
-        where the batch was dropped."""
-        self._host, self._inbox, self._may_begin, self._compute = host, inbox, may_begin, compute
+        """`may_begin()`: the round waits, and a gradient of the policy as it is has a use. `may_take()`:
+        nothing comes before it. `compute`: None where the batch was dropped."""
+        self._host, self._inbox, self._compute = host, inbox, compute
+        self._may_begin, self._may_take = may_begin, may_take
         self.batch: list[Waiting] = []
         """Groups of the gradient that is computed or ready."""
         self._computing = False
@@ -61,7 +63,7 @@ class NextGradient:
                 continue
             now = host.now()
             closes = self._inbox.closes(now)
-            if closes == 0.0 and (batch := self._inbox.take(now, ahead=1)):
+            if closes == 0.0 and self._may_take() and (batch := self._inbox.take(now, ahead=1)):
                 await self._begin(batch)
             else:
                 await host.changed(min(host.config.run.pace.beat, closes or 1e9))

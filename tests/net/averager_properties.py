@@ -58,7 +58,7 @@ async def of_two_members_with_one_group_one_counts(peers: Sequence[Any]) -> None
 
 
 async def who_has_no_gradient_gets_the_mean_of_the_others(peers: Sequence[Any]) -> None:
-    first, *rest = peers
+    rest = peers[1:]
     values, weights = [0.0, *range(1, len(peers))], [0.0, *range(2, len(peers) + 1)]
     marks = [b"", *(f"group.{k:02}".encode() for k in range(len(rest)))]
     outcomes, tensors = await meet(peers, 15, values, weights, marks=marks)

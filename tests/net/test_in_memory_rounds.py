@@ -45,7 +45,7 @@ def test_who_has_no_gradient_gets_the_mean_of_the_others() -> None:
 
 def test_of_nobodys_gradients_there_is_no_mean() -> None:
     async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
-        outcomes, tensors = await averager_properties.meet([a, b], 1, [0, 0], [0, 0])
+        outcomes, _ = await averager_properties.meet([a, b], 1, [0, 0], [0, 0])
         assert all(isinstance(outcome, RoundLost) for outcome in outcomes)
 
     with_peers(promise)
