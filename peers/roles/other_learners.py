@@ -131,14 +131,15 @@ class OtherLearners:
 
     def worth_waiting(self, took: float) -> float:
         """Seconds that those who still compute their gradients for a round of my version are worth waiting
-        for; mine took `took` seconds."""
+        for; mine took `took` seconds, for which I compute the next one where learners learn ahead."""
         beats = {peer: beat for peer in self.partners() if (beat := self._host.roster.beat(peer)) is not None}
         mine, *shares = self._shares([*beats.values()])
         here = [*zip(shares, beats.items(), strict=True)]
         learning = sum(share for share, (peer, beat) in here if self._learns(peer, beat))
         matching = (self._version(), Phase.MATCHING)
         ready = sum(share for share, (_, beat) in here if (beat.version, beat.phase) == matching)
-        return worth_waiting(took, mine + ready, learning)
+        free = took if self._host.config.run.averaging.overlap and learning else 0.0
+        return max(free, worth_waiting(took, mine + ready, learning))
 
     def longest_wait(self) -> float:
         """Seconds that others wait for each other's gradients at most: twice what those of a batch take."""
