@@ -27,7 +27,7 @@ from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, say
 from peers.roles.evidence import Unsigned, signed_group
 from peers.roles.manifests import BatchManifest, StepManifest
-from peers.roles.recorder import FOLDER, STATE, STEP, MemberBatch, RecordedStep, version_of
+from peers.roles.recorder import FOLDER, STATE, STEP, MemberBatch, RecordedStep, version_of, weights_of
 from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.blocks import digest_of
@@ -167,6 +167,8 @@ class _Maker:
         self, learner: BaseLearner, tokens: Tokenization, source: TaskSource, step: Step, which: int
     ) -> Tensor:
         """One member's. Raises Refusal where its batch is not what it signed."""
+        if step.made.recipe is not None and not step.made.recipe.members[which].weight:
+            return learner.nothing().vector
         said, groups = self._manifest(step, which), self._groups(step.batches[which], tokens.vocabulary)
         if [digest_of(frame) for frame in step.batches[which].groups] != [*said.groups]:
             raise Refusal(f"version {step.made.version}: the groups are not those that the learner signed")
@@ -231,10 +233,12 @@ class _Maker:
     def _arithmetic(self, step: Step) -> Arithmetic:
         """That of the learner that recorded the step."""
         recipe = step.made.recipe
-        peers = [one.peer for one in recipe.members] if recipe is not None else [step.learner]
-        if step.learner not in peers:
+        weights = weights_of(recipe) if recipe is not None else {step.learner: 1.0}
+        if step.learner not in weights:
             raise Refusal(f"version {step.made.version}: who recorded it was not in its round")
-        return self._manifest(step, peers.index(step.learner)).arithmetic
+        said = [peer for peer, weight in weights.items() if weight]  # who has no gradient says nothing
+        who = step.learner if weights[step.learner] else said[0]
+        return self._manifest(step, [*weights].index(who)).arithmetic
 
     def _reasons(self, step: Step, vectors: Sequence[Tensor]) -> Iterator[str]:
         """What may explain other bits."""

@@ -53,13 +53,18 @@ class CatchUp:
         self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
+        self.fell_in = False
+        """What I took last is the whole state of a learner that is in rounds: I step as they do."""
 
     async def take(self, had: Had) -> Release | None:
         """Load the better release. None when that failed, or it is not what my round made; the learner is
         unchanged then."""
         if await self._other_bytes.refuses(had):
             return None
-        if (release := await self._take_state()) is not None:
+        release = await self._take_state()
+        in_rounds = self._host.config.run.averaging.mode == "butterfly"
+        self.fell_in = in_rounds and release is not None and release.version > 0  # all begin at version 0
+        if release is not None:
             self._host.status.astray = False
             return release
         if (release := await self._load()) is not None and not had.is_of_its_round(release):

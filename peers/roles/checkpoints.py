@@ -17,7 +17,7 @@ from swarm import events
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind, Part
-from swarm.types import Digest, Merge, Struct
+from swarm.types import Digest, Merge, Release, Struct
 
 
 class Progress(Struct):
@@ -33,6 +33,11 @@ class Progress(Struct):
     merged: Merge | None = None
     stepped: bool = False
     """By a step of this learner; otherwise it loaded the version."""
+
+
+def progress_of(release: Release) -> Progress:
+    """What a release was made of."""
+    return Progress(release.parent, release.learners, release.groups, release.merged)
 
 
 class Checkpoints:

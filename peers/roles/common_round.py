@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from peers.roles.checkpoints import Progress
 from peers.roles.freeze import Freeze
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
@@ -23,8 +24,9 @@ from swarm import events
 from swarm.core.batcher import Waiting
 from swarm.core.rounds import Cause
 from swarm.core.step_recipe import MeanRecipe
+from swarm.core.trained import marks_of
 from swarm.learn.base_learner import Gradient
-from swarm.net.ports import Opposed, RoundLost
+from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.types import PeerId
 
 BREAKS = 3
@@ -65,12 +67,10 @@ class CommonRound:
 
     async def average(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
         """Average the gradient over the learners that take part; mine counts alone where none is ready."""
-        host, settings, start = self._host, self._host.config.run.averaging, self._host.now()
+        host, start = self._host, self._host.now()
         learns = self._report.seconds.get("learn", 0.0)
         await self._other_learners.all_here(learns, self._own_release.is_ahead)
-        others = self._other_learners.ready()
-        if len(others) == 1 and others[0] in self._rechecks.against():
-            others = []  # of two nobody is in the majority: who has the proof goes on alone
+        others = self._others()
         # the others cannot use a gradient of weights that are not the release's
         if self._own_release.is_overtaken():
             return Cause.AHEAD_SEEN
@@ -79,45 +79,81 @@ class CommonRound:
         self.recipe = None
         if not others:
             self._report.seconds["average"] = host.now() - start
-            return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
+            return Cause.ALONE if host.config.run.averaging.alone == "step" else Cause.NOBODY_CAME
         self._other_learners.turns.begin(self._other_learners.at_my_version())
         partners = self._other_learners.partners()
         if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
             return await self._without_round()
         self._rechecks.before_round(partners)
         try:
-            patience = max(0.0, self._other_learners.worth_waiting(learns) - settings.match)
-            early = host.now() < self._patient_until
-            with self._other_learners.meeting(patience, early) as members:
-                outcome = await host.ports.averager.average(
-                    self._version(),
-                    [gradient.vector],
-                    gradient.weight,
-                    partners,
-                    settings.deadline or host.config.run.window.seconds,
-                    marks(batch),
-                    self._own_release.weights,
-                    patience,
-                )
-                members.update(outcome.members if outcome is not None else ())
-        except Opposed as error:
-            await self._freeze.wait(self._version(), str(error))
-            return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
+            outcome = await self._meet(gradient, batch, partners, self._other_learners.worth_waiting(learns))
         except RoundLost as error:
-            self._breaks += 1
-            host.emit(events.RoundBroke, version=self._version(), reason=str(error))
+            await self._lost(error)
             return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)
         if outcome is None:
             # one that had its gradient before the round waits for those that compute theirs
             early = host.now() < self._patient_until and self._other_learners.are_learning()
             return Cause.ROUND_BROKE if early else await self._without_round()
-        self.members, self.marks, self.counts = (
-            outcome.members,
-            outcome.marks,
-            host.ports.me in outcome.marks,
-        )
-        self.recipe = outcome.recipe
+        await self._averaged(outcome)
+        return Cause.AVERAGED
+
+    async def join(self, nothing: Gradient) -> Cause:
+        """Be in the others' round of my version without a gradient: I get their mean, and step as they do."""
+        others, own = self._other_learners, self._own_release
+        partners = others.partners() if self._others() else ()
+        if own.is_overtaken() or not partners:
+            return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NOBODY_CAME
+        try:
+            outcome = await self._meet(nothing, (), partners, others.longest_wait())
+        except RoundLost as error:
+            self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
+            outcome = None
+        if outcome is None:
+            return Cause.AHEAD_SEEN if own.is_ahead() else Cause.NOBODY_CAME
+        await self._averaged(outcome)
+        return Cause.AVERAGED
+
+    def _others(self) -> Sequence[PeerId]:
+        """The other learners that can take part."""
+        others = self._other_learners.ready()
+        if len(others) == 1 and others[0] in self._rechecks.against():
+            return ()  # of two nobody is in the majority: who has the proof goes on alone
+        return others
+
+    async def _meet(
+        self, gradient: Gradient, batch: Sequence[Waiting], partners: Sequence[PeerId], waits: float
+    ) -> Average | None:
+        """One round with `partners`, for whose gradients I wait `waits` seconds where that is more than the
+        run's match window; see the Averager port."""
+        host, settings = self._host, self._host.config.run.averaging
+        patience = max(0.0, waits - settings.match)
+        with self._other_learners.meeting(patience, host.now() < self._patient_until) as members:
+            outcome = await host.ports.averager.average(
+                self._version(),
+                [gradient.vector],
+                gradient.weight,
+                partners,
+                settings.deadline or host.config.run.window.seconds,
+                marks(batch),
+                self._own_release.weights,
+                patience,
+            )
+            members.update(outcome.members if outcome is not None else ())
+        return outcome
+
+    async def _lost(self, error: RoundLost) -> None:
+        """A round broke: it is tried again, by two that oppose each other after a while."""
+        if isinstance(error, Opposed):
+            await self._freeze.wait(self._version(), str(error))
+            return
+        self._breaks += 1
+        self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
+
+    async def _averaged(self, outcome: Average) -> None:
+        """Keep and tell what a round made."""
+        host, self.members, self.marks = self._host, outcome.members, outcome.marks
+        self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
         self._tell(outcome.false)
         host.traffic.averaged(outcome.exchanged)
         host.emit(
@@ -128,7 +164,11 @@ class CommonRound:
             scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
         )
         await self._rechecks.after_round(outcome, self._own_release.weights)
-        return Cause.AVERAGED
+
+    def makes(self, batch: Sequence[Waiting]) -> Progress:
+        """What a step along the mean makes; `batch` is mine."""
+        groups = sum(len(marks_of(its)) for its in self.marks.values()) or len(batch) * len(self.members)
+        return Progress(self._own_release.weights, len(self.members), groups, stepped=True)
 
     def _tell(self, false: frozenset[PeerId]) -> None:
         """Name the members that reduce nothing from this round on."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from peers.roles.auditor import Auditor
 from peers.roles.catch_up import CatchUp
-from peers.roles.checkpoints import Checkpoints, Progress
+from peers.roles.checkpoints import Checkpoints, Progress, progress_of
 from peers.roles.common_round import CommonRound
 from peers.roles.evidence import FOLDER
 from peers.roles.gradients import Gradients
@@ -45,10 +45,11 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.batcher import Waiting
 from swarm.core.claimed_logprobs import ClaimCheck
+from swarm.core.lineage import Point
 from swarm.core.rounds import AHEAD, Cause, Command, Round, State
 from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.fsdp.driver import RankLost
-from swarm.protocol import Kind, Part
+from swarm.protocol import Kind
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest
 
@@ -73,7 +74,6 @@ class LearnerPeer:
         self.other_learners = OtherLearners(host, lambda: learner.version)
         self.inbox = LearnerInbox(host, source, decoder, lambda: learner.version, self.other_learners.as_fast)
         self.auditor = Auditor(host, self.inbox, replay, folder and folder.with_name(FOLDER))
-        self.transfer = StateTransfer(host, learner, self._at_rest)
         self.trained = TrainedGroups(
             host,
             self.inbox,
@@ -92,6 +92,7 @@ class LearnerPeer:
         self.own_release = OwnRelease(
             host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
         )
+        self.transfer = StateTransfer(host, learner, self.own_release.at_rest)
         self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, self.transfer)
         self._merging = Merging(host, learner, self.own_release, self.other_learners)
         self._report = StepReport(host, self.inbox)
@@ -102,7 +103,8 @@ class LearnerPeer:
         self.recorder = Recorder(host, learner, self.rechecks, self.own_release, folder)
         self._faults = FaultReports(host)
         self._gradients = Gradients(host, learner, self.inbox, self._faults)
-        self.next_gradient = NextGradient(host, self.inbox, self._may_learn_ahead, self._gradients.compute)
+        may = self._may_learn_ahead, self._may_take
+        self.next_gradient = NextGradient(host, self.inbox, *may, self._gradients.compute)
 
     async def run(self) -> None:
         """Take the swarm's policy, then run rounds until the host is asked to stop."""
@@ -132,7 +134,9 @@ class LearnerPeer:
             try:
                 cause = await act[command]()
             except RankLost as error:
-                cause = self._policy_lost(error)
+                self._faults.policy_lost(str(error))
+                lost_again = self.round.state is State.CATCHING_UP
+                cause = Cause.FETCH_FAILED if lost_again else Cause.AHEAD_SEEN
             command = self.round.advance(cause)
             self.other_learners.set_state(self.round.state)
             self.next_gradient.look()
@@ -145,6 +149,7 @@ class LearnerPeer:
             Command.GATHER: self.gather,
             Command.LEARN: self.learn,
             Command.AVERAGE: self.average,
+            Command.JOIN: self.join,
             Command.STEP: self.step,
             Command.AWAIT: self.wait,
             Command.FETCH: self.fetch,
@@ -152,7 +157,7 @@ class LearnerPeer:
 
     async def _begin(self) -> None:
         if (made_of := self.checkpoints.resume()) is not None:
-            await self._hold_loaded(made_of, -1, Digest(""))
+            await self._hold_loaded(made_of, (-1, Digest("")))
             # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
         wait_until = self.host.now() + SETTLE
@@ -227,23 +232,23 @@ class LearnerPeer:
             self._give_back_batch()  # while its gradient was kept
         if self._batch:
             return self.other_learners.turns.ready(bool(self.other_learners.ready()), now)
-        closes = self.inbox.closes(now)
+        closes = self.inbox.closes(now) if self._may_take() else None
         if closes is None or (closes > 0.0 and not self._closes_early()):
             return False
-        self._batch = self.inbox.take(now)
+        self._batch, self._gradient = self.inbox.take(now), None
         self.inbox.credit()  # the next batch is sampled while this one is learnt on
         return bool(self._batch)
 
     def _closes_early(self) -> bool:
         return self.other_learners.batch_closed_elsewhere()
 
+    def _may_take(self) -> bool:
+        """Begin a gradient? Not before a copy of my state that one waits for, nor on groups that others may
+        have trained."""
+        return not (self.trained.placing or self.transfer.comes_first)
+
     def _complete(self, ahead: int = 0) -> bool:
         return 0 < self.host.config.run.stop.versions <= self.learner.version + ahead
-
-    def _at_rest(self) -> tuple[int, Digest] | None:
-        """My version and its weights; None while they are about to be others."""
-        at = self.learner.version, self.own_release.weights
-        return None if self.other_learners.in_round or not at[1] else at
 
     def _may_learn_ahead(self) -> bool:
         """Compute a gradient of this version that is stepped from the next one? While the round waits."""
@@ -269,7 +274,8 @@ class LearnerPeer:
             self.rechecks.computed(self._batch)
             if not self._drop_unbelieved():
                 return Cause.BATCH_REFUSED
-        if await self.trained.has_after_all(self._batch):
+        await self.trained.placed()
+        if self.trained.has(self._batch):
             self._give_back_batch()
             return Cause.BATCH_REFUSED
         self._report.add("learn", host.now() - start)
@@ -294,6 +300,13 @@ class LearnerPeer:
         assert self._gradient is not None
         return await self._common_round.average(self._gradient, self._batch)
 
+    async def join(self) -> Cause:
+        """Be in the round that the others waited for me with, and learn ahead beside it."""
+        self._gradient = self.learner.nothing()
+        cause = await self._common_round.join(self._gradient)
+        await self.trained.placed()
+        return cause
+
     async def step(self) -> Cause:
         host, gradient, members = self.host, self._gradient, self._common_round.members
         assert gradient is not None
@@ -309,23 +322,13 @@ class LearnerPeer:
         if isinstance(metrics, Cause):
             self._forget_batch()
             return metrics
-        made_of = Progress(
-            parent=self.own_release.weights,
-            learners=len(members),
-            groups=len(self._batch) * len(members),
-            stepped=True,
-        )
+        made_of = self._common_round.makes(self._batch)
         self._record_step(gradient, metrics, start)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot, host.releases.draft)
         self.own_release.begin(snapshot, made_of, members)
         await self.recorder.stepped(made_of.parent, len(members) == 1, self._common_round.recipe)
         await self._save_in_turn()
         return Cause.STEPPED
-
-    def _policy_lost(self, error: RankLost) -> Cause:
-        """A rank process was lost, and the policy with it: `fetch` loads the newest release."""
-        self._faults.failed(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
-        return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
         """Emit the events of a step, count its groups, and drop its batch; one that did not count comes back,
@@ -375,25 +378,23 @@ class LearnerPeer:
             return Cause.FETCH_FAILED
         if not had.is_of_its_round(behind):
             self.host.releases.doubts.votes.witness.took()
-        made_of = Progress(
-            parent=behind.parent, learners=behind.learners, groups=behind.groups, merged=behind.merged
-        )
         merged = await self._merging.merge(behind)
-        await self._hold_loaded(merged or made_of, had.version, had.weights, merged=merged is not None)
+        await self._hold_loaded(merged or progress_of(behind), had[:2], merged is not None)
         if merged is None:
             self._catch_up.took(behind, had)
         else:
             await self._merging.released()
+        joins = merged is None and self._catch_up.fell_in and self.own_release.is_settled()
+        self.host.status.early = self.host.status.early or joins
         self.host.beat_now()
-        return Cause.LOADED
+        return Cause.FELL_IN if joins else Cause.LOADED
 
-    async def _hold_loaded(self, made_of: Progress, had: int, weights: Digest, merged: bool = False) -> None:
-        """Hold and compare the version that I loaded, or `merged` and am to release; before I had the version
-        `had` with these weights."""
+    async def _hold_loaded(self, made_of: Progress, had: Point, merged: bool = False) -> None:
+        """Hold and compare the version that I loaded, or `merged` and am to release; before I had `had`."""
         draft = self.host.releases.draft
         snapshot = await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft)
         self.own_release.begin(snapshot, made_of, [self.host.ports.me] if merged else ())
         await self.own_release.packed()
-        self.trained.loaded(made_of, had, weights)
+        self.trained.loaded(made_of, *had)
         if self.recorder.works:  # a record goes on from what this learner has
             await self.checkpoints.save(made_of)

@@ -7,7 +7,8 @@
 So a gradient is of the version before the one that it is stepped from: one version more of lag, which the
 window counts when the batch is taken. A round that waits has one such gradient at most; the next batch is the
 round's own where none is ready. While another learner is behind nobody computes ahead: it could not be in
-time for the rounds of those who have their gradients already. Invariants: the policy does not change while a
+time for the rounds of those who have their gradients already. One that takes over a state is: it comes
+without a gradient. Invariants: the policy does not change while a
 gradient is computed (`idle`); groups are here, in the inbox, or in the round. Not handled here: what becomes
 of the gradient (peers.roles.learner).
 """
@@ -38,11 +39,13 @@ class NextGradient:
         host: Host,
         inbox: LearnerInbox,
         may_begin: Callable[[], bool],
+        may_take: Callable[[], bool],
         compute: Callable[[list[Waiting]], Awaitable[Gradient | None]],
     ) -> None:
-        """`may_begin()`: the round waits, and a gradient of the policy as it is has a use. `compute`: None
-        where the batch was dropped."""
-        self._host, self._inbox, self._may_begin, self._compute = host, inbox, may_begin, compute
+        """`may_begin()`: the round waits, and a gradient of the policy as it is has a use. `may_take()`:
+        nothing comes before it. `compute`: None where the batch was dropped."""
+        self._host, self._inbox, self._compute = host, inbox, compute
+        self._may_begin, self._may_take = may_begin, may_take
         self.batch: list[Waiting] = []
         """Groups of the gradient that is computed or ready."""
         self._computing = False
@@ -61,7 +64,7 @@ class NextGradient:
                 continue
             now = host.now()
             closes = self._inbox.closes(now)
-            if closes == 0.0 and (batch := self._inbox.take(now, ahead=1)):
+            if closes == 0.0 and self._may_take() and (batch := self._inbox.take(now, ahead=1)):
                 await self._begin(batch)
             else:
                 await host.changed(min(host.config.run.pace.beat, closes or 1e9))

@@ -15,7 +15,7 @@ from peers.runtime.host import Host
 from peers.runtime.release_votes import HEARD
 from swarm import events
 from swarm.core.batch_shares import batch_shares, in_groups, worth_waiting
-from swarm.core.falling_in import WINDOW_SHARE, FallingIn
+from swarm.core.falling_in import SLOWER, WINDOW_SHARE, FallingIn
 from swarm.core.lineage import Point
 from swarm.core.rounds import State
 from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
@@ -138,14 +138,20 @@ class OtherLearners:
 
     def worth_waiting(self, took: float) -> float:
         """Seconds that those who still compute their gradients for a round of my version are worth waiting
-        for; mine took `took` seconds."""
+        for; mine took `took` seconds, for which I compute the next one where learners learn ahead."""
         beats = {peer: beat for peer in self.partners() if (beat := self._host.roster.beat(peer)) is not None}
         mine, *shares = self._shares([*beats.values()])
         here = [*zip(shares, beats.items(), strict=True)]
         learning = sum(share for share, (peer, beat) in here if self._learns(peer, beat))
         matching = (self._version(), Phase.MATCHING)
         ready = sum(share for share, (_, beat) in here if (beat.version, beat.phase) == matching)
-        return worth_waiting(took, mine + ready, learning)
+        free = took if self._host.config.run.averaging.overlap and learning else 0.0
+        return max(free, worth_waiting(took, mine + ready, learning))
+
+    def longest_wait(self) -> float:
+        """Seconds that others wait for each other's gradients at most: twice what those of a batch take."""
+        speed = sum(beat.speed for beat in self._beats())
+        return SLOWER * self._host.config.run.batch.groups / speed if speed else 0.0
 
     def _learns(self, peer: PeerId, beat: Beat) -> bool:
         """Does it compute a gradient for a round of my version? Who learns ahead and was in the last round
@@ -194,8 +200,9 @@ class OtherLearners:
         return any(beat.phase is Phase.LEARNING for beat in self.at_my_version().values())
 
     def all_early(self) -> bool:
-        """The others can learn before a release as I can. One that cannot would be too late for our round."""
-        return all(beat.early for beat in self._beats())
+        """The others can learn before a release as I can. One that cannot would be too late for our round;
+        one that falls in will be in it without a gradient."""
+        return all(beat.early or beat.phase is Phase.FALLING_IN for beat in self._beats())
 
     def _beats(self) -> list[Beat]:
         beats = (self._host.roster.beat(peer) for peer in self.partners())
@@ -240,7 +247,10 @@ class OtherLearners:
         self._set_phase()
 
     def set_falling_in(self, falls_in: bool) -> None:
-        """Whether I take over another learner's state: the others wait for that."""
+        """Whether I take over another learner's state: the others wait for that, and whoever steps meanwhile
+        counts on no denial of mine, whatever comes of it."""
+        if falls_in:
+            self._host.releases.doubts.votes.witness.left()
         self._falls_in = falls_in
         self._set_phase()
 

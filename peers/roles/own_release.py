@@ -78,6 +78,11 @@ class OwnRelease:
         """Digest of my version's weights, as they would be released; empty until they are packed."""
         return self._packed.digest if self._packed is not None else Digest("")
 
+    def at_rest(self) -> Point | None:
+        """My version and its weights; None while they are about to be others."""
+        rests = self.weights and not self._other_learners.in_round
+        return (self.learner.version, self.weights) if rests else None
+
     def had(self) -> Had:
         """My version, as it is now."""
         version, known = self.learner.version, self.host.releases.lines.lineage.knows

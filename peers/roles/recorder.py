@@ -25,7 +25,7 @@ from msgspec import Meta
 from peers.roles.evidence import Unsigned
 from peers.roles.manifests import GROUPS, StepManifest
 from peers.roles.own_release import OwnRelease
-from peers.roles.rechecks import Batch, BatchRechecks, Unshown
+from peers.roles.rechecks import BatchRechecks, Unshown
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import digest_of
@@ -36,7 +36,7 @@ from swarm.learn.base_learner import BaseLearner
 from swarm.limits import MAIL_LIMIT
 from swarm.net.ports import NetError
 from swarm.protocol import Kind
-from swarm.types import Digest, Struct
+from swarm.types import Digest, PeerId, Struct
 
 FOLDER, STEP, STATE = "record", ".step", ".state"
 
@@ -60,7 +60,7 @@ class RecordedStep(Struct, frozen=True, tag="recorded-step"):
     made: Frame
     """Of the StepManifest."""
     batches: Annotated[tuple[MemberBatch, ...], Meta(max_length=MEMBERS)]
-    """In the order of its recipe."""
+    """In the order of its recipe; nothing of a member whose gradient counts for nothing."""
 
 
 class Stepped(NamedTuple):
@@ -141,8 +141,8 @@ class Recorder:
         weights = self._own_release.weights
         if self._learner.version != step.version or not weights:
             return  # a better release took its place
-        peers = [me] if step.recipe is None else [one.peer for one in step.recipe.members]
-        asked = (self._rechecks.batch(peer, step.version - 1, step.parent) for peer in peers)
+        counted = {me: 1.0} if step.recipe is None else weights_of(step.recipe)
+        asked = [self._shown(peer, step) if weight else _nothing() for peer, weight in counted.items()]
         try:
             batches = await asyncio.gather(*asked)
         except (NetError, Unshown, Unsigned, wire.WireError) as error:
@@ -152,9 +152,7 @@ class Recorder:
         made = StepManifest(
             version=step.version, weights=weights, parent=step.parent, state=step.state, recipe=step.recipe
         )
-        recorded = RecordedStep(
-            run=host.who.run, made=host.seal(made), batches=tuple(map(_member_batch, batches))
-        )
+        recorded = RecordedStep(run=host.who.run, made=host.seal(made), batches=tuple(batches))
         folder, most = self._folder, self._most
         assert folder is not None
 
@@ -164,6 +162,11 @@ class Recorder:
                 old.unlink(missing_ok=True)
 
         await self._write(write)
+
+    async def _shown(self, peer: PeerId, step: Stepped) -> MemberBatch:
+        """What a member's gradient is of. Raises as BatchRechecks.batch."""
+        batch = await self._rechecks.batch(peer, step.version - 1, step.parent)
+        return MemberBatch(manifest=batch.manifest, groups=batch.frames)
 
     async def _write(self, write: Callable[[], None]) -> None:
         try:
@@ -197,5 +200,10 @@ def _cannot(host: Host, learner: BaseLearner) -> str:
     return "a gradient takes in the whole round's rewards" if learner.objective.of_round else ""
 
 
-def _member_batch(batch: Batch) -> MemberBatch:
-    return MemberBatch(manifest=batch.manifest, groups=batch.frames)
+def weights_of(recipe: MeanRecipe) -> dict[PeerId, float]:
+    """Of a round's members, in its order; whose gradient counts for nothing has 0."""
+    return {one.peer: one.weight for one in recipe.members}
+
+
+async def _nothing() -> MemberBatch:
+    return MemberBatch(manifest=b"", groups=())

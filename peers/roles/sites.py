@@ -167,7 +167,8 @@ class SiteLearnerPeer(LearnerPeer):
     async def _contribute(self) -> str | None:
         """Name what I trained since my version; why not, where it cannot be named."""
         trained = self._trained
-        if await self.trained.has_after_all([item for item, _ in trained.batches]):
+        await self.trained.placed()
+        if self.trained.has([item for item, _ in trained.batches]):
             await self._undo_steps()
             return "my version has some of the groups that I trained since: the others are trained again"
         marks = b"".join(mark(item.group.id) for item, _ in trained.batches)

@@ -26,7 +26,7 @@ from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.net.blobs import Blobs
 from swarm.net.ports import Busy, NetError, Refused
-from swarm.protocol import Kind, Service
+from swarm.protocol import Kind, Phase, Service
 from swarm.types import Count, Digest, PeerId, Release, Struct
 
 STATE_PER_RELEASE = 16
@@ -69,6 +69,8 @@ class StateTransfer:
         self._offered: tuple[Offer, PeerId] | None = None
         """The state that is held, and the learner that asked for it last."""
         self._one = asyncio.Lock()
+        self._waiting = 0
+        """Learners that wait for a state."""
         self._taken: Blobs | None = None
         """Where a state of another learner comes."""
         host.status.taking = lambda: self._taken.coming() if self._taken is not None else None
@@ -85,22 +87,41 @@ class StateTransfer:
 
         return Blobs(host.ports.mail, service=Service.STATES, keep=1, rng=host.rng, on_bad=blame)
 
+    @property
+    def comes_first(self) -> bool:
+        """A copy of my state is waited for: the next gradient would make the others wait for it, too."""
+        return self._waiting > 0
+
     async def _offer(self, sender: PeerId, request: bytes) -> bytes:
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run get a learner's state")
+        self._waiting += 1
+        try:
+            async with self._one:
+                return wire.encode(await self._newest(sender))
+        finally:
+            self._waiting -= 1
+            self._host.move()
+
+    async def _newest(self, sender: PeerId) -> Offer:
+        """The state that I have at rest, held for this learner."""
         loop = asyncio.get_running_loop()
-        async with self._one:
-            at, held = await self._rest(), self._offered
-            if held is not None and (held[0].version, held[0].weights) == at:
-                offer = held[0]
-            elif held is not None and held[1] != sender and loop.time() < self._states.asked + TAKER_SILENT:
-                raise Busy("another learner is fetching an earlier state: try later")
-            else:
-                offer = await self._make(*at)
-                if self._offered is None:
-                    loop.call_later(HELD_FOR, self._expire)
-            self._offered, self._states.asked = (offer, sender), loop.time()
-            return wire.encode(offer)
+        at, held = await self._rest(), self._offered
+        if held is not None and (held[0].version, held[0].weights) == at:
+            offer = held[0]
+        elif held is not None and held[1] != sender and self._takes(held[1]):
+            raise Busy("another learner is fetching an earlier state: try later")
+        else:
+            offer = await self._make(*at)
+            if self._offered is None:
+                loop.call_later(HELD_FOR, self._expire)
+        self._offered, self._states.asked = (offer, sender), loop.time()
+        return offer
+
+    def _takes(self, taker: PeerId) -> bool:
+        """Does who asked last still take that state?"""
+        beat, silent = self._host.roster.beat(taker), asyncio.get_running_loop().time() - self._states.asked
+        return beat is not None and beat.phase is Phase.FALLING_IN and silent < TAKER_SILENT
 
     async def _rest(self) -> tuple[int, Digest]:
         """My version and its weights, once no round is under way: the state before it would come too late."""

@@ -92,7 +92,8 @@ class TrainedGroups:
         self._follows = False
         """My policy is what my last step made."""
         self._loaded = asyncio.Queue[Policy]()
-        """What I loaded, until my groups are where they belong."""
+        self.placing = 0
+        """Policies that I loaded, until my groups are where they belong in the last one."""
         self._told: dict[PeerId, frozenset[Point]] = {}
         """Another learner -> the line of the last policy whose steps it told me."""
         self._unread: list[Kept] = []
@@ -135,10 +136,10 @@ class TrainedGroups:
         """A group of the batch is in my policy already: another learner trained it."""
         return any(mark(item.group.id) in self._trained for item in batch)
 
-    async def has_after_all(self, batch: Sequence[Waiting]) -> bool:
-        """The same, once my groups are where they belong."""
-        await self._loaded.join()
-        return self.has(batch)
+    async def placed(self) -> None:
+        """Wait until my groups are where they belong in the policy that I loaded."""
+        while self.placing:
+            await self._host.changed(self._host.config.run.pace.beat)
 
     async def stepped(
         self, members: Iterable[PeerId], batch: Sequence[Scored], marks: Mapping[PeerId, bytes]
@@ -204,6 +205,7 @@ class TrainedGroups:
         if made_of.stepped:
             self._ledger.resume(policy)
         self._loaded.put_nowait(policy)
+        self.placing += 1
 
     async def run(self) -> None:
         """After each load put my groups where they belong, beside the round, until cancelled: others answer
@@ -218,7 +220,8 @@ class TrainedGroups:
             if self._loaded.empty():  # else there is a later one
                 await self._hear(policy)
                 await self._place_groups(policy)
-            self._loaded.task_done()
+            self.placing -= 1
+            self._host.move()
 
     async def _ask_again(self) -> None:
         """Ask learners that were away when I loaded what only they can know: whether a step of mine is in my

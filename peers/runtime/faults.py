@@ -53,6 +53,10 @@ class FaultReports:
         self._since.setdefault(part, self._host.now())
         self._host.emit(events.Faulted, part=part, detail=detail)
 
+    def policy_lost(self, why: str) -> None:
+        """A rank process of the learner was lost, and the policy with it."""
+        self.failed(Part.LEARNER, f"{why}: going on from the newest release with a fresh optimizer")
+
     def recovered(self) -> None:
         """All parts work: a step was taken."""
         for part, began in self._since.items():

@@ -1,8 +1,10 @@
 """Whether the learners' round waits for one that falls in: that takes over another one's whole state, so that
 it makes the same bytes from then on.
 
-    one says that it falls in --> its state comes --> it has my version, and learns --> it matches: no wait
-                                  at most `most`      at most twice as long as I did
+    one says that it falls in --> its state comes --> it has my version, and matches: no wait
+                                  at most `most`      or learns: at most twice as long as I did
+
+Who has a state in time is in the round without a gradient; where that came to nothing, it learns first.
 
 All learners wait for the same one, whose heartbeats they all hear; where some went on, the state would be
 one of an earlier version. One at a time is waited for, and after a wait in vain the same one not again until

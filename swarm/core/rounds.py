@@ -60,6 +60,8 @@ class Cause(StrEnum):
     AHEAD_SEEN = "ahead seen"
     """The swarm is at a version that I did not help to make."""
     LOADED = "loaded"
+    FELL_IN = "fell in"
+    """I took over the state of a learner that waits for a round, and have no gradient for that."""
     FETCH_FAILED = "fetch failed"
     STOP = "stop"
 
@@ -70,6 +72,8 @@ class Command(StrEnum):
     GATHER = "gather"
     LEARN = "learn"
     AVERAGE = "average"
+    JOIN = "join"
+    """Average with the others, without a gradient of mine."""
     STEP = "step"
     STEP_LOCALLY = "step locally"
     AWAIT = "await"
@@ -94,6 +98,7 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     (_S.STEPPING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
     (_S.RELEASING, _C.PUBLISHED): (_S.MATCHING, _X.AVERAGE),
     (_S.CATCHING_UP, _C.LOADED): (_S.GATHERING, _X.GATHER),
+    (_S.CATCHING_UP, _C.FELL_IN): (_S.MATCHING, _X.JOIN),
     (_S.CATCHING_UP, _C.FETCH_FAILED): (_S.GATHERING, _X.GATHER),
     **{
         (state, _C.AHEAD_SEEN): (_S.CATCHING_UP, _X.FETCH)
@@ -109,7 +114,8 @@ AHEAD = (State.RELEASING, State.MATCHING)
 SITES: dict[tuple[State, Cause], tuple[State, Command]] = {
     pair: after
     for pair, after in TABLE.items()
-    if pair[0] not in (_S.MATCHING, _S.RELEASING) or pair[1] in (_C.AHEAD_SEEN, _C.STOP)
+    if (pair[0] not in (_S.MATCHING, _S.RELEASING) or pair[1] in (_C.AHEAD_SEEN, _C.STOP))
+    and pair[1] is not _C.FELL_IN
 } | {
     (_S.LEARNING, _C.GRADIENT_READY): (_S.STEPPING, _X.STEP_LOCALLY),
     (_S.LEARNING, _C.GRADIENT_EARLY): (_S.STEPPING, _X.STEP_LOCALLY),

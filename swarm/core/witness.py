@@ -2,6 +2,7 @@
 
     a round of most learners, me among them -> I am a witness of its version
         no round of most comes about, or it takes too long -> I am none until the next one
+        I begin to take over another learner's state       -> the same
         I take a release of another line                   -> the same
 
 A witness denies a release that goes on from its version, or stands beside it, when it was in no round with
@@ -66,6 +67,10 @@ class Witness:
     def gave_up(self, version: int) -> None:
         """No round of most learners came about from this version."""
         self._gave_up = version
+
+    def left(self) -> None:
+        """I take over another learner's state: others have heard that I am no witness, and act by it."""
+        self._gave_up = max(self._gave_up, *self._made, -1)
 
     def took(self) -> None:
         """My version is another learner's, made without me."""

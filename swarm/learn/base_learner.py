@@ -43,7 +43,7 @@ class Gradient:
     """(P,) float32, of the loss: what a descent step subtracts."""
     groups: int
     weight: float
-    """Weight in an average, in full groups: above 0, at most `groups`."""
+    """Weight in an average, in full groups: above 0, at most `groups`; 0 of no groups."""
     metrics: dict[str, float]
     advantages: tuple[float, ...]
     """(G,) advantages of the first group that is believed, as the objective computed them."""
@@ -155,6 +155,10 @@ class BaseLearner(ABC):
             self.version,
             result.arithmetic,
         )
+
+    def nothing(self) -> Gradient:
+        """The gradient of no groups: who brings it to a round takes part in it, and adds nothing."""
+        return Gradient(torch.zeros(self.size), 0, 0.0, {}, (), (), (), self.version, Arithmetic())
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """Clip, AdamW, next version; returns the norm before clipping and the learning rate. Raises

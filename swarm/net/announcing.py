@@ -10,7 +10,6 @@ a group forms (swarm.net.matching), what the claims are worth (swarm.core.standi
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Collection, Mapping
 from typing import Annotated
 
@@ -46,7 +45,7 @@ class Announcement(msgspec.Struct, frozen=True):
     weight: float
     norm: float
     usual: float
-    """`weight`, `norm` and `usual`: see swarm.core.standing.Claim."""
+    """`weight`, `norm` and `usual`: see swarm.core.standing.Claim. A weight of 0 is that of no groups."""
     dial_only: bool
     """It cannot be dialled, so it asks all others."""
     uplink: Annotated[int, Meta(ge=0)]
@@ -84,9 +83,9 @@ def read_announcement(raw: bytes) -> Announcement:
         announcement = msgspec.msgpack.decode(raw, type=Announcement)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MatchError(f"an announcement cannot be read: {error}") from error
-    if not (math.isfinite(announcement.weight) and 0 < announcement.weight <= MAX_WEIGHT):
+    if not 0 <= announcement.weight <= MAX_WEIGHT:
         raise MatchError(
-            f"a member announced the weight {announcement.weight}, which is not in (0, {MAX_WEIGHT:g}]"
+            f"a member announced the weight {announcement.weight}, which is not in [0, {MAX_WEIGHT:g}]"
         )
     if not all(0 <= norm <= LARGEST for norm in (announcement.norm, announcement.usual)):
         raise MatchError(

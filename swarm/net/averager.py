@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import mmap
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -201,13 +200,13 @@ class HiveAverager:
         weights: str = "",
         patience: float = 0.0,
     ) -> Average | None:
-        """See the port. `weight` in (0, 1e6]; the tensors hold `numel` values in all."""
+        """See the port. `weight` in [0, 1e6]; the tensors hold `numel` values in all."""
         if sum(tensor.numel() for tensor in tensors) != self._buffer.numel():
             raise ValueError(
                 f"the tensors do not hold the {self._buffer.numel()} values that this averager was made for"
             )
-        if not (math.isfinite(weight) and 0 < weight <= MAX_WEIGHT):
-            raise ValueError(f"the weight {weight} is not in (0, {MAX_WEIGHT:g}]")
+        if not 0 <= weight <= MAX_WEIGHT:
+            raise ValueError(f"the weight {weight} is not in [0, {MAX_WEIGHT:g}]")
         if not peers:
             return None
         loop = asyncio.get_running_loop()

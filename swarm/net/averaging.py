@@ -245,6 +245,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         against = left_out({tag(peer): one.against for peer, one in told.items()})
         out = [k for k, peer in enumerate(told) if tag(peer) in against]
         judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
+        if not any(one.weight for one in judged):
+            raise MatchError("no member of the group has a gradient that counts")
         claims = dict(zip(told, judged, strict=True))
         parts, part = shares.shares(lines), shares.part_bytes(lines, size)
         runner = Runner(

@@ -204,8 +204,8 @@ class Averager(Protocol):
     ) -> Average | None:
         """Replace `tensors` (float32 on the CPU, any shapes, the same ones at all members) in place by their
         weighted mean over this peer and those of `peers` that average for `version` with the same `weights`:
-        parts of a swarm that was cut may have several versions of one number. `weight` is above 0, in full
-        groups.
+        parts of a swarm that was cut may have several versions of one number. `weight` is in full
+        groups; who has none brings zeros, which add nothing, and gets the mean of the others.
 
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
         are the other learners that may take part. `marks`, at most MARK_BYTES * MARKED bytes, tell which

@@ -45,6 +45,16 @@ def test_it_is_a_witness_until_no_round_comes_about_and_again_after_the_next_one
     assert made.stands(6, now=6.0)
 
 
+def test_who_takes_over_a_state_is_none_whatever_comes_of_it_until_the_next_round() -> None:
+    """Its round made version 6, which is not released yet: others have heard that it is no witness."""
+    made = witness(5)
+    made.averaged(5, (ME, OTHER), 6.0)
+    made.left()
+    assert not made.stands(5, now=6.0) and not made.stands(6, now=6.0)
+    made.averaged(6, (ME, OTHER), 7.0)
+    assert made.stands(6, now=7.0)
+
+
 def test_it_waits_for_the_next_round_for_some_times_what_the_last_version_took() -> None:
     made = witness(5, took=10.0)
     until = 40.0 + SLACK * (10.0 + MATCH)

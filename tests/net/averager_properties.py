@@ -57,6 +57,19 @@ async def of_two_members_with_one_group_one_counts(peers: Sequence[Any]) -> None
         torch.testing.assert_close(tensor, torch.arange(1, 6) * value, rtol=1e-3, atol=1e-3)
 
 
+async def who_has_no_gradient_gets_the_mean_of_the_others(peers: Sequence[Any]) -> None:
+    rest = peers[1:]
+    values, weights = [0.0, *range(1, len(peers))], [0.0, *range(2, len(peers) + 1)]
+    marks = [b"", *(f"group.{k:02}".encode() for k in range(len(rest)))]
+    outcomes, tensors = await meet(peers, 15, values, weights, marks=marks)
+    mean = sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+    for outcome, tensor in zip(outcomes, tensors, strict=True):
+        assert outcome.members == {peer.me for peer in peers}
+        assert outcome.marks.keys() == {peer.me for peer in rest}
+        torch.testing.assert_close(tensor, torch.arange(1, 6) * mean, rtol=1e-3, atol=1e-3)
+        assert tensor.numpy().tobytes() == tensors[0].numpy().tobytes()
+
+
 async def alone_there_is_no_average(peer: Any, stranger: Any) -> None:
     tensor = torch.ones(3)
     assert await peer.averager.average(8, [tensor], 1.0, [stranger], 20) is None

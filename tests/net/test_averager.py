@@ -162,6 +162,13 @@ def test_a_round_keeps_to_a_members_limit_and_ends_with_the_same_bytes(trio, dir
         limited.crash()
 
 
+def test_who_has_no_gradient_gets_the_mean_of_the_others(trio):
+    assert_averaged(round_of(trio, fills=(2.0, 0.0, 3.0), weights=(1.0, 0.0, 5.0)), trio, 17 / 6)
+    lost = round_of(trio, fills=(0.0, 0.0, 0.0), weights=(0.0, 0.0, 0.0))
+    assert all("has a gradient that counts" in answer["lost"] and answer["unchanged"] for answer in lost)
+    assert_averaged(round_of(trio), trio, 19 / 8)
+
+
 def test_a_lone_peer_gets_none_after_the_matching_time(trio):
     trio[0].begin(next(versions), trio[:2])
     answer = trio[0].hear()

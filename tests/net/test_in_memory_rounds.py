@@ -38,6 +38,19 @@ def test_of_two_members_with_one_group_one_counts() -> None:
     with_peers(lambda network, links, a, b, c: promise([a, b]))
 
 
+def test_who_has_no_gradient_gets_the_mean_of_the_others() -> None:
+    promise = averager_properties.who_has_no_gradient_gets_the_mean_of_the_others
+    with_peers(lambda network, links, *peers: promise(peers))
+
+
+def test_of_nobodys_gradients_there_is_no_mean() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        outcomes, _ = await averager_properties.meet([a, b], 1, [0, 0], [0, 0])
+        assert all(isinstance(outcome, RoundLost) for outcome in outcomes)
+
+    with_peers(promise)
+
+
 def test_alone_there_is_no_average() -> None:
     with_peers(lambda network, links, a, b, c: averager_properties.alone_there_is_no_average(a, b.me))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
-from peers.commands import sim
+from peers.roles.learner import LearnerPeer
 from peers.runtime.releases import ReleaseExchange
 from swarm.blocks import Blocks
 from swarm.config import Pace
@@ -24,7 +24,7 @@ LIAR = "learner-1"
 Lies = Callable[["Liar"], Coroutine[Any, Any, None]]
 
 
-class Liar(sim.LearnerPeer):
+class Liar(LearnerPeer):
     """Member of the run, who announces what it is told to, and has no policy itself."""
 
     lies: Lies
@@ -80,7 +80,7 @@ def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Tol
     """The first to publish after 18 s does nothing more: everybody hears of a release whose bytes nobody has,
     the second value. It is gone at 24 s, and a lone one is back at 28 s, with an empty folder."""
     died = dict[ReleaseExchange, Release]()
-    announce, gather, average = ReleaseExchange.announce, sim.LearnerPeer.gather, sim.LearnerPeer.average
+    announce, gather, average = ReleaseExchange.announce, LearnerPeer.gather, LearnerPeer.average
 
     async def dies(releases: ReleaseExchange, release: Release) -> None:
         await announce(releases, release)
@@ -89,11 +89,11 @@ def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Tol
             releases.blobs.clear()
             releases.patches.files.clear()
 
-    async def lives(peer: sim.LearnerPeer) -> None:
+    async def lives(peer: LearnerPeer) -> None:
         if peer.host.releases in died:
             await asyncio.Event().wait()
 
-    class Mortal(sim.LearnerPeer):
+    class Mortal(LearnerPeer):
         async def gather(self) -> Cause:
             await lives(self)
             return await gather(self)

@@ -326,6 +326,7 @@ KEPT = (
             Fault(at=23.4, fault="bounce", peer="learner-1", down=6.6),
         ),
     ),
+    nemesis.plan(51),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -338,7 +339,8 @@ of three steps alone since most are no witnesses, and the third one, which is, s
 could fetch what one released long ago, and what it releases now is not waited for; or one that takes over a
 state says that it is a witness, and the others wait for it. One claims to step alone while most make a round
 without it; or two whose moments differ deny each other's releases. One waits for a release that nobody gives,
-and its own becomes the best one."""
+and its own becomes the best one; or one that takes over a state in vain denies a release that was made while
+it said that it was no witness."""
 
 
 @pytest.mark.parametrize("script", KEPT)

@@ -110,7 +110,8 @@ def test_the_groups_of_both_gradients_come_back_when_a_release_overtakes_them(
     # one that takes a state again so soon is in step, and no release overtakes it
     monkeypatch.setattr(catch_up, "STATE_PAUSE_AHEAD", catch_up.STATE_PAUSE)
     told = Told(waiting(True))
-    assert len(told.of(Snapped)) > 2 and watched.several() == {}
+    overtaken = [*told.of(Snapped), *told.of(CaughtUp, since=25)]  # one that is out of step is late, too
+    assert len(overtaken) > 2 and watched.several() == {}
     assert_all_groups_are_somewhere(told)
 
 

@@ -81,11 +81,15 @@ class Recorded:
         for version in (1, 2, 3):
             batches = [[group(20 * version + 10 * k + j) for j in range(3)] for k in range(2)]
             self._step(learner, batches if version < 3 else batches[:1])
+        self._step(learner, [[], [group(80 + j) for j in range(3)]])  # the first one has fallen in
         source.close()
 
     def _step(self, learner: BaseLearner, batches: Sequence[Sequence[tuple[Group, str, Any]]]) -> None:
         run, parent, version = self._config.run, learner.digest(), learner.version
-        gradients = [learner.gradient(*map(list, zip(*batch, strict=True)), NOW) for batch in batches]
+        gradients = [
+            learner.gradient(*map(list, zip(*batch, strict=True)), NOW) if batch else learner.nothing()
+            for batch in batches
+        ]
         recipe = None
         vector = gradients[0].vector
         if len(batches) > 1:
@@ -108,7 +112,7 @@ class Recorded:
                 groups=tuple(map(digest_of, frames)),
                 arithmetic=gradient.arithmetic,
             )
-            shown.append(MemberBatch(manifest=self.frame(said, key), groups=frames))
+            shown.append(MemberBatch(manifest=self.frame(said, key) if batch else b"", groups=frames))
         made = StepManifest(
             version=learner.version,
             weights=learner.digest(),
@@ -152,11 +156,18 @@ def test_anybody_makes_a_version_again_from_its_record(
     assert all("the same weights" in line and "the same state" in line for line in said)
 
 
+def test_a_version_is_made_again_of_whose_round_one_had_no_gradient(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert made_again(recorded, 4) == DONE
+    assert "version 4: 3 groups of 2 learners: the same weights" in capsys.readouterr().out
+
+
 def test_what_is_not_recorded_is_told_with_what_is(
     recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert made_again(recorded, 7) == CANNOT
-    assert "version 7 is not recorded" in (said := capsys.readouterr().err) and "has 1 to 3" in said
+    assert "version 7 is not recorded" in (said := capsys.readouterr().err) and "has 1 to 4" in said
 
 
 def test_other_groups_than_were_signed_are_refused(

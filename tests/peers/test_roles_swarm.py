@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from peers.commands import sim
+from peers.roles.learner import LearnerPeer
 from peers.roles.sampler import Sampler
 from swarm.config import (
     Averaging,
@@ -441,10 +442,10 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
 
 
 def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    learners: list[sim.LearnerPeer] = []
+    learners: list[LearnerPeer] = []
     seen: list[list[bool]] = []
 
-    class Watched(sim.LearnerPeer):
+    class Watched(LearnerPeer):
         def __init__(self, *rest: Any) -> None:
             super().__init__(*rest)
             learners.append(self)
@@ -465,9 +466,9 @@ def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pyt
 
 
 def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[sim.LearnerPeer] = []
+    kept: list[LearnerPeer] = []
 
-    class Watched(sim.LearnerPeer):
+    class Watched(LearnerPeer):
         def __init__(self, *rest: Any) -> None:
             super().__init__(*rest)
             kept.append(self)

@@ -1,0 +1,89 @@
+"""A learner that is killed and comes back takes over a state, and is in the rounds of the others from then
+on: they wait for nothing but that state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_roles_swarm import EPOCH, Told, scenario, seconds
+
+from peers.roles.gradients import Gradients
+from swarm.config import Averaging, BatchSize
+from swarm.core.audit import audit
+from swarm.core.batcher import Waiting
+from swarm.events import Averaged, Dropped, Moved, Released, Trained
+from swarm.sim.scenario import Fault, SimulatedLinks
+
+LEARN, KILLED, DOWN = 4.0, 30.0, 20.0
+WHO = "learner-2"
+
+
+def returning(disks: Path, overlap: bool = True, at: float = KILLED, minutes: float = 1.7) -> Told:
+    """Three learners of which the last one is killed and comes back. A state is here in two seconds."""
+    plain = scenario(
+        minutes,
+        (3, 14),
+        Fault(at=at, fault="bounce", down=DOWN, peer=WHO),
+        averaging=Averaging(overlap=overlap),
+        batch=BatchSize(groups=12, close_after=3.0),
+    )
+    prices = plain.prices | {"learn": seconds(LEARN), "pack": seconds(0.3), "load": seconds(0.3)}
+    links = SimulatedLinks(bandwidth=3000.0)
+    return Told(msgspec.structs.replace(plain, prices=prices, links=links), disks)
+
+
+def falls(told: Told) -> list[Any]:
+    """When it has the state of the others."""
+    return [event for event in told.of(Moved, WHO, since=KILLED + DOWN) if event.cause == "fell in"]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_who_falls_in_is_in_the_next_round_without_a_gradient(tmp_path: Path, overlap: bool) -> None:
+    told = returning(tmp_path, overlap)
+    (fell_in,) = falls(told)
+    rounds = told.of(Averaged, "learner-0", since=fell_in.at - EPOCH)
+    assert rounds[0].version == fell_in.version and WHO in rounds[0].members
+    first, *rest = told.of(Trained, WHO, since=fell_in.at - EPOCH)
+    assert first.groups == 0 and first.version == fell_in.version + 1
+    assert len(rest) > 3 and all(step.groups > 0 and step.members == 3 for step in rest)
+    if overlap:
+        assert rounds[0].at - fell_in.at < LEARN
+    account = audit(told.all)
+    assert account.passed and account.once > 0, (account.lost, account.doubled)
+
+
+def test_a_state_is_copied_before_the_next_gradient_begins(tmp_path: Path) -> None:
+    told = returning(tmp_path)
+    (fell_in,) = falls(told)
+    released = [event.at for event in told.of(Released) if event.release.version == fell_in.version]
+    assert fell_in.at - min(released) < LEARN
+
+
+def test_who_comes_back_learns_on_no_group_that_others_have_trained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compute, began = Gradients.compute, list[tuple[float, set[str]]]()
+
+    async def computes(gradients: Gradients, batch: Sequence[Waiting], *others: Any) -> Any:
+        if gradients._host.ports.me == WHO:
+            began.append((gradients._host.now(), {item.group.id for item in batch}))
+        return await compute(gradients, batch, *others)
+
+    monkeypatch.setattr(Gradients, "compute", computes)
+    told = returning(tmp_path)
+    (fell_in,) = falls(told)
+    learnt = set().union(*(groups for at, groups in began if at >= fell_in.at))
+    dropped = told.of(Dropped, WHO, since=fell_in.at - EPOCH)
+    trained = {group for event in dropped for group in event.groups}
+    assert trained and learnt and not trained & learnt
+    assert {event.why for event in dropped} == {"duplicate"}
+
+
+def test_learners_that_begin_together_learn_before_their_first_round() -> None:
+    told = Told(scenario(0.2, (4, 12)))
+    assert not [event for event in told.of(Moved) if event.cause == "fell in" and event.version == 0]
+    assert [len(event.members) for event in told.of(Averaged) if event.version == 0] == 4 * [4]
