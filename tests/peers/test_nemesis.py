@@ -417,7 +417,7 @@ def test_a_release_of_its_own_that_a_learner_forgets_for_a_better_one_is_found(
         return mine if mine and mine == max(same, key=rank) else None
 
     monkeypatch.setattr(OwnRelease, "_released", forgets)
-    trials = (try_plan(plan) for plan in map(nemesis.plan, range(300)) if leaves_one_learner(plan))
+    trials = (try_plan(plan) for plan in map(nemesis.plan, range(400)) if leaves_one_learner(plan))
     script = shortest(next(trial for trial in trials if "still" in trial.failures))
     assert "announced" in [fault.step for fault in script.faults if fault.fault == "crash"]
     monkeypatch.undo()
