@@ -230,8 +230,8 @@ class Auditor:
     async def _rest(self, spent: float) -> None:
         """Leave the others their share of the time, unless this learner waits for what replays let in."""
         host = self.host
-        until = host.now() + spent * (1 / (host.config.peer.audit.share or OTHERS) - 1)
-        while (left := until - host.now()) > 0 and not self._is_waited_for():
+        until = host.steady() + spent * (1 / (host.config.peer.audit.share or OTHERS) - 1)
+        while (left := until - host.steady()) > 0 and not self._is_waited_for():
             await host.changed(left)
 
     async def _audit(self, drawn: Drawn) -> float:

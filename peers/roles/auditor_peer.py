@@ -217,8 +217,8 @@ class AuditorPeer:
     async def _leave_time(self, spent: float) -> None:
         """Leave the peer's own work its share of the time."""
         host = self.host
-        until = host.now() + (spent * (1 / host.config.peer.audit.share - 1) if self._beside else 0.0)
-        while (left := until - host.now()) > 0 and not host.stop.is_set():
+        until = host.steady() + (spent * (1 / host.config.peer.audit.share - 1) if self._beside else 0.0)
+        while (left := until - host.steady()) > 0 and not host.stop.is_set():
             await host.changed(left)
 
     def _judge(self, drawn: Drawn, replayed: Replayed) -> None:

@@ -103,7 +103,7 @@ class CatchUp:
     async def _take_state(self) -> Release | None:
         """Load a better release with the full state of a learner that has it; None when there is no such
         learner, or its state would come too late. The others wait for me until `took`."""
-        own, host, start = self._own_release, self._host, self._host.now()
+        own, host, start = self._own_release, self._host, self._host.steady()
         release = own.next.awaited(own.above())
         if release is None or start < self._no_state_before:
             return None
@@ -120,7 +120,7 @@ class CatchUp:
         taken = await self._transfer.take(giver, release, start + self._other_learners.most)
         soon = taken is not None and host.config.run.averaging.overlap
         pause = STATE_PAUSE_AHEAD if soon else STATE_PAUSE
-        self._no_state_before = host.now() + pause * (host.now() - start)
+        self._no_state_before = host.steady() + pause * (host.steady() - start)
         if taken is None:
             self._other_learners.set_falling_in(False)
         return taken

@@ -110,8 +110,8 @@ class EngineCalls:
 
     async def wait(self) -> None:
         """Wait after a failure; ends early when the peer is asked to stop."""
-        host, end = self.host, self.host.now() + self._wait
+        host, end = self.host, self.host.steady() + self._wait
         host.status.phase = Phase.NO_ENGINE
         self._wait = min(2 * self._wait, LONGEST)
-        while not host.stop.is_set() and (left := end - host.now()) > 0:
+        while not host.stop.is_set() and (left := end - host.steady()) > 0:
             await host.changed(left)

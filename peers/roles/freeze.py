@@ -28,10 +28,10 @@ class Freeze:
         if len(them) != 1:
             host.emit(events.RoundBroke, version=version, reason=why)
             return
-        until = host.now() + self._seconds
+        until, told = host.steady() + self._seconds, host.now() + self._seconds
         self._seconds = min(2 * self._seconds, FREEZE[1])
-        host.emit(events.RoundBroke, version=version, reason=why, until=until)
-        while (left := until - host.now()) > 0 and self._others.ready() == them:
+        host.emit(events.RoundBroke, version=version, reason=why, until=told)
+        while (left := until - host.steady()) > 0 and self._others.ready() == them:
             if host.stop.is_set() or self._overtaken():
                 return
             await host.changed(min(left, host.config.run.pace.beat))

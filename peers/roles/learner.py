@@ -160,8 +160,8 @@ class LearnerPeer:
             await self._hold_loaded(made_of, (-1, Digest("")))
             # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
-        wait_until = self.host.now() + SETTLE
-        while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
+        wait_until = self.host.steady() + SETTLE
+        while not self.host.stop.is_set() and (self.host.steady() < wait_until or self.learner.version < 0):
             if self.own_release.is_ahead():
                 return
             await self.host.releases.queries.ask_newest([peer for peer, _ in self.host.roster])
@@ -215,7 +215,7 @@ class LearnerPeer:
         """Seconds until something is due by the clock alone; changes in the host end the wait earlier."""
         waits = [self.host.config.run.pace.beat]
         if self._batch:
-            waits.append(self.other_learners.turns.wait(now))
+            waits.append(self.other_learners.turns.wait(self.host.steady()))
         elif may_learn and (closes := self.inbox.closes(now)):
             waits.append(closes)
         return min(waits)
@@ -231,7 +231,7 @@ class LearnerPeer:
         if self._batch and (self.trained.has(self._batch) or self.inbox.is_late(self._batch, now)):
             self._give_back_batch()  # while its gradient was kept
         if self._batch:
-            return self.other_learners.turns.ready(bool(self.other_learners.ready()), now)
+            return self.other_learners.turns.ready(bool(self.other_learners.ready()), self.host.steady())
         closes = self.inbox.closes(now) if self._may_take() else None
         if closes is None or (closes > 0.0 and not self._closes_early()):
             return False

@@ -276,14 +276,14 @@ class OtherLearners:
         """Whether I step alone after a round failed. If not, `turns` says when to ask again."""
         host = self._host
         host.releases.doubts.votes.give_up()
-        if not self.turns.ask(self.at_my_version(), host.now(), self._next()):
+        if not self.turns.ask(self.at_my_version(), host.steady(), self._next()):
             return False
         if not self.turns.contested(self.at_my_version()):
             return await self._is_followed()
         self.set_state(State.STEPPING)
         host.beat_now()
         await host.ports.clock.sleep(GOSSIP_SECONDS)
-        mine = self.turns.claim(self.at_my_version(), host.now(), self._next())
+        mine = self.turns.claim(self.at_my_version(), host.steady(), self._next())
         mine = mine and not self._others_meet() and await self._is_followed()
         if not mine:
             self.set_state(State.MATCHING)  # learners that gave way to me go on
@@ -298,8 +298,8 @@ class OtherLearners:
     async def _is_followed(self) -> bool:
         """Do others go on from a version of mine, within a heartbeat's pace? Else I try a round again."""
         host, votes = self._host, self._host.releases.doubts.votes
-        until = host.now() + host.config.run.pace.beat
-        while not votes.may_lead([host.ports.me]) and (left := until - host.now()) > 0:
+        until = host.steady() + host.config.run.pace.beat
+        while not votes.may_lead([host.ports.me]) and (left := until - host.steady()) > 0:
             await host.changed(left)
         return votes.may_lead([host.ports.me])
 
@@ -324,13 +324,13 @@ class OtherLearners:
             await host.ports.clock.sleep(GOSSIP_SECONDS)
             if not self._next().difference(members) and self.turns.first(self.at_my_version(), members):
                 return
-        until = host.now() + host.config.run.release.timeout
+        until = host.steady() + host.config.run.release.timeout
         while (
             self.turns.steps(self.at_my_version()).union(self._next()).difference(members)
             and not ahead()
             and not host.stop.is_set()
         ):
-            if (left := until - host.now()) <= 0:
+            if (left := until - host.steady()) <= 0:
                 return
             await host.changed(left)
 

@@ -177,10 +177,10 @@ class OwnRelease:
                 await self._pack(self._snapshot)
             elif self.is_settled() or self.due is None:
                 await self._news.wait()
-            elif host.now() >= self.due:
+            elif host.steady() >= self.due:
                 await self._publish()
             else:
-                await host.changed(min(beat, self.due - host.now()))
+                await host.changed(min(beat, self.due - host.steady()))
 
     async def _pack(self, snapshot: Snapshot) -> None:
         packed = await self.host.releases.pack(snapshot.packed)
@@ -208,7 +208,7 @@ class OwnRelease:
 
     def wait_turns(self, turns: int = 1) -> None:
         """Make it my turn after `turns` time-outs, unless a release of my version is heard by then."""
-        self.due = self.host.now() + turns * self.host.config.run.release.timeout
+        self.due = self.host.steady() + turns * self.host.config.run.release.timeout
         self._wake()
 
     def _wake(self) -> None:

@@ -44,7 +44,7 @@ class RoundTotals:
         if not self.of_round:
             return False
         host, run, before = self.host, self.host.config.run, self.collected
-        until = host.now() + run.averaging.match
+        until = host.steady() + run.averaging.match
         while True:
             beats = {peer: beat for peer in self._others() if (beat := host.roster.beat(peer)) is not None}
             totals = {
@@ -59,7 +59,7 @@ class RoundTotals:
                 for peer, beat in beats.items()
                 if peer not in totals and version - 1 <= beat.version <= version
             ]
-            left = until - host.now()
+            left = until - host.steady()
             if not late or left <= 0 or host.stop.is_set():
                 break
             await host.changed(left)

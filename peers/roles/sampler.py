@@ -318,8 +318,8 @@ class Sampler:
     async def _hear(self, learner: PeerId) -> None:
         """Wait until a learner is heard of, for as long as it would be missed."""
         host = self.host
-        until = host.now() + host.config.run.pace.patience
-        while learner not in host.roster and (left := until - host.now()) > 0 and not host.stop.is_set():
+        until = host.steady() + host.config.run.pace.patience
+        while learner not in host.roster and (left := until - host.steady()) > 0 and not host.stop.is_set():
             await host.changed(left)
 
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:

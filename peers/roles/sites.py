@@ -281,7 +281,8 @@ class SiteLearnerPeer(LearnerPeer):
 
     async def _missed(self) -> Taken | None:
         """The list of my version, where the release that is ahead can have been made of it."""
-        host, run, start, version = self.host, self.host.config.run, self.host.now(), self.learner.version
+        host, run, version = self.host, self.host.config.run, self.learner.version
+        start = host.steady()
         while not host.stop.is_set():
             release = self.own_release.next.awaited((version + 1,))
             if release is None or (
@@ -291,7 +292,7 @@ class SiteLearnerPeer(LearnerPeer):
             if (taken := await self.exchange.take()) is not None:
                 return taken
             waits = GOSSIP_SECONDS if self.exchange.undecided else self._patience()
-            if host.now() - start >= waits:
+            if host.steady() - start >= waits:
                 return None
             await host.changed(min(waits, run.pace.beat))
         return None

@@ -125,9 +125,9 @@ class StateTransfer:
 
     async def _rest(self) -> tuple[int, Digest]:
         """My version and its weights, once no round is under way: the state before it would come too late."""
-        until = self._host.now() + PATIENCE
+        until = self._host.steady() + PATIENCE
         while (at := self._at_rest()) is None:
-            if (left := until - self._host.now()) <= 0:
+            if (left := until - self._host.steady()) <= 0:
                 raise Busy("this learner is in a round: try later")
             await self._host.changed(min(left, self._host.config.run.pace.beat))
         return at
@@ -161,11 +161,11 @@ class StateTransfer:
         host, self._taken = self._host, self._store()
         most = STATE_PER_RELEASE * release.size + STATE_BASE
         try:
-            waits = until - host.now()
+            waits = until - host.steady()
             offer = wire.decode(await host.ports.mail.send(giver, Service.STATE, b"", waits), Offer)
             if offer.size > most or offer.version < release.version:
                 raise ValueError(f"a state of {offer.size} bytes is offered of version {offer.version}")
-            async with asyncio.timeout(until - host.now()) as limit:
+            async with asyncio.timeout(until - host.steady()) as limit:
                 look = asyncio.ensure_future(self._give_up_early(limit, offer.size, until))
                 try:
                     state = await self._taken.fetch(offer.version, offer.root, offer.size, [giver])
@@ -182,12 +182,12 @@ class StateTransfer:
 
     async def _give_up_early(self, limit: asyncio.Timeout, size: int, until: float) -> None:
         """End the fetch when its rate has been too low twice in a row: blocks come in bursts."""
-        host, began, late = self._host, self._host.now(), 0
+        host, began, late = self._host, self._host.steady(), 0
         while True:
             await host.ports.clock.sleep(host.config.run.pace.beat)
             coming = self._taken.coming() if self._taken is not None else None
             if coming is not None and coming.held:
-                late = late + 1 if began + (host.now() - began) * size / coming.held > until else 0
+                late = late + 1 if began + (host.steady() - began) * size / coming.held > until else 0
             if late == 2:
                 limit.reschedule(asyncio.get_running_loop().time())
 

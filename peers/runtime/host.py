@@ -122,7 +122,13 @@ class Host:
     # --- for roles ------------------------------------------------------------------------------------------
 
     def now(self) -> float:
+        """Unix seconds by this machine's clock, which somebody may set."""
         return self.ports.clock.now()
+
+    @staticmethod
+    def steady() -> float:
+        """Seconds of a clock that nobody sets, for waits."""
+        return asyncio.get_running_loop().time()
 
     def emit(self, what: type[events.Event], /, **fields: Any) -> None:
         short = {name: cut(value) if type(value) is str else value for name, value in fields.items()}

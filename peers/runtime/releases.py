@@ -224,15 +224,15 @@ class ReleaseExchange:
         """
         host = self._host
         self._note_given_up()
-        self.lacks = self.candidates.lacking(above, host.now())
-        wanted = self.candidates.wanted(above, host.now())
+        self.lacks = self.candidates.lacking(above, host.steady())
+        wanted = self.candidates.wanted(above, host.steady())
         if wanted is None or not await self.doubts.leads_on(wanted):
             return None
         try:
             weights = await self.fetch(wanted)
         except NetError as error:
-            self.candidates.failed(wanted, host.now())
-            self.lacks = self.candidates.lacking(above, host.now())
+            self.candidates.failed(wanted, host.steady())
+            self.lacks = self.candidates.lacking(above, host.steady())
             if self.lacks or self.candidates.held is None:
                 self._warn(f"release {wanted.version} could not be fetched: {error}")
             self.move()
@@ -241,7 +241,7 @@ class ReleaseExchange:
         return wanted, weights
 
     def _note_given_up(self) -> None:
-        for release in self.candidates.given_up(self._host.now()):
+        for release in self.candidates.given_up(self._host.steady()):
             seconds = self._host.config.run.pace.patience
             self._warn(
                 f"nobody gave release {release.version} of {release.publisher} for {seconds:g} s: going on"
@@ -250,7 +250,7 @@ class ReleaseExchange:
 
     def retry_after(self, above: tuple[Any, ...]) -> float:
         """Seconds until `obtain` has something to try, as far as the clock alone tells."""
-        pause = self.candidates.pause(above, self._host.now())
+        pause = self.candidates.pause(above, self._host.steady())
         return min(pause, self._host.config.run.pace.patience)
 
     async def fetch(self, release: Release) -> Weights:
@@ -307,7 +307,7 @@ class ReleaseExchange:
 
     def awaited(self, above: tuple[Any, ...]) -> Release | None:
         """The best release above `above` that is here or worth waiting for."""
-        return self.candidates.awaited(above, self._host.now())
+        return self.candidates.awaited(above, self._host.steady())
 
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best announcement of these weights."""

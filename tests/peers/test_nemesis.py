@@ -327,6 +327,16 @@ KEPT = (
         ),
     ),
     nemesis.plan(51),
+    Plan(
+        seed=1013,
+        peers={"seed": 1, "learner": 1, "sampler": 1},
+        mode="sites",
+        faults=(
+            Fault(at=7.9, fault="clock", peer="learner-0", seconds=3600.0),
+            Fault(at=18.7, fault="bounce", peer="learner-0", down=4.5),
+            Fault(at=23.8, fault="clock", peer="learner-0"),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -340,7 +350,8 @@ could fetch what one released long ago, and what it releases now is not waited f
 state says that it is a witness, and the others wait for it. One claims to step alone while most make a round
 without it; or two whose moments differ deny each other's releases. One waits for a release that nobody gives,
 and its own becomes the best one; or one that takes over a state in vain denies a release that was made while
-it said that it was no witness."""
+it said that it was no witness. A clock that is set back by an hour while a learner waits: its wait is as long
+as it was."""
 
 
 @pytest.mark.parametrize("script", KEPT)
