@@ -359,7 +359,6 @@ Gossiped = (
     | Faulted
     | Recovered
     | Audited
-    | SetAside
 )
 """Events that the page needs from other peers, with every text and collection bounded; heartbeats and
 releases have topics of their own."""
@@ -373,6 +372,7 @@ AnyEvent = (
     | Stepped
     | Dropped
     | Returned
+    | SetAside
     | Released
     | Saved
     | Rejected

@@ -68,7 +68,7 @@ def test_each_cheat_is_tried_on_a_learner_that_defends_itself_and_on_one_that_be
 
 def test_the_halves_of_the_suite_are_no_halves_of_another_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "band", "--samplers"]) != 0
-    assert "--learners and --samplers are for the study adversaries" in capsys.readouterr().err
+    assert "--learners, --samplers and --honest are for the study adversaries" in capsys.readouterr().err
 
 
 @pytest.mark.slow
