@@ -41,7 +41,7 @@ from swarm import events as happened
 from swarm.config import Run
 from swarm.identity import human_name
 from swarm.page_settings import History
-from swarm.protocol import ROLES, Role
+from swarm.protocol import ROLES, Role, Topic
 from swarm.types import PeerId, Release
 
 CURVES = 48
@@ -121,6 +121,16 @@ class State:
         """The peers that count."""
         return [peer for peer in self.peers.values() if peer.proven or peer.id == self.recent.me]
 
+    def hears(self, role: Role) -> bool:
+        """Whether this window hears peers of a role: only who observes hears samplers and observers."""
+        me = self.peers.get(self.recent.me) if self.recent.me is not None else None
+        return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
+
+    def unheard(self, peer: PeerRow, now: float) -> bool:
+        """Whether a peer was heard for a while by a window that does not listen to its role: its silence
+        means nothing."""
+        return not self.hears(peer.role) and peer.status(now, self.run.pace.patience) == "lost"
+
     def strange(self, problem: views.Problem) -> bool:
         """Whether a problem is one of strangers alone."""
         return bool(problem.peers) and not any(self.counts(PeerId(peer)) for peer in problem.peers)
@@ -190,7 +200,7 @@ class State:
             if not self.counts(peer.id):
                 strangers += status == "alive"
                 continue
-            known[peer.role] += status != "left"
+            known[peer.role] += status != "left" and not self.unheard(peer, now)
             if status == "alive":
                 here[peer.role] += 1
                 if peer.role is Role.LEARNER:
@@ -222,7 +232,9 @@ class State:
 
     def rows(self, now: float, since: int = 0) -> tuple[views.Row, ...]:
         """Peers changed after revision `since`, by role and name."""
-        changed = [peer for peer in self.peers.values() if peer.revision > since]
+        changed = [
+            peer for peer in self.peers.values() if peer.revision > since and not self.unheard(peer, now)
+        ]
         changed.sort(key=lambda peer: (_ORDER[peer.role], peer.name, peer.id))
         newest = self.version
         return tuple([self._row(peer, now, newest) for peer in changed])

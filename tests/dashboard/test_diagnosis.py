@@ -394,6 +394,31 @@ def test_a_window_that_hears_nobody_else_doubts_itself() -> None:
     assert problem.level == "error" and "this window's own network" in problem.cause
 
 
+def test_a_window_that_heard_samplers_for_a_while_misses_none_of_them() -> None:
+    """As any peer's own folder does, which listens to samplers while it has no release."""
+    swarm = Swarm()
+    swarm.window = LEARNERS[0]
+    swarm.run(WARM)
+    assert "sampler" in swarm.state.head(swarm.now).roles
+    swarm.dead.update(SAMPLERS)
+    assert swarm.run(60.0, bool) is None, swarm.problems()
+    assert "sampler" not in swarm.state.head(swarm.now).roles
+    assert {row.role for row in swarm.state.rows(swarm.now)} == {"learner", "evaluator", "seed"}
+
+
+def test_nobody_misses_who_was_revoked_nor_hears_that_its_frames_are_refused() -> None:
+    why = "heartbeat of it: its membership of this run was revoked"
+    for window, missed in ((SEED, False), (SAMPLERS[1], True)):  # another one's word hides nobody
+        swarm = Swarm()
+        swarm.run(WARM)
+        swarm.dead.add(SAMPLERS[0])
+        for _ in range(16):
+            swarm.emit(happened.Rejected, window, sender=SAMPLERS[0], kind="beat/sampler", reason=why)
+        swarm.run(30.0)
+        assert (f"lost {SAMPLERS[0]}" in swarm.problems()) is missed
+        assert (f"distrust {SAMPLERS[0]}" in swarm.problems()) is missed
+
+
 def test_a_window_that_was_stopped_accuses_nobody_when_it_goes_on() -> None:
     swarm = Swarm()
     swarm.run(WARM)
