@@ -155,9 +155,10 @@ class RevocationExchange:
         named = [*revocations.peers[-NAMED:], *([f"{more} more"] if more > 0 else [])]
         invites = sum(bool(one.invite) for one in revocations.list.entries)
         told = [", ".join(named)] * bool(named) + [f"{invites} invite{'s' * (invites > 1)}"] * bool(invites)
-        text = f"the run's owner has revoked {' and '.join(told) or 'nobody'}"
+        done = [f"revoked {' and '.join(told)}"] * bool(told)
         if back := ", ".join(one.peer for one in revocations.list.pardons[-NAMED:]):
-            text += f", and pardoned {back}"
+            done.append(f"pardoned {back}")
+        text = f"the run's owner has {', and '.join(done) or 'revoked nobody'}"
         host.emit(events.Noted, level="warning", text=text)
         if revocations.why(host.ports.me, host.frames.membership) is not None and not self.refused:
             self.refused = GONE
