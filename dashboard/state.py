@@ -126,11 +126,6 @@ class State:
         me = self.peers.get(self.recent.me) if self.recent.me is not None else None
         return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
 
-    def unheard(self, peer: PeerRow, now: float) -> bool:
-        """Whether a peer was heard for a while by a window that does not listen to its role: its silence
-        means nothing."""
-        return not self.hears(peer.role) and peer.status(now, self.run.pace.patience) == "lost"
-
     def strange(self, problem: views.Problem) -> bool:
         """Whether a problem is one of strangers alone."""
         return bool(problem.peers) and not any(self.counts(PeerId(peer)) for peer in problem.peers)
@@ -200,7 +195,7 @@ class State:
             if not self.counts(peer.id):
                 strangers += status == "alive"
                 continue
-            known[peer.role] += status != "left" and not self.unheard(peer, now)
+            known[peer.role] += status != "left"
             if status == "alive":
                 here[peer.role] += 1
                 if peer.role is Role.LEARNER:
@@ -232,9 +227,7 @@ class State:
 
     def rows(self, now: float, since: int = 0) -> tuple[views.Row, ...]:
         """Peers changed after revision `since`, by role and name."""
-        changed = [
-            peer for peer in self.peers.values() if peer.revision > since and not self.unheard(peer, now)
-        ]
+        changed = [peer for peer in self.peers.values() if peer.revision > since]
         changed.sort(key=lambda peer: (_ORDER[peer.role], peer.name, peer.id))
         newest = self.version
         return tuple([self._row(peer, now, newest) for peer in changed])

@@ -48,7 +48,7 @@ def cut_off(s: Situation) -> Iterator[Problem]:
                 "Not even its own heartbeat came: its process was stopped, its machine slept, or a journal"
                 " ends here."
             ),
-            "Look at the process and the log of the peer that serves this page, and start it again.",
+            "Look at the process and the log of the peer that tells this, and start it again.",
         ),
         since=clock,
     )
