@@ -12,6 +12,7 @@ from test_revoke import meet, word_of
 from peers import cli
 from peers.build.run_folder import RunFolder
 from peers.roles.evidence import ASIDE, keep_aside, read_aside
+from peers.runtime import revocations
 from swarm import wire
 from swarm.core.auditing import Consequence
 from swarm.durable import write_checked
@@ -66,6 +67,7 @@ def test_the_owner_pardons_by_the_name_that_is_shown_though_its_folder_has_no_le
     assert pardoned(lab.path, human_name(ada)) == 2
     meet(lab, (ada, word_of(lab)))
     assert pardoned(lab.path, human_name(ada)) == 0 and lab.revocations.pardoned(ada) > 0
+    assert revocations.sentence(lab.revocations) == f"the run's owner has pardoned {ada}"
 
 
 def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
