@@ -18,6 +18,8 @@ class Distrust:
 
     kind: str = ""
     reason: str = ""
+    revoked: bool = False
+    """This window itself refused one since its sender was revoked."""
     marks: deque[float] = field(default_factory=lambda: deque(maxlen=FRAMES))
 
 

@@ -372,6 +372,7 @@ class Recent:
             return
         self.distrust[event.sender] = known = self.distrust.pop(event.sender, None) or Distrust()
         known.kind, known.reason = clean(event.kind), clean(event.reason, 120)
+        known.revoked |= event.peer == self.me and "was revoked" in event.reason
         known.marks.append(now)
         if len(self.distrust) > SENDERS:
             del self.distrust[next(iter(self.distrust))]

@@ -41,7 +41,7 @@ from swarm import events as happened
 from swarm.config import Run
 from swarm.identity import human_name
 from swarm.page_settings import History
-from swarm.protocol import ROLES, Role
+from swarm.protocol import ROLES, Role, Topic
 from swarm.types import PeerId, Release
 
 CURVES = 48
@@ -120,6 +120,11 @@ class State:
     def proven(self) -> list[PeerRow]:
         """The peers that count."""
         return [peer for peer in self.peers.values() if peer.proven or peer.id == self.recent.me]
+
+    def hears(self, role: Role) -> bool:
+        """Whether this window hears peers of a role: only who observes hears samplers and observers."""
+        me = self.peers.get(self.recent.me) if self.recent.me is not None else None
+        return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
 
     def strange(self, problem: views.Problem) -> bool:
         """Whether a problem is one of strangers alone."""

@@ -111,6 +111,9 @@ def _headline(state: State, now: float) -> Text:
         parts.append(f"reward {head.reward:.2f}")
     parts.append(f"{head.groups_per_second:.1f} groups/s")
     for role, (alive, known) in head.roles.items():
+        known = known if state.hears(Role(role)) else alive
+        if not known:
+            continue
         parts.append(f"{alive} of {known} {role}s" if alive < known else _some(known, role))
     if head.strangers:
         parts.append(_some(head.strangers, "stranger"))
@@ -143,7 +146,8 @@ def _peers(state: State, now: float, width: int) -> Table:
     table.add_column("state", no_wrap=True, max_width=24 if wide else 16)
     for title in ("lag", "groups", *(("refused", "rate/s", "busy") if wide else ()), "heard"):
         table.add_column(title, justify="right", no_wrap=True, min_width=6)
-    rows = state.rows(now)
+    # who was heard for a while by a peer that does not listen to its role is not lost
+    rows = [row for row in state.rows(now) if row.status != "lost" or state.hears(Role(row.role))]
     for row in rows[:ROWS]:
         table.add_row(*_cells(row, now, wide), style="dim" if row.status != "alive" else None)
     if len(rows) > ROWS:

@@ -95,12 +95,13 @@ def disk(s: Situation) -> Iterator[Problem]:
                 f"disk {peer.id}",
                 "warning",
                 (
-                    f"The disk of {peer.name} refuses or lost something: {fault.detail}",
+                    f"The disk of {peer.name} refuses or lost something: {fault.detail.rstrip('.')}.",
                     (
-                        "It is full, read-only or failing, or somebody changed a file. The peer goes on; a"
-                        " crash would cost what is not written, and what is damaged is fetched again."
+                        "It is full, read-only, slow or failing, its peer was stopped for a while, or"
+                        " somebody changed a file. The peer goes on; a crash would cost what is not written,"
+                        " and what is damaged is fetched again."
                     ),
-                    "Make room on that disk; what it refused is written by itself.",
+                    "Make room on that disk, if it is full; what it refused is written by itself.",
                 ),
                 [peer],
                 fault.since,

@@ -48,7 +48,7 @@ def cut_off(s: Situation) -> Iterator[Problem]:
                 "Not even its own heartbeat came: its process was stopped, its machine slept, or a journal"
                 " ends here."
             ),
-            "Look at the process and the log of the peer that serves this page, and start it again.",
+            "Look at the process and the log of the peer that tells this, and start it again.",
         ),
         since=clock,
     )
@@ -302,7 +302,7 @@ def distrust(s: Situation) -> Iterator[Problem]:
     """Senders whose frames are refused in numbers."""
     for sender, known in s.recent.distrust.items():
         count = sum(s.now - at < 60.0 for at in known.marks)
-        if count < FRAMES:
+        if count < FRAMES or sender in s.revoked:
             continue
         peer = s.state.peers.get(PeerId(sender))
         least = "At least " if count == known.marks.maxlen else ""
@@ -314,7 +314,7 @@ def distrust(s: Situation) -> Iterator[Problem]:
                     f"{least}{count} frames ({known.kind}) of {s.name(sender)} were not believed in the last"
                     " minute."
                 ),
-                f"The last one: {known.reason}",
+                f"The last one: {known.reason.rstrip('.')}.",
                 (
                     "They do no harm. If you know its owner: both must run the same version, with an invite"
                     " of this run."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem, some
 from dashboard.peer import PeerRow
+from dashboard.sentences import named
 from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
@@ -147,7 +148,7 @@ def set_aside(s: Situation) -> Iterator[Problem]:
             "warning",
             (
                 f"{s.name(found.by)} sets sampler {s.name(sampler)} aside {how}: its groups are refused.",
-                f"{found.why[:1].upper()}{found.why[1:]}.",
+                f"{found.why[:1].upper()}{named(found.why[1:], s.name)}.",
                 "Who runs it: look at its engine's settings. `swarm verify"
                 f" {clean(found.group) or '*'}.evidence` replays what lies in folder `evidence` of"
                 f" {s.name(found.by)}, on any machine with the run's folder; the run's owner lets it back:"

@@ -18,7 +18,7 @@ from dashboard.peer import PeerRow
 from dashboard.recent import Trace
 from dashboard.text import clean
 from dashboard.views import Level, Problem
-from swarm.protocol import RESTING, ROLES, Phase, Role, Topic
+from swarm.protocol import RESTING, Phase, Role
 from swarm.types import PeerId, Release
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Situation:
         end, length = self.recent.pause
         self.listening = max(self.recent.began, end if length > 2.0 * LONGEST_BEAT * self.beat else 0.0)
         """Since when this window hears without a gap."""
+        self.revoked = {sender for sender, known in self.recent.distrust.items() if known.revoked}
+        """Whose frames are refused since the owner put them out, their farewells too."""
         self.alive: dict[Role, list[PeerRow]] = {role: [] for role in Role}
         self.silent: list[tuple[PeerRow, float]] = []
         """Peers that should be here, and the seconds of their silence; without those that are history."""
@@ -91,6 +93,8 @@ class Situation:
         elif (
             peer.role is not Role.OBSERVER
             and peer.id != self.recent.me
+            and peer.id not in self.revoked
+            and self.hears(peer.role)
             and silence <= self.patience + HISTORY
         ):
             self.silent.append((peer, self.now - peer.heard))
@@ -144,9 +148,8 @@ class Situation:
         )
 
     def hears(self, role: Role) -> bool:
-        """Whether this window hears peers of a role: only who observes hears samplers and observers."""
-        me = self.state.peers.get(self.recent.me) if self.recent.me is not None else None
-        return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
+        """See State.hears."""
+        return self.state.hears(role)
 
     def learners(self) -> list[PeerRow]:
         return self.alive[Role.LEARNER]

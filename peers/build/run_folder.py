@@ -106,7 +106,7 @@ class RunFolder:
         key."""
         path = self.path / "owner.key"
         if not path.exists():
-            raise Refusal(f"{self.path} has no owner.key: only the machine that started the run can invite")
+            raise Refusal(f"{self.path} has no owner.key: only the machine that started the run has it")
         try:
             owner, why = open_key(path), f"{path} is the key of another run's owner"
         except DamagedKey as error:

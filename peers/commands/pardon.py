@@ -11,27 +11,28 @@ import time
 from pathlib import Path
 
 from peers.build import invitations
-from peers.commands.revoke import publish
+from peers.commands.revoke import peer_named, publish
 from peers.errors import DONE, WrongUsage
 from peers.roles.evidence import ASIDE, FOLDER, keep_aside, read_aside
-from swarm.identity import human_name, public_key
+from swarm.identity import human_name
 from swarm.run_types import Pardon
 from swarm.types import PeerId
 
 
 def pardon(folder: Path, peer: str) -> int:
     """Take the sampler whose id begins with `peer`, or whose name it is, out of all lists. Returns an exit
-    code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id. Raises
-    Refusal, CannotHere."""
+    code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id, and
+    any peer that was heard. Raises Refusal, CannotHere."""
     lists = {path.parent: read_aside(path.parent) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
     owned = (folder / "owner.key").exists()
     named = {each for aside in lists.values() for each in aside}
     found = [each for each in named if each.startswith(peer) or human_name(each) == peer]
-    if not found and owned and public_key(PeerId(peer)) is not None:
-        found = [PeerId(peer)]
+    if not found and owned:
+        found = [peer_named(invitations.run_of(folder), peer)]
     if len(found) != 1:
         those = ", ".join(f"{human_name(each)} ({each})" for each in sorted(named))
-        there = f"set aside are: {those}" if named else "nobody is set aside here"
+        nobody = "nobody is set aside by a learner of this folder; where the run's owner.key is, all obey"
+        there = f"set aside are: {those}" if named else nobody
         raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
     if owned:
         _for_all(folder, found[0])

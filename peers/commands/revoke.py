@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from peers.build import invitations, made_words
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.runtime import contacts, members, peer_folder, revocations, run_keys
-from peers.runtime.members import Met
 from swarm import invite as invites
 from swarm.core.revocation import FullList, sealed
 from swarm.durable import write_durably
@@ -79,7 +78,7 @@ def _revocations(run: RunFolder, who: str, now: int) -> list[Revocation]:
     if (key := _invite(run, who)) is not None:
         return [Revocation(at=now, invite=key)]
     met = members.of_run(run.path)
-    peer = _peer(run, who, met)
+    peer = peer_named(run, who, ", or a word or its end, as `swarm invite --list` shows it")
     found = [Revocation(at=now, peer=peer)]
     came_by = met[peer].invite if peer in met else b""
     if came_by and not run.revocations.has_invite(came_by):
@@ -105,11 +104,12 @@ def _invite(run: RunFolder, who: str) -> bytes | None:
     return keys.pop() if keys else None
 
 
-def _peer(run: RunFolder, who: str, met: Mapping[PeerId, Met]) -> PeerId:
-    """Raises WrongUsage."""
+def peer_named(run: RunFolder, who: str, instead: str = "") -> PeerId:
+    """The peer with this id, or the one that was heard here with this name. Raises WrongUsage, which names
+    what may be said `instead`."""
     if public_key(PeerId(who)) is not None:
         return PeerId(who)
-    known = {*met, *(one.peer for one in contacts.of_run(run.path))}
+    known = {*members.of_run(run.path), *(one.peer for one in contacts.of_run(run.path))}
     found = [peer for peer in known if human_name(peer) == who]
     if len(found) != 1:
         why = (
@@ -118,8 +118,8 @@ def _peer(run: RunFolder, who: str, met: Mapping[PeerId, Met]) -> PeerId:
             else "no peer of this run that was heard here has this name"
         )
         raise WrongUsage(
-            f"{why}: {who!r}. Name the whole id (12D3Koo..., on the page and in `swarm status --json`), or a"
-            " word or its end, as `swarm invite --list` shows it"
+            f"{why}: {who!r}. Name the whole id (12D3Koo..., on the page and in `swarm status --json`)"
+            + instead
         )
     return found[0]
 

@@ -16,6 +16,7 @@ from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render
+from dashboard.text import duration
 from peers.build import run_folder
 from peers.commands import journals
 from peers.errors import CannotHere, WrongUsage
@@ -52,7 +53,11 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
 
     read()
     if not watch:
-        _show(state, as_json)
+        asleep = state.last > 0 and not peer_folder.running(folder)
+        if asleep:
+            ago = duration(max(time.time() - state.last, 0.0))
+            print(f"no peer of {folder} runs: this is what was known {ago} ago", file=sys.stderr)
+        _show(state, as_json, asleep)
         return 0
     with Live(console=Console(), refresh_per_second=4) as live:
         while True:
@@ -61,13 +66,16 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
             read()
 
 
-def _show(state: State, as_json: bool) -> None:
+def _show(state: State, as_json: bool, asleep: bool = False) -> None:
+    """`asleep`: as it was when the last event was written, since nobody has listened from then on and the
+    silence of others means nothing."""
     now = time.time()
+    quiet, at = max(now - state.last, 0.0), state.last if asleep else now
     if as_json:
-        print(msgspec.json.encode(state.view(now, quiet=max(now - state.last, 0.0))).decode())
+        print(msgspec.json.encode(state.view(at, quiet=quiet)).decode())
     else:
         console = Console()
-        console.print(render(state, now, console.width))
+        console.print(render(state, at, console.width))
 
 
 def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:

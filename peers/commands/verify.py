@@ -43,8 +43,10 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
         evidence = wire.decode(path.read_bytes(), Evidence)
     except FileNotFoundError as error:
         raise WrongUsage(f"there is no evidence {path}: learners keep it in a folder evidence") from error
+    except OSError as error:
+        raise WrongUsage(f"{path} cannot be read: {error.strerror}") from error
     except wire.WireError as error:
-        raise WrongUsage(f"{path} is no evidence: {error}") from error
+        raise WrongUsage(f"{path} is no evidence, or not all of it: {error}") from error
     run = opened(folder or path.resolve().parents[3])
     if run.digest != evidence.run:
         raise Refusal(

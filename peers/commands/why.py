@@ -21,7 +21,7 @@ from dashboard.diagnosis import Situation, diagnose
 from dashboard.peer import PeerRow
 from dashboard.state import State, fold
 from dashboard.text import duration
-from dashboard.views import Problem
+from dashboard.views import Line, Problem
 from peers.build import run_folder
 from peers.commands.journals import tell_first
 from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
@@ -104,8 +104,8 @@ def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
     lines += _shown("why", reason.why) if reason is not None else ()
     lines += _shown("do", reason.todo) if reason is not None else ()
     lines += _shown("hears", _hears(state, row, now)) if pid is not None else ()
-    own = [line.text for line in state.events() if line.level != "info"]
-    lines += [shown for text in own[-LATELY:] for shown in _shown("said", text)]
+    own = [line for line in state.events() if line.level != "info"]
+    lines += [shown for line in own[-LATELY:] for shown in _shown("said", _said(line, now))]
     lines += _shown("log", _log(journal))
     return Explained(tuple(lines), DONE if reason is None else reason.code)
 
@@ -114,12 +114,17 @@ def _shown(label: str, text: str) -> tuple[str, ...]:
     return (f"  {label:6} {text}",)
 
 
+def _said(line: Line, now: float) -> str:
+    return f"{duration(max(now - line.at, 0.0))} ago: {line.text}"
+
+
 def _log(journal: Path) -> str:
     return str(journal.with_name(LOG))
 
 
 def _stopped(row: PeerRow, now: float) -> Reason:
-    again = "`swarm join WORD` with the same --folder starts it again: it goes on where the swarm is"
+    how = "the command that began the run" if row.role is Role.SEED else "`swarm join WORD`"
+    again = f"{how} with the same --folder starts it again: it goes on where the swarm is"
     if row.gone == "left":
         return Reason(f"it left {duration(now - row.heard)} ago, as it was asked to", again, CANNOT)
     return Reason(

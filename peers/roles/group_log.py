@@ -29,6 +29,9 @@ WITHIN = 2.0
 PAUSE = 30.0
 """Seconds without the disk after it failed: a full one is not tried with every group."""
 
+RECORDS = "groups"
+"""What the disk is given, for who tells that it refuses."""
+
 
 class Kept(Struct):
     """An admitted group as the disk has it."""
@@ -112,7 +115,9 @@ class GroupLog:
         work = self._host.ports.work
         try:
             async with asyncio.timeout(WITHIN):
-                return await work.run(Kind.KEEP, what)
+                done = await work.run(Kind.KEEP, what)
+            self._host.disk.tell(RECORDS, "")
+            return done
         except TimeoutError:
             self._failed(f"it took more than {WITHIN:g} s to write")
         except OSError as error:
@@ -122,7 +127,9 @@ class GroupLog:
     def _failed(self, why: str) -> None:
         """Go on without the disk for a while."""
         self._paused_until = self._host.now() + PAUSE
-        self._host.disk_damaged(f"groups are not kept on the disk, and are lost if this peer dies: {why}")
+        self._host.disk.tell(
+            RECORDS, f"groups are not kept on the disk, and are lost if this peer dies: {why}"
+        )
 
 
 def _remove(log: RecordLog, segments: Iterable[int]) -> None:

@@ -24,7 +24,7 @@ from peers.runtime import run_keys
 from peers.runtime.changes import Changes
 from swarm import events, wire
 from swarm.core.membership import PRIVATE, UNSHOWN
-from swarm.core.revocation import NONE, YOU
+from swarm.core.revocation import NONE, YOU, Revocations
 from swarm.durable import write_durably
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Kind, Service
@@ -151,14 +151,7 @@ class RevocationExchange:
         host, revocations = self._host, self._trust.revocations
         for peer in [peer for peer, _ in host.roster if self._trust.revoked(peer)]:
             host.roster.forget(peer)
-        more = len(revocations.peers) - NAMED
-        named = [*revocations.peers[-NAMED:], *([f"{more} more"] if more > 0 else [])]
-        invites = sum(bool(one.invite) for one in revocations.list.entries)
-        told = [", ".join(named)] * bool(named) + [f"{invites} invite{'s' * (invites > 1)}"] * bool(invites)
-        text = f"the run's owner has revoked {' and '.join(told) or 'nobody'}"
-        if back := ", ".join(one.peer for one in revocations.list.pardons[-NAMED:]):
-            text += f", and pardoned {back}"
-        host.emit(events.Noted, level="warning", text=text)
+        host.emit(events.Noted, level="warning", text=sentence(revocations))
         if revocations.why(host.ports.me, host.frames.membership) is not None and not self.refused:
             self.refused = GONE
             say(f"swarm: {self.refused}")
@@ -222,3 +215,15 @@ async def follow(host: Host, run_folder: Path) -> None:
 def _mine(host: Host) -> tuple[bytes, bytes]:
     keys = host.frames.keys
     return host.trust.revocations.sealed, keys.all if keys is not None else b""
+
+
+def sentence(known: Revocations) -> str:
+    """What the owner has done so far."""
+    more = len(known.peers) - NAMED
+    named = [*known.peers[-NAMED:], *([f"{more} more"] if more > 0 else [])]
+    invites = sum(bool(one.invite) for one in known.list.entries)
+    told = [", ".join(named)] * bool(named) + [f"{invites} invite{'s' * (invites > 1)}"] * bool(invites)
+    done = [f"revoked {' and '.join(told)}"] * bool(told)
+    if back := ", ".join(one.peer for one in known.list.pardons[-NAMED:]):
+        done.append(f"pardoned {back}")
+    return f"the run's owner has {', and '.join(done) or 'revoked nobody'}"

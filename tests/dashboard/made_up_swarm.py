@@ -65,6 +65,8 @@ class Swarm:
             True,
         )
         self.far = False
+        self.window = SEED
+        """Whose journal is looked at."""
         self._seq, self._done, self._next_version, self._next_beat = 0, 0, START + every, START
         self._stuck: dict[PeerId, int] = {}
         self._frozen: dict[PeerId, int] = {}
@@ -133,7 +135,7 @@ class Swarm:
                 fetching=self.fetching.get(peer),
                 slower=self.slower.get(peer, 1.0),
             )
-            self.emit(happened.Heard, SEED, subject=peer, beat=beat)
+            self.emit(happened.Heard, self.window, subject=peer, beat=beat)
 
     def _version_of(self, peer: PeerId) -> int:
         if peer in self.phases and peer != SEED:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import StringIO
 
 import msgspec
 import pytest
@@ -14,11 +15,13 @@ from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, story, who
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_swarm import METRICS, START, Swarm
+from rich.console import Console
 
 from benchmarks.synthetic_events import Fault, swarm_events
 from dashboard.diagnosis import diagnose
 from dashboard.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
 from dashboard.state import State, fold
+from dashboard.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Stop
@@ -220,7 +223,7 @@ CASES = {
         5,
         65,
         (LEARNERS[0],),
-        "Make room",
+        r"no space left\. .*Make room",
     ),
     "a membership that ends": Case(
         "membership",
@@ -392,6 +395,32 @@ def test_a_window_that_hears_nobody_else_doubts_itself() -> None:
     swarm.run(10.0)
     (problem,) = swarm.problems().values()
     assert problem.level == "error" and "this window's own network" in problem.cause
+
+
+def test_a_window_that_heard_samplers_for_a_while_misses_none_of_them() -> None:
+    """As any peer's own folder does, which listens to samplers while it has no release."""
+    swarm = Swarm()
+    swarm.window = LEARNERS[0]
+    swarm.run(WARM)
+    swarm.dead.update(SAMPLERS)
+    assert swarm.run(60.0, bool) is None, swarm.problems()
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(render(swarm.state, swarm.now, 120))
+    text = console.export_text()
+    assert "lost" not in text and "of 1 sampler" not in text and human_name(LEARNERS[0]) in text
+
+
+def test_nobody_misses_who_was_revoked_nor_hears_that_its_frames_are_refused() -> None:
+    why = "heartbeat of it: its membership of this run was revoked"
+    for window, missed in ((SEED, False), (SAMPLERS[1], True)):  # another one's word hides nobody
+        swarm = Swarm()
+        swarm.run(WARM)
+        swarm.dead.add(SAMPLERS[0])
+        for _ in range(16):
+            swarm.emit(happened.Rejected, window, sender=SAMPLERS[0], kind="beat/sampler", reason=why)
+        swarm.run(30.0)
+        assert (f"lost {SAMPLERS[0]}" in swarm.problems()) is missed
+        assert (f"distrust {SAMPLERS[0]}" in swarm.problems()) is missed
 
 
 def test_a_window_that_was_stopped_accuses_nobody_when_it_goes_on() -> None:

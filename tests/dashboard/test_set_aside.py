@@ -14,6 +14,7 @@ from dashboard.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
 from swarm.core.auditing import FOREVER
+from swarm.identity import human_name
 
 WHY = "5 of 64 tokens of a group are not what its seed and version draw"
 
@@ -51,6 +52,11 @@ def test_a_sampler_that_is_set_aside_is_named_until_it_may_come_back() -> None:
     assert "aside for another 60 min" in problem.text and "5 of 64 tokens" in problem.cause
     assert "`swarm verify g.evidence`" in problem.todo and f"`swarm pardon {SAMPLERS[0]}`" in problem.todo
     assert not problems(audited(9.5), 10.0) and not problems(audited(0.0, "honest"), 10.0)
+
+
+def test_who_found_it_first_goes_by_its_name() -> None:
+    (problem,) = problems(audited(3609.0, why=f"{WHY}; {SAMPLERS[1]} found it first"), 10.0)
+    assert f"; {human_name(SAMPLERS[1])} found it first." in problem.cause
 
 
 def test_its_refused_groups_are_no_second_problem() -> None:

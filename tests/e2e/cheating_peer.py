@@ -97,7 +97,7 @@ def main(cheat: str, words: Sequence[str]) -> int:
     async def engine(code: ModelCode, work: Work, model: Path, config: Config) -> tuple[Any, ...]:
         await code.imported()
         made = await work.run(Kind.LOAD, TrickyEngine, model, config, cheat == OLDER)
-        return made, made.render, "engine hf with tricks: this program is a test's"
+        return made, made._tokens, "engine hf with tricks: this program is a test's"
 
     with (
         mock.patch.object(ModelCode, "begin", ModelCode._import),

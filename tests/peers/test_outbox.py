@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +14,11 @@ from still_host import still_host
 from test_roles_swarm import EPOCH, scenario
 
 from peers.commands import sim
+from peers.roles import group_log
 from peers.roles.outbox import SEGMENT_BYTES, Outbox
 from swarm.config import Delay, DelayLaw
 from swarm.core.audit import audit
-from swarm.events import AnyEvent, Judged, Sampled
+from swarm.events import AnyEvent, Faulted, Judged, Recovered, Sampled
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
@@ -94,6 +96,23 @@ def test_the_next_life_has_what_is_not_done_and_who_may_have_it(folder: Path) ->
 
     lives(first, second, third)
     assert sum(path.stat().st_size for path in folder.iterdir()) < SEGMENT_BYTES
+
+
+def test_a_disk_that_takes_groups_again_is_told_to_be_back(folder: Path) -> None:
+    async def life(host: Any) -> None:
+        host.bus.add(lambda event: told.append(type(event)))
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        in_the_way()
+        await outbox.add(group(1))
+        out_of_the_way()
+        await host.ports.clock.sleep(group_log.PAUSE)
+        await outbox.add(group(2))
+
+    told: list[type[AnyEvent]] = []
+    in_the_way, out_of_the_way = partial(folder.write_bytes, b""), folder.unlink
+    lives(life)
+    assert told == [Faulted, Recovered]
 
 
 def test_the_next_life_goes_on_with_the_count_of_draws(folder: Path) -> None:

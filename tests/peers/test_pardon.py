@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from test_membership_renewal import lab
+from test_revoke import meet, word_of
 
 from peers import cli
 from peers.build.run_folder import RunFolder
 from peers.roles.evidence import ASIDE, keep_aside, read_aside
+from peers.runtime import revocations
 from swarm import wire
 from swarm.core.auditing import Consequence
 from swarm.durable import write_checked
@@ -58,6 +60,14 @@ def test_the_owner_s_pardon_is_in_the_list_that_all_learners_obey_and_stays_ther
     assert found.pardoned(ada) >= before > 0 == found.pardoned(eve)
     keys = lab.keys()
     assert keys is not None and keys.epoch == found.number == 4
+
+
+def test_the_owner_pardons_by_the_name_that_is_shown_though_its_folder_has_no_learner(lab: RunFolder) -> None:
+    ada = Keyring.new().me
+    assert pardoned(lab.path, human_name(ada)) == 2
+    meet(lab, (ada, word_of(lab)))
+    assert pardoned(lab.path, human_name(ada)) == 0 and lab.revocations.pardoned(ada) > 0
+    assert revocations.sentence(lab.revocations) == f"the run's owner has pardoned {ada}"
 
 
 def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:

@@ -193,3 +193,10 @@ def test_a_group_that_contradicts_its_heads_is_no_evidence_as_no_learner_admits_
     asked = Sampling(group_size=2, max_tokens=2, heads=1)
     with pytest.raises(evidence.Unsigned, match="no learner admits the group: a token of its heads"):
         evidence.signed_group(frames, frame, limit, asked, VOCABULARY)
+
+
+def test_what_is_no_evidence_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torn = tmp_path / "torn.evidence"
+    torn.write_bytes(b"\x85")
+    for path, why in ((tmp_path, "Is a directory"), (torn, "not all of it"), (tmp_path / "x", "there is no")):
+        assert cli.main(["verify", str(path)]) == 2 and why in capsys.readouterr().err

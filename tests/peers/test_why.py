@@ -113,10 +113,10 @@ def test_a_sampler_that_is_set_aside_is_told_by_whom_why_and_how_to_check_it(tmp
     assert told(tmp_path, Phase.SAMPLING, others=FULL, more=[aside, again]).code == 0
 
 
-def test_the_last_refusals_are_shown(tmp_path: Path) -> None:
+def test_the_last_refusals_are_shown_with_their_age(tmp_path: Path) -> None:
     why = "refused a group (malformed): completions of 7 tokens, at most 6"
-    noted = events.Noted(at=NOW + 20, peer=ME, level="warning", text=why)
-    assert f"  said   {why}" in told(tmp_path, Phase.SAMPLING, others=FULL, more=[noted]).lines
+    noted = events.Noted(at=NOW + 89, peer=ME, level="warning", text=why)
+    assert f"  said   1.0 s ago: {why}" in told(tmp_path, Phase.SAMPLING, others=FULL, more=[noted]).lines
 
 
 def test_a_peer_that_does_not_run_says_how_it_ended(tmp_path: Path) -> None:
@@ -129,7 +129,8 @@ def test_a_peer_that_does_not_run_says_how_it_ended(tmp_path: Path) -> None:
 
 def test_a_process_that_writes_nothing_any_more_hangs(tmp_path: Path) -> None:
     said = told(tmp_path, Phase.SAMPLING, others=FULL, later=300.0)
-    assert said.code == 3 and "has heard nothing for 5 min" in "\n".join(said.lines)
+    text = "\n".join(said.lines)
+    assert said.code == 3 and "has heard nothing for 5 min" in text and "page" not in text
 
 
 def test_a_learner_does_not_miss_samplers_which_only_observers_hear(tmp_path: Path) -> None:
@@ -140,3 +141,9 @@ def test_a_learner_does_not_miss_samplers_which_only_observers_hear(tmp_path: Pa
 def test_a_peer_that_has_not_begun_is_loading(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_bytes(b"")
     assert "has not begun yet" in explain(tmp_path / "journal.jsonl", Run(), PID, NOW).lines[0]
+
+
+def test_a_seed_that_left_is_not_told_to_join(tmp_path: Path) -> None:
+    said = told(tmp_path, Phase.SERVING, role=Role.SEED, pid=None)
+    text = "\n".join(said.lines)
+    assert said.code == 3 and "swarm join" not in text and "the command that began the run" in text

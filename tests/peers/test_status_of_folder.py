@@ -1,0 +1,45 @@
+"""`swarm status` of a folder in which no peer runs any more."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from nouns import beat
+from test_membership_renewal import lab
+
+from peers import cli
+from peers.build.run_folder import RunFolder
+from swarm import events
+from swarm.identity import Keyring
+from swarm.journal import to_line
+from swarm.protocol import Phase, Role
+
+ME, LEARNER = (Keyring.new().me for _ in range(2))
+__all__ = ["lab"]
+
+
+def test_who_left_accuses_nobody_of_silence_and_says_how_old_it_is(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, began = lab.path / "peers" / "sampler-1", time.time() - 100.0
+    folder.mkdir(parents=True)
+    lines: list[events.Event] = [
+        events.Heard(
+            at=began + second,
+            peer=ME,
+            subject=who,
+            beat=beat(seq=second + 1, at=began + second, role=role, phase=Phase.SAMPLING),
+        )
+        for second in range(60)
+        for who, role in ((ME, Role.SAMPLER), (LEARNER, Role.LEARNER))
+    ]
+    lines.append(events.Left(at=began + 60.0, peer=ME, name="", reason="asked to stop"))
+    (folder / "journal.jsonl").write_bytes(b"".join(map(to_line, lines)))
+    assert cli.main(["status", "--folder", str(lab.path)]) == 0
+    said = capsys.readouterr()
+    assert "no peer of" in said.err and "known 40 s ago" in said.err
+    assert "silent" not in said.out and "heard nothing" not in said.out
+    assert cli.main(["status", "--json", "--folder", str(lab.path)]) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == []
