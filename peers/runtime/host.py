@@ -298,10 +298,9 @@ class Host:
 
     def hear_beat(self, data: bytes) -> None:
         opened, beat = self.read(data, BEAT_LIMIT, Beat)
-        now = self.now()
-        why, invited = self.trust.look(opened.sender, beat.role, opened.membership, now)
-        if why is not None:
+        if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
+        invited = self.invited(opened, beat.role)
         if (beat.mirror >= 0 or beat.audits) and not invited:
             # who is asked first can delay everybody, who audits is told what came
             beat = msgspec.structs.replace(beat, mirror=-1, audits=False)
@@ -309,7 +308,7 @@ class Host:
         if proven := invited or opened.sender in self._delivered:
             self.revocations.heard(opened.sender, beat.revoked)
         before = self.roster.beat(opened.sender)
-        if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, now, proven):
+        if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now(), proven):
             return
         if before is None or (before.version, before.weights) != (beat.version, beat.weights):
             self.releases.found(beat.version, beat.weights, opened.sender if invited else None)

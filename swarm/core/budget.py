@@ -19,18 +19,16 @@ class Budget:
         """`peer` and `everyone` are (units a second, burst)."""
         self._peer, self._everyone, self._known = peer, everyone, known
         self._levels: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
-        self._all, self._bounded = (everyone[1], 0.0), everyone != UNBOUNDED
+        self._all = (everyone[1], 0.0)
 
     def take(self, who: Hashable, units: float, now: float) -> bool:
         """Take `units` for `who` at time `now`, in seconds. False, with nothing taken, beyond a limit."""
         level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
-        granted = units <= level
-        if self._bounded:
-            total = self._refilled(self._all, self._everyone, now)
-            granted = granted and units <= total
-            self._all = (total - units if granted else total, now)
+        total = self._refilled(self._all, self._everyone, now)
+        granted = units <= level and units <= total
         self._levels[who] = (level - units if granted else level, now)
         self._levels.move_to_end(who)
+        self._all = (total - units if granted else total, now)
         while len(self._levels) > self._known:
             self._levels.popitem(last=False)
         return granted

@@ -76,16 +76,6 @@ class Trust:
         without."""
         return self.lack(peer, role, membership, now) is None and not self.revocations.why(peer, membership)
 
-    def look(
-        self, peer: PeerId, role: Role, membership: Membership | None, now: float
-    ) -> tuple[str | None, bool]:
-        """`objection` and `invited` at once: both are asked of every heartbeat."""
-        needed, revoked = needs_membership(role, self._private), self.revocations.why(peer, membership)
-        if revoked is not None and not needed:
-            return revoked, False
-        lack = self.lack(peer, role, membership, now)
-        return (lack if needed else None) or revoked, lack is None and revoked is None
-
     def revoked(self, peer: PeerId) -> str | None:
         """Why the owner lets this peer not act any more, with the last good membership that it showed, or
         None."""

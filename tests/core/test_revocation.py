@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import msgspec
 import pytest
 
@@ -44,17 +42,6 @@ def test_who_is_revoked_may_not_act_and_others_may() -> None:
     assert "revoked" in objection(lab, ADA, ADAS) and not objection(lab, BOB, BOBS)
     assert not lab.invited(ADA.me, Role.SAMPLER, ADAS, NOW) and lab.invited(BOB.me, Role.SAMPLER, BOBS, NOW)
     assert lab.revoked(ADA.me) and not lab.revoked(BOB.me)
-
-
-def test_one_look_says_what_objection_and_invited_say() -> None:
-    asked = [(who, shown) for who in (ADA, BOB) for shown in (None, ADAS, BOBS)]
-    for private, lists in ((True, ()), (False, ()), (True, (sealed(1, OUT),)), (False, (sealed(1, OUT),))):
-        for role, (who, shown) in product((Role.SAMPLER, Role.LEARNER), asked):
-            one, other = trust(*lists, private=private), trust(*lists, private=private)
-            why = one.objection(who.me, role, shown, NOW)
-            invited = why is None and one.invited(who.me, role, shown, NOW)
-            assert other.look(who.me, role, shown, NOW) == (why, invited)
-            assert other.shown(who.me) == one.shown(who.me)
 
 
 def test_a_pardon_is_the_owner_s_and_in_the_newest_list_alone() -> None:
