@@ -18,8 +18,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,7 +136,22 @@ def of_tokens(
 
 def uniform(seed: int, size: int, positions: int) -> NDArray[np.float64]:
     """(G, T) numbers from 0 to 1 of a group, by which swarm.sample.toy draws."""
-    return np.random.Generator(np.random.Philox(key=seed % (1 << 64))).random((size, positions))
+    stream = _streams.stream
+    _streams.begin["state"]["key"][0] = seed % (1 << 64)
+    stream.bit_generator.state = _streams.begin
+    return stream.random((size, positions))
+
+
+class _Streams(threading.local):
+    """A stream of each thread, begun again for each group: a new one asks the kernel for random bytes that
+    no key needs."""
+
+    def __init__(self) -> None:
+        self.stream = np.random.Generator(np.random.Philox(key=0))
+        self.begin: dict[str, Any] = dict(self.stream.bit_generator.state)
+
+
+_streams = _Streams()
 
 
 def blocks_of(vocabulary: int) -> int:

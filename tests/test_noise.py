@@ -69,3 +69,9 @@ def test_a_gpus_kernel_makes_the_noise_of_a_processor(vocabulary: int) -> None:
     there = noise.at_places(places, 4, vocabulary, torch.device("cuda")).cpu()
     here = noise.at_places(places, 4, vocabulary, CPU)
     assert torch.allclose(there, here, rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_of_a_group_are_those_of_a_stream_with_its_seed_whatever_was_drawn_before() -> None:
+    for seed, shape in ((5, (8, 4)), (2**64 + 5, (2, 3)), (-1, (1, 1)), (5, (3, 7))):
+        stream = np.random.Generator(np.random.Philox(key=seed % 2**64))
+        assert np.array_equal(noise.uniform(seed, *shape), stream.random(shape))

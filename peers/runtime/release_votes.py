@@ -144,9 +144,10 @@ class ReleaseVotes:
 
     def denies(self, release: Release) -> bool:
         """Do I know it to be one learner's own work, can enough of us deny it, and are most not at it?"""
-        host, at, mine = self._host, (release.version, release.weights), self._mine
+        host = self._host
         if host.who.role is not Role.LEARNER or not self.stands():
-            return False
+            return False  # everybody asks this of each candidate, at each look
+        at, mine = (release.version, release.weights), self._mine
         if release.publisher == host.ports.me or at in (mine, self._made) or at[0] < mine[0]:
             return False
         if release.merged is not None and host.config.run.release.fork == "merge":

@@ -88,7 +88,7 @@ class ToyEngine:
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         buckets = len(self._logp)
-        return [_text(self._logp[int(prompt) % buckets].argmax(-1)) for prompt in prompts]
+        return [*_texts(self._logp[[int(prompt) % buckets for prompt in prompts]].argmax(-1))]
 
     def stop(self) -> None:
         """Nothing takes time."""
@@ -112,7 +112,7 @@ class ToyEngine:
             lengths=(letters,) * group_size,
             tokens=tokens.astype(np.int32).ravel(),
             logprobs=logp[np.arange(letters), tokens].astype(np.float32).ravel(),
-            texts=tuple(map(_text, tokens)),
+            texts=_texts(tokens),
             noise=Noise.INVERSE,
             heads=table_heads(logp, self._heads, group_size),
         )
@@ -152,9 +152,11 @@ class TableReplay:
 
 def table_heads(logp: np.ndarray, count: int, group_size: int) -> Heads | None:
     """Of a group of a prompt with these log-probabilities (T, V): all its completions have the same ones."""
+    if not count:
+        return None
     order = np.argsort(-logp, -1, kind="stable")[:, :count]
     both = order, np.take_along_axis(logp, order, 1)
-    return pack(*(np.tile(each, (group_size, 1)) for each in both)) if count else None
+    return pack(*(np.tile(each, (group_size, 1)) for each in both))
 
 
 def _beside(head: Head, logp: np.ndarray) -> np.ndarray:
@@ -163,5 +165,7 @@ def _beside(head: Head, logp: np.ndarray) -> np.ndarray:
     return apart(head, np.take_along_axis(logp, head.tokens, -1), highest).astype(np.float32)
 
 
-def _text(tokens: Sequence[int] | np.ndarray) -> str:
-    return bytes((np.asarray(tokens) + ord("a")).astype(np.uint8)).decode()
+def _texts(rows: np.ndarray) -> tuple[str, ...]:
+    """The letters of tokens (N, T), of all rows at once: a call of numpy costs more than a row."""
+    letters, length = (rows + ord("a")).astype(np.uint8).tobytes().decode("latin-1"), rows.shape[1]
+    return tuple(letters[at : at + length] for at in range(0, len(letters), length))
