@@ -231,9 +231,11 @@ class Releases:
         return best is not None and best.failures > 0
 
     def given_up(self, now: float) -> Iterator[Release]:
-        """Releases that are not awaited any more, each once."""
+        """Releases that are not awaited any more, each once, but for those that a better one is here for."""
+        held = self.held
         for one in self._missed.values():
-            if not one.reported and now - one.since >= self._patience:
+            beaten = held is not None and rank(held) > one.rank
+            if not (one.reported or beaten) and now - one.since >= self._patience:
                 one.reported = True
                 yield one.release
 

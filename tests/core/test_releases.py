@@ -284,6 +284,15 @@ def test_a_release_is_told_to_be_given_up_when_the_patience_ends_and_not_before(
     assert list(heard.given_up(109.9)) == [] and list(heard.given_up(110.0)) == [release()]
 
 
+def test_a_release_that_a_better_one_is_here_for_is_not_told_to_be_given_up() -> None:
+    heard = Releases(patience=10.0)
+    for version in (13, 14):
+        heard.hear(release(version=version))
+    heard.failed(release(version=13), 100.0)
+    heard.hold(release(version=14))
+    assert list(heard.given_up(110.0)) == []
+
+
 def test_a_release_that_was_held_and_lost_is_waited_for_and_given_up_anew() -> None:
     heard = Releases(patience=10.0)
     heard.hear(release())
