@@ -101,7 +101,7 @@ class Useful:
 
     def text(self) -> str:
         trained = sum(step.groups for step in self.later)
-        lag = mean(step.metrics["lag_versions"] for step in self.later)
+        lag = mean(step.metrics["lag_versions"] for step in self.later if step.groups)
         late = quantiles(self.ages, n=20)[-1] if len(self.ages) > 1 else 0.0
         return (
             f"{trained} groups trained of {self.sampled} sampled, {number(lag)} versions old; 95 % of"

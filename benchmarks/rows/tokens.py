@@ -188,7 +188,7 @@ def _window(
         for state, share in _states(some, began, ended).items():
             spent[state] = spent.get(state, 0.0) + share / seconds / len(learners)
     return Window(
-        trained=sum(step.groups * size * step.metrics["length"] for step in every) / seconds,
+        trained=sum(step.groups * size * step.metrics["length"] for step in every if step.groups) / seconds,
         sampled=sum(event.tokens for event in sampled) / seconds,
         versions=max(map(len, steps.values())) / seconds,
         computing=sum(step.learn + step.step for step in every) / seconds / len(learners),

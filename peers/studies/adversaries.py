@@ -373,7 +373,7 @@ def figures(told: Sequence[Event], liar: PeerId) -> Row:
     named = [liar in event.scaled or any(at <= event.at for at in means) for event in rounds]
     if refused:
         named = [event.sender == liar for event in refused]
-    last = [event.metrics["reward"] for event in steps[-LAST:]]
+    last = [event.metrics["reward"] for event in steps if event.groups > 0][-LAST:]
     return {
         "reward": fmean(last) if last else math.nan,
         "versions": max((event.version for event in steps), default=0),

@@ -67,12 +67,13 @@ def test_of_learners_whose_rounds_break_now_and_then_nobody_is_named(monkeypatch
     Broken(monkeypatch, 10, versions=0.1, calls=0.1)
     told = Told(scenario(1.0, (3, 4)))
     steps = told.of(Trained)
-    assert {1, 3} <= {event.members for event in steps} and max(event.version for event in steps) > 20
+    assert {1, 3} <= {event.members for event in steps} and max(event.version for event in steps) > 15
     assert not told.of(Rejected)
 
 
-def test_a_learner_steps_alone_once_the_two_slow_ones_are_no_witnesses_any_more() -> None:
+def test_a_learner_goes_on_without_slow_ones_once_these_are_no_witnesses_any_more() -> None:
     slow = {"learner-1": 6.0, "learner-2": 6.0}
     told = Told(msgspec.structs.replace(unequal(3, 6.0), slower=slow))
-    assert {1, 3} <= {event.members for event in told.of(Trained)}
+    members = {event.members for event in told.of(Trained)}
+    assert 3 in members and min(members) < 3
     assert not told.of(Rejected)

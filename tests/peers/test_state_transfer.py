@@ -20,7 +20,7 @@ from swarm import blocks
 from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
 from swarm.limits import FRAME_LIMIT
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
@@ -66,7 +66,7 @@ class Learner:
     async def takes_from(self, old: Learner, release: Release, seconds: float = 225.0) -> bool:
         """Whether it has the state of the release after that."""
         self.host.releases.candidates.hear(release)
-        taken = await self.transfer.take(old.me, release, self.host.now() + seconds)
+        taken = await self.transfer.take(old.me, release, self.host.steady() + seconds)
         return taken is not None and self.model.digest() == taken.weights
 
     @property
@@ -188,11 +188,18 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
         ]
         assert len(copies) == 1
         old.model.version = 8
-        assert not await new.takes_from(old, old.release()), (
-            "the other one may still be taking the earlier state"
-        )
+
+        def says(seq: int, phase: Phase) -> None:
+            assert old.host.roster.hear(newer.me, beat(name=newer.me, seq=seq, phase=phase), old.host.now())
+
+        says(10, Phase.FALLING_IN)
+        assert not await new.takes_from(old, old.release()), "the other one takes the earlier state"
         await asyncio.sleep(state_transfer.TAKER_SILENT)
-        assert await new.takes_from(old, old.release())
+        assert await new.takes_from(old, old.release()), "it asks for no more of it"
+        assert await newer.takes_from(old, old.release())
+        old.model.version = 9
+        says(11, Phase.GATHERING)
+        assert await new.takes_from(old, old.release()), "it has it"
 
     among(promise)
 
