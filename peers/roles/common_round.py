@@ -63,7 +63,7 @@ class CommonRound:
 
     def begin(self, learnt_ahead: float) -> None:
         """There is a new gradient, for which it took so many seconds beside an earlier round."""
-        self._breaks, self._patient_until = 0, self._host.now() + 2 * learnt_ahead
+        self._breaks, self._patient_until = 0, self._host.steady() + 2 * learnt_ahead
 
     async def average(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
         """Average the gradient over the learners that take part; mine counts alone where none is ready."""
@@ -93,7 +93,7 @@ class CommonRound:
         self._report.add("average", host.now() - start)
         if outcome is None:
             # one that had its gradient before the round waits for those that compute theirs
-            early = host.now() < self._patient_until and self._other_learners.are_learning()
+            early = host.steady() < self._patient_until and self._other_learners.are_learning()
             return Cause.ROUND_BROKE if early else await self._without_round()
         await self._averaged(outcome)
         return Cause.AVERAGED
@@ -128,7 +128,7 @@ class CommonRound:
         run's match window; see the Averager port."""
         host, settings = self._host, self._host.config.run.averaging
         patience = max(0.0, waits - settings.match)
-        with self._other_learners.meeting(patience, host.now() < self._patient_until) as members:
+        with self._other_learners.meeting(patience, host.steady() < self._patient_until) as members:
             outcome = await host.ports.averager.average(
                 self._version(),
                 [gradient.vector],

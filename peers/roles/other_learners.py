@@ -71,7 +71,7 @@ class OtherLearners:
         """Wait for a learner that falls in, before a round; a gradient takes me `learns` seconds."""
         host = self._host
         while not (host.stop.is_set() or ahead()):
-            if not self._falling_in.awaited(self._all_beats(), self._version(), learns, host.now()):
+            if not self._falling_in.awaited(self._all_beats(), self._version(), learns, host.steady()):
                 return
             await host.changed(host.config.run.pace.beat)
 

@@ -115,12 +115,12 @@ class StateTransfer:
             offer = await self._make(*at)
             if self._offered is None:
                 loop.call_later(HELD_FOR, self._expire)
-        self._offered, self._states.asked = (offer, sender), loop.time()
+        self._offered, self._states.asked = (offer, sender), self._host.steady()
         return offer
 
     def _takes(self, taker: PeerId) -> bool:
         """Does who asked last still take that state?"""
-        beat, silent = self._host.roster.beat(taker), asyncio.get_running_loop().time() - self._states.asked
+        beat, silent = self._host.roster.beat(taker), self._host.steady() - self._states.asked
         return beat is not None and beat.phase is Phase.FALLING_IN and silent < TAKER_SILENT
 
     async def _rest(self) -> tuple[int, Digest]:
@@ -148,7 +148,7 @@ class StateTransfer:
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() < self._states.asked + HELD_FOR:
+        if self._host.steady() < self._states.asked + HELD_FOR:
             loop.call_at(self._states.asked + HELD_FOR, self._expire)
         else:
             self._states.clear()
@@ -189,7 +189,7 @@ class StateTransfer:
             if coming is not None and coming.held:
                 late = late + 1 if began + (host.steady() - began) * size / coming.held > until else 0
             if late == 2:
-                limit.reschedule(asyncio.get_running_loop().time())
+                limit.reschedule(self._host.steady())
 
     def _load_state(self, state: bytes, release: Release) -> None:
         """Load a state. Raises ValueError, with the old state restored, when it is not the release's."""
