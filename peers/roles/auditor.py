@@ -144,7 +144,7 @@ class Auditor:
             self._submitted.add(group, frame, drawn)
         if drawn and weights is not None:
             prompt, digest = self._inbox.task_and_rewards(group).task.prompt, digest_of(frame)
-            until = self.host.now() + AWAITED if self._verdicts.trusted() else 0.0
+            until = self.host.steady() + AWAITED if self._verdicts.trusted() else 0.0
             self._verdicts.drawn(digest, sampler)
             self._append(Drawn(group, frame, digest, prompt, weights, until=until))
 
@@ -208,7 +208,7 @@ class Auditor:
             while self._queue and await self._replayer.ready():
                 if not await self._waited():
                     continue
-                drawn = self._queue.take(self._replayer.loaded, self.host.now())
+                drawn = self._queue.take(self._replayer.loaded, self.host.steady())
                 spent = await self._audit(drawn)
                 self._queue.settle(drawn.group.sampler)
                 self.host.move()
@@ -217,7 +217,7 @@ class Auditor:
 
     async def _waited(self) -> bool:
         """Whether a group is to be replayed now; else wait for a change."""
-        left = self._queue.wait(self.host.now())
+        left = self._queue.wait(self.host.steady())
         if left > 0 and not self._is_waited_for():
             await self.host.changed(left)
             return False

@@ -41,7 +41,7 @@ class Drawn:
     weights: Weights
     shown: Shown | None = None
     until: float = 0.0
-    """Unix seconds: until then an auditor may save the replay."""
+    """Until then, by the clock of waits, an auditor may save the replay."""
 
 
 class ReplayQueue:
