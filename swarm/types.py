@@ -21,8 +21,7 @@ PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
 """libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
 
 Digest = NewType("Digest", Annotated[str, Meta(max_length=64)])
-"""Lower-case hex of 32 bytes: BLAKE3 of weights and of what travels as blobs (swarm.blocks), SHA-256 of files
-and of the Spec."""
+"""Hex of 32 bytes: BLAKE3 of weights and of blobs (swarm.blocks), SHA-256 of files and of the Spec."""
 
 Root = Annotated[Digest, Meta(pattern="^[0-9a-f]{64}$")]
 """A digest by which blobs are asked for: on a disk it is the name of a file."""
@@ -51,8 +50,7 @@ BLOB = MAIL_LIMIT.inflated
 """Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
 
 Finite = Annotated[float, Meta(ge=-1e308, le=1e308)]
-"""A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean they
-enter."""
+"""A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean."""
 
 
 class Verdict(StrEnum):
@@ -388,6 +386,8 @@ class Beat(Struct, tag="beat"):
     """Marks of the releases that a witness of its version denies (swarm.core.witness); None: it is none."""
     astray: bool = False
     """Of a learner that took weights without moments: its steps may be others, and it releases last."""
+    mean: Annotated[bytes, Meta(max_length=12)] = b""
+    """Names the mean that a learner got in its last round (swarm.core.same_mean)."""
     audits: bool = False
     """Of a member that replays groups beside its own work (peers.roles.audit_duty)."""
 

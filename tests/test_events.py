@@ -34,12 +34,8 @@ def of(kind: object) -> st.SearchStrategy:  # type: ignore[type-arg]
         return st.from_regex("[0-9a-f]{64}", fullmatch=True)
     if kind in (Count, Size):
         return st.integers(1, (1 << 63) - 1)
-    if getattr(kind, "__origin__", None) is int:
-        (least,) = (meta.ge for meta in kind.__metadata__)  # type: ignore[attr-defined]
-        return st.integers(least, (1 << 63) - 1)
     if hasattr(kind, "__metadata__"):
-        # 64 characters are the least that any text may have.
-        return st.text(max_size=64) if kind.__origin__ is str else of(kind.__origin__)
+        return within(kind.__origin__, *kind.__metadata__)  # type: ignore[attr-defined]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return sample(kind)
     if getattr(kind, "__origin__", None) is tuple:
@@ -53,6 +49,15 @@ def of(kind: object) -> st.SearchStrategy:  # type: ignore[type-arg]
     if kind is int:
         return st.integers(-(1 << 63), (1 << 63) - 1)
     return st.from_type(kind)  # type: ignore[arg-type]
+
+
+def within(kind: type, bounds: msgspec.Meta) -> st.SearchStrategy:  # type: ignore[type-arg]
+    if kind is int:
+        return st.integers(bounds.ge, (1 << 63) - 1)  # type: ignore[arg-type]
+    if kind is bytes:
+        return st.binary(max_size=bounds.max_length)
+    # 64 characters are the least that any text may have.
+    return st.text(max_size=64) if kind is str else of(kind)
 
 
 def note(text: str, at: float = 1.0) -> Noted:

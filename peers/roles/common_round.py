@@ -22,7 +22,9 @@ from peers.roles.trained_groups import marks
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.batcher import Waiting
+from swarm.core.clipping import CROWD
 from swarm.core.rounds import Cause
+from swarm.core.same_mean import mark
 from swarm.core.step_recipe import MeanRecipe
 from swarm.core.trained import marks_of
 from swarm.learn.base_learner import Gradient
@@ -155,6 +157,9 @@ class CommonRound:
         host, self.members, self.marks = self._host, outcome.members, outcome.marks
         self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
         self._tell(outcome.false)
+        host.status.mean = mark(self._own_release.weights, outcome.mean)
+        if len(outcome.members) >= CROWD:
+            host.beat_now()  # before anybody compares what a member releases
         host.traffic.averaged(outcome.exchanged)
         host.emit(
             events.Averaged,

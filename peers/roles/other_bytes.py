@@ -5,9 +5,9 @@
         beyond that                          -> I deny it                  (peers.runtime.release_votes)
 
 Where bytes are equal, the usual case, nothing is fetched and nothing is compared. Who took weights without
-the optimizer's moments makes other steps than the rest, and denies nothing, until its step is as another's
-again. Not handled here: runs at sites and swarms of fewer than three learners, whose releases have no
-witness.
+the optimizer's moments, or got another mean than most (swarm.core.same_mean), makes other steps than the
+rest, and denies nothing, until its step is as another's again. Not handled here: runs at sites and swarms of
+fewer than three learners, whose releases have no witness.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class OtherBytes:
 
     def _judge(self, release: Release, steps: float) -> bool:
         status, votes = self._host.status, self._host.releases.doubts.votes
+        if steps > FAR and not status.astray and self._host.ports.me in votes.got_another_mean():
+            status.astray = True
+            text = "a reducer handed me another mean than most of my round got: my step is not theirs"
+            self._host.emit(events.Noted, level="warning", text=f"version {release.version}: {text}")
         if steps <= NEAR:
             status.astray = False
         if steps <= FAR or status.astray:

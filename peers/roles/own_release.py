@@ -195,11 +195,14 @@ class OwnRelease:
     def _turn(self) -> int:
         """My position in the order of publishers of our round's version; each waits for the ones before. Last
         come those who released something else before, and those whose steps may be others."""
-        doubted, learners = self.host.releases.doubts.votes.is_doubted, self._other_learners
+        votes, learners = self.host.releases.doubts.votes, self._other_learners
+        deceived = votes.got_another_mean()
         order = publishers([(learners.incarnation(peer), peer) for peer in self._members])
-        return sorted(map(PeerId, order), key=lambda peer: doubted(peer) or learners.is_astray(peer)).index(
-            self.host.ports.me
-        )
+
+        def last(peer: PeerId) -> bool:
+            return votes.is_doubted(peer) or peer in deceived or learners.is_astray(peer)
+
+        return sorted(map(PeerId, order), key=last).index(self.host.ports.me)
 
     def turn_again(self) -> None:
         """Who releases before me is another one now."""

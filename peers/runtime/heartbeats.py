@@ -99,6 +99,7 @@ class Heartbeats:
             closed=status.closed,
             early=status.early,
             astray=status.astray,
+            mean=status.mean,
             accuracy=status.accuracy,
             mirror=status.mirror,
             audits=status.audits,

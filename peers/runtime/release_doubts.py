@@ -10,8 +10,8 @@ learners are near, and that half of them do not deny.
 
 All are told, with the name of who announced it. A learner that finds itself so far ahead, after it was cut
 off, waits for the others. What half of the learners have is known by their heartbeats, which are signed;
-with fewer than three learners nobody is in the majority, and each is believed. Not handled: other bytes than
-its round's by a member that lies, which look as those of honest work on other hardware.
+with fewer than three learners nobody is in the majority, and each is believed. Not handled here: what a
+member of a round releases beside what that made (peers.roles.other_bytes).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from peers.runtime.release_votes import ReleaseVotes
+from peers.runtime.release_votes import Against, ReleaseVotes
 from swarm import events
 from swarm.core.releases import PUBLISHERS, rank
 from swarm.core.roster import NOBODY
@@ -64,8 +64,8 @@ class ReleaseDoubts:
 
     def look(self, release: Release) -> None:
         """Tell of a release that is new and not believed."""
-        if why := self.votes.hear(release):
-            self._deny(release, why)
+        if against := self.votes.hear(release):
+            self._deny(release, against)
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
             self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
@@ -76,15 +76,15 @@ class ReleaseDoubts:
 
     def hear(self, beat: Beat) -> None:
         """Refuse what enough learners deny since this heartbeat came."""
-        for release, why in self.votes.refused(beat):
-            self._deny(release, why)
+        for release, against in self.votes.refused(beat):
+            self._deny(release, against)
 
-    def _deny(self, release: Release, why: str) -> None:
+    def _deny(self, release: Release, against: Against) -> None:
         releases = self._host.releases
         if not releases.candidates.is_disbelieved(release):
             releases.candidates.disbelieve(release)
             releases.move()
-            self._tell(release, why)
+            self._tell(release, against.reason, against.names)
 
     def is_refused(self, version: int, weights: Digest) -> bool:
         """Were these weights announced, and is no announcement of them believed?"""
@@ -133,6 +133,11 @@ class ReleaseDoubts:
         mine = host.status.version if host.who.role is Role.LEARNER else -1
         return host.roster.halfway(mine, NOBODY if publisher == host.ports.me else publisher)
 
-    def _tell(self, release: Release, why: str) -> None:
-        reason = f"version {release.version} is not followed: {why}"
-        self._host.emit(events.Rejected, sender=release.publisher, kind=Topic.RELEASE, reason=reason)
+    def _tell(self, release: Release, why: str, names: bool = True) -> None:
+        """`names`: its publisher lied."""
+        if names:
+            reason = f"version {release.version} is not followed: {why}"
+            self._host.emit(events.Rejected, sender=release.publisher, kind=Topic.RELEASE, reason=reason)
+        else:
+            text = f"version {release.version} of {release.publisher} is not followed: {why}"
+            self._host.emit(events.Noted, level="warning", text=text)

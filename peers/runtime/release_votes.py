@@ -8,7 +8,8 @@
 
     a member's release is not what its round made   (peers.roles.other_bytes)
         and fewer than half of the learners are at it -> the same
-    most of the witnesses deny it                     -> the same
+    most of the witnesses deny it                     -> the same, but who says that it got another mean than
+                                                         most of its round is not named (swarm.core.same_mean)
 
 So a learner that wants to step alone, or with a few, waits until fewer than half of the others are witnesses
 of their version: their heartbeats say so, and those whose round failed say at once that they are none. Votes
@@ -22,13 +23,15 @@ import hashlib
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from swarm.core.clipping import CROWD
 from swarm.core.lineage import Point
 from swarm.core.releases import PUBLISHERS
 from swarm.core.roster import ELSEWHERE, NOBODY
+from swarm.core.same_mean import got_another
 from swarm.core.witness import Witness
 from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
@@ -54,11 +57,37 @@ QUIET, DOUBLED = 30.0, 7
 as long each time, so many times. What equals the round's is taken all the same."""
 
 
-def mark(release: Release, other: bool = False) -> bytes:
-    """Names an announcement, which others may announce the same weights truly, as one beside the rounds, or
-    as one of `other` bytes than its round made."""
-    named = f"{release.publisher} {release.version} {release.weights} {release.groups}"
-    named += " other bytes" if other else ""
+class Why(StrEnum):
+    """Why a release is denied; a vote is for one of these."""
+
+    BESIDE = ""
+    """It was made beside the rounds."""
+    OTHER_BYTES = " other bytes"
+    """It is not what its round made."""
+    OTHER_MEAN = " other mean"
+    """The same, by a member that got another mean than most."""
+
+
+class Against(NamedTuple):
+    """What enough learners say against a release."""
+
+    reason: str
+    names: bool
+    """Its publisher, for a lie."""
+
+
+class Doubt(NamedTuple):
+    """Of a member that released something else than its round made."""
+
+    times: int
+    """That it did, though it got what most of its round did."""
+    until: float
+    why: Why
+
+
+def mark(release: Release, why: Why = Why.BESIDE) -> bytes:
+    """Names an announcement, which others may announce the same weights truly, as one that is denied."""
+    named = f"{release.publisher} {release.version} {release.weights} {release.groups}{why}"
     return hashlib.sha256(named.encode()).digest()[:MARK]
 
 
@@ -72,8 +101,8 @@ class ReleaseVotes:
         self._meets, self._compares = False, False
         self._made: Point = -1, Digest("")
         """My version, released or not, once it is packed."""
-        self._false: dict[PeerId, tuple[int, float]] = {}
-        """Publisher -> its releases that were not what our round made, until when it is doubted."""
+        self._false: dict[PeerId, Doubt] = {}
+        """Publishers whose releases were not what our round made."""
 
     # --- of a learner ---------------------------------------------------------------------------------------
 
@@ -137,8 +166,8 @@ class ReleaseVotes:
     def denied(self) -> bytes | None:
         """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
         stands = self.stands()
-        known = ((one, self._is_other(one)) for one in (reversed(self._recent) if stands else ()))
-        marks = (mark(one, other) for one, other in known if (other or not self._meets) and self.denies(one))
+        known = ((one, self._why(one)) for one in (reversed(self._recent) if stands else ()))
+        marks = (mark(one, why) for one, why in known if (why or not self._meets) and self.denies(one))
         self._told = b"".join(islice(marks, DENIED))
         return self._told if stands else None
 
@@ -153,7 +182,7 @@ class ReleaseVotes:
         if release.merged is not None and host.config.run.release.fork == "merge":
             return False
         heard = host.roster.since(release.publisher)
-        since, other = host.now() if heard is None else heard, self._is_other(release)
+        since, other = host.now() if heard is None else heard, bool(self._why(release))
         members = self.witness.members(release.version)
         of_round = release.learners == len(members) and not other
         publisher = release.publisher if of_round else NOBODY
@@ -175,16 +204,24 @@ class ReleaseVotes:
         heard = (peer for peer, beat in learners.items() if beat)
         return {peer for peer in heard if peer in members and now - roster.silent(peer, now) < ended}
 
-    def _is_other(self, release: Release) -> bool:
-        """Is it other weights than my round's, by a member whom I do not believe?"""
+    def _why(self, release: Release) -> Why:
+        """Why I deny it, if I do: is it other weights than my round's, by a member whom I do not believe?"""
         version, weights = self._made
         is_member = release.publisher in self.witness.members(version)
         differs = release.version == version and release.weights != weights
-        return differs and is_member and self.is_doubted(release.publisher)
+        doubted = differs and is_member and self.is_doubted(release.publisher)
+        return self._false[release.publisher].why if doubted else Why.BESIDE
 
     def is_doubted(self, publisher: PeerId) -> bool:
         """Did it release something else than our round made, not long ago?"""
-        return self._host.now() < self._false.get(publisher, (0, 0.0))[1]
+        return publisher in self._false and self._host.now() < self._false[publisher].until
+
+    def got_another_mean(self) -> set[PeerId]:
+        """Members of my last round, me too, that say that they got another mean than most of them."""
+        members, roster = self.witness.newest(), self._host.roster
+        beats = {peer: roster.beat(peer) for peer in members if peer != self._host.ports.me}
+        marks = {peer: beat.mean for peer, beat in beats.items() if beat is not None}
+        return got_another({**marks, self._host.ports.me: self._host.status.mean}, len(members))
 
     def packed(self, version: int, weights: Digest) -> None:
         """My version has these weights."""
@@ -193,8 +230,12 @@ class ReleaseVotes:
 
     def found_false(self, release: Release) -> None:
         """A release of a member of my round is not what that made."""
-        times = self._false.get(release.publisher, (0, 0.0))[0] + 1
-        self._false[release.publisher] = times, self._host.now() + QUIET * 2.0 ** min(times - 1, DOUBLED)
+        publisher = release.publisher
+        before = self._false[publisher].times if publisher in self._false else 0
+        why = Why.OTHER_MEAN if publisher in self.got_another_mean() else Why.OTHER_BYTES
+        times = before + (why is Why.OTHER_BYTES)
+        until = self._host.now() + QUIET * 2.0 ** min(max(times - 1, 0), DOUBLED)
+        self._false[publisher] = Doubt(times, until, why)
         if len(self._false) > PUBLISHERS:
             del self._false[next(iter(self._false))]
         self._tell()
@@ -214,29 +255,32 @@ class ReleaseVotes:
 
     # --- of everybody ---------------------------------------------------------------------------------------
 
-    def hear(self, release: Release) -> str:
-        """Take note of a new release. Who denies it and why, where these are enough; else nothing."""
+    def hear(self, release: Release) -> Against | None:
+        """Take note of a new release. Who denies it and why, where these are enough; else None."""
         self._recent.append(release)
         self._tell()
         return self._against(release)
 
-    def refused(self, beat: Beat) -> Iterator[tuple[Release, str]]:
+    def refused(self, beat: Beat) -> Iterator[tuple[Release, Against]]:
         """Of the releases that a heartbeat denies, those that enough learners deny by now, and why."""
         marks = {*_marks(beat.denied)}
-        for release in [one for one in self._recent if marks & {mark(one), mark(one, True)}] if marks else ():
+        recent = [*self._recent] if marks else []
+        for release in [one for one in recent if marks & {mark(one, why) for why in Why}]:
             if against := self._against(release):
                 yield release, against
 
-    def _against(self, release: Release) -> str:
+    def _against(self, release: Release) -> Against | None:
         learners = self._learners(release.publisher)
-        alone, other = (self._votes(mark(release, how), release, learners) for how in (False, True))
+        alone, other, deceived = (self._votes(mark(release, why), release, learners) for why in Why)
         me = {self._host.ports.me} if self.stands() else set[PeerId]()
         voters = len(_witnesses(learners) | {release.publisher} | me)
         if len(learners) >= CROWD and 2 * alone >= len(learners):
-            return f"{alone} learners deny it: they make rounds, and it comes of none"
-        if len(learners) >= CROWD and 2 * other > voters:
-            return f"{other} learners deny it: it is not what their round made"
-        return ""
+            return Against(f"{alone} learners deny it: they make rounds, and it comes of none", True)
+        if len(learners) >= CROWD and 2 * (other + deceived) > voters:
+            reason = f"{other + deceived} learners deny it: it is not what their round made"
+            told = ", and its publisher says that it got another mean than they did"
+            return Against(reason + told * (other <= deceived), other > deceived)
+        return None
 
     def _votes(self, name: bytes, release: Release, learners: Mapping[PeerId, Beat | None]) -> int:
         votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}

@@ -48,6 +48,7 @@ class PeerStatus:
     phase: Phase = Phase.STARTING
     early: bool = False
     astray: bool = False
+    mean: bytes = b""
     version: int = -1
     weights: str = ""
     mirror: int = -1

@@ -32,6 +32,7 @@ from typing import (
 )
 
 import torch
+from blake3 import blake3
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.averaging.partition import TensorPartContainer, TensorPartReducer
 from hivemind.p2p import PeerID
@@ -89,6 +90,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
         self._returned = {peer: Agreement() for peer in self.ordered_peer_ids}
         """Reducer -> my parts and its means."""
+        self._got = {peer: blake3() for peer in self.ordered_peer_ids}
+        """Reducer -> the bytes of its means."""
         index = self.ordered_peer_ids.index(self.peer_id)
         sizes = [part.numel() for part in self._parts[index]]
         first = sum(part.numel() for parts in self._parts[:index] for part in parts)
@@ -176,6 +179,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """A reducer's mean of a part of which `mine` is mine, scaled down where it exceeds the largest
         possible norm, zeros where it is not finite: the same at all members."""
         mean = self._codec.read(packed, mine.shape)
+        self._got[reducer].update(packed.buffer)
         if math.isfinite(size := norm(mean)):
             share = self._reduced[reducer].take(size)
             mean, size = _scaled(mean, share), size * share
@@ -199,6 +203,10 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         share = mine.weight / sum(one.weight for one in self._standing.values())
         returned = self._returned.items()
         return {str(peer): presence(its, share) for peer, its in returned if its.mine * share > 0}
+
+    def mean(self) -> bytes:
+        """Digest of all means, as their reducers encoded them: the same at all members."""
+        return blake3(b"".join(its.digest() for its in self._got.values())).digest()
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         index = self.ordered_peer_ids.index(peer_id)
@@ -270,6 +278,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         for peer, kept, agreement in zip(peers, made.kept, made.agreements, strict=True):
             self._seen[peer].add(kept, agreement)
         packed, mean = self._codec.as_sent(_value(made, parts, weights))
+        self._got[self.peer_id].update(packed.buffer)
         self._note(self.peer_id, come[peers.index(self.peer_id)], mean, norm(mean))
         return packed, mean
 

@@ -252,7 +252,8 @@ class HiveAverager:
         told = {PeerId(peer): marks for peer, marks in ended.marks.items()}
         members, false = (frozenset(map(PeerId, peers)) for peers in (ended.members, ended.false))
         sketches = _sketches(order.key, ended) if order.key else None
-        return Average(members, loop.time() - began, exchanged, scaled, told, false, sketches, ended.recipe)
+        took, mean = loop.time() - began, ended.mean
+        return Average(members, took, exchanged, scaled, told, false, mean, sketches, ended.recipe)
 
     async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
         try:

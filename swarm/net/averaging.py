@@ -282,6 +282,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             exchanged=runner.exchanged(),
             false=tuple(map(str, false)),
             scaled=runner.scaled(),
+            mean=runner.mean(),
             spans=runner.spans if order.key else (),
             sketches=runner.sketched(),
             norms={str(peer): one.norm for peer, one in told.items()},

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from blake3 import blake3
+
 from swarm.core.clipping import Agreement
 from swarm.core.reducers import presence
 from swarm.core.standing import Allowance
@@ -38,6 +40,11 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
     import torch
 
     return torch.cat([tensor.float().reshape(-1) for tensor in tensors])
+
+
+def digest(tensors: Sequence[Tensor]) -> bytes:
+    """Of the bytes of a mean."""
+    return blake3(flat(tensors).numpy().tobytes()).digest()
 
 
 def hand_out(

@@ -27,7 +27,7 @@ from swarm.core.clipping import Cosines
 from swarm.core.discord import Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import Claim, Standing, Usual, largest_mean_norm, once, standings
-from swarm.net.in_memory_means import Hands, flat, hand_out, presences, spans
+from swarm.net.in_memory_means import Hands, digest, flat, hand_out, presences, spans
 from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.types import PeerId
 
@@ -244,8 +244,8 @@ class Meeting:
             mine = reduced[seat.peer]
             passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}
             seat.kept.usual.add(other.claim.norm for other in seats)
-            its, false = sketches[seat.peer], self._false
-            seat.settle(Average(members, now - seat.since, passed, scaled, marks, false, sketches=its))
+            its = self._false, digest(seat.tensors), sketches[seat.peer]
+            seat.settle(Average(members, now - seat.since, passed, scaled, marks, *its))
 
     def _call_at(self, when: float, then: Callable[[], None]) -> None:
         """Let the meeting's timer be this one."""

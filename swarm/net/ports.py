@@ -177,6 +177,8 @@ class Average:
     """Member whose tensors count -> what it said of its groups."""
     false: frozenset[PeerId] = frozenset()
     """Members that reduced nothing, since most others doubt their means (swarm.core.reducers)."""
+    mean: bytes = b""
+    """Digest of the mean that I got: the same at all members, unless a reducer handed them different ones."""
     sketches: Sketches | None = None
     """Of what the other members sent, as far as it came here; None unless `Averager.check` asked for it."""
     recipe: MeanRecipe | None = None

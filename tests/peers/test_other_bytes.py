@@ -83,3 +83,28 @@ def test_learners_whose_steps_differ_by_rounding_follow_each_other(monkeypatch: 
 def test_where_no_two_learners_make_the_same_step_the_swarm_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     told = with_steps(monkeypatch, 10 * FAR)
     assert max(event.version for event in told.of(Trained)) > 2
+
+
+@pytest.mark.parametrize(
+    ("attack", "deceived"),
+    [
+        ("a reducer that turns around for one", "learner-1"),
+        ("the same, for who releases first", "learner-0"),
+    ],
+)
+def test_a_member_that_a_reducer_deceives_knows_it_and_is_named_by_nobody(attack: str, deceived: str) -> None:
+    told = attacked(attack)
+    assert not [event for event in told if isinstance(event, Rejected) and event.sender in HONEST]
+    steps = [event for event in told if isinstance(event, Trained) and event.peer in HONEST]
+    assert max(event.version for event in steps) > 10
+    noted = [event for event in told if isinstance(event, Noted)]
+    assert {event.peer for event in noted if "handed me another mean" in event.text} == {deceived}
+
+
+def test_what_a_deceived_member_releases_first_is_followed_by_nobody() -> None:
+    told = attacked("the same, for who releases first")
+    denied = [event for event in told if isinstance(event, Noted) and "got another mean than" in event.text]
+    assert {event.peer for event in denied} > {*HONEST} and all("of learner-0" in one.text for one in denied)
+    released = [event.release for event in told if isinstance(event, Released)]
+    (first, *_) = [one for one in released if one.publisher == "learner-0" and one.version > 0]
+    assert not [one for one in released if (one.version - 1, one.parent) == (first.version, first.weights)]
