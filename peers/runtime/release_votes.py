@@ -8,8 +8,8 @@
 
     a member's release is not what its round made   (peers.roles.other_bytes)
         and fewer than half of the learners are at it -> the same
-    most of the witnesses deny it                     -> the same, but who says that it got another mean than
-                                                         most of its round is not named (swarm.core.same_mean)
+    most of the witnesses deny it                     -> the same, but who says that it got another mean is
+                                                         not named                  (swarm.core.same_mean)
 
 So a learner that wants to step alone, or with a few, waits until fewer than half of the others are witnesses
 of their version: their heartbeats say so, and those whose round failed say at once that they are none. Votes
@@ -31,7 +31,7 @@ from swarm.core.clipping import CROWD
 from swarm.core.lineage import Point
 from swarm.core.releases import PUBLISHERS
 from swarm.core.roster import ELSEWHERE, NOBODY
-from swarm.core.same_mean import got_another
+from swarm.core.same_mean import are_two, got_another
 from swarm.core.witness import Witness
 from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
@@ -65,7 +65,7 @@ class Why(StrEnum):
     OTHER_BYTES = " other bytes"
     """It is not what its round made."""
     OTHER_MEAN = " other mean"
-    """The same, by a member that got another mean than most."""
+    """The same, by a member that says that it got another mean."""
 
 
 class Against(NamedTuple):
@@ -80,7 +80,6 @@ class Doubt(NamedTuple):
     """Of a member that released something else than its round made."""
 
     times: int
-    """That it did, though it got what most of its round did."""
     until: float
     why: Why
 
@@ -231,11 +230,11 @@ class ReleaseVotes:
     def found_false(self, release: Release) -> None:
         """A release of a member of my round is not what that made."""
         publisher = release.publisher
+        beat = self._host.roster.beat(publisher)
+        differ = beat is not None and are_two(beat.mean, self._host.status.mean)
         before = self._false[publisher].times if publisher in self._false else 0
-        why = Why.OTHER_MEAN if publisher in self.got_another_mean() else Why.OTHER_BYTES
-        times = before + (why is Why.OTHER_BYTES)
-        until = self._host.now() + QUIET * 2.0 ** min(max(times - 1, 0), DOUBLED)
-        self._false[publisher] = Doubt(times, until, why)
+        until = self._host.now() + QUIET * 2.0 ** min(before, DOUBLED)
+        self._false[publisher] = Doubt(before + 1, until, Why.OTHER_MEAN if differ else Why.OTHER_BYTES)
         if len(self._false) > PUBLISHERS:
             del self._false[next(iter(self._false))]
         self._tell()
@@ -278,7 +277,7 @@ class ReleaseVotes:
             return Against(f"{alone} learners deny it: they make rounds, and it comes of none", True)
         if len(learners) >= CROWD and 2 * (other + deceived) > voters:
             reason = f"{other + deceived} learners deny it: it is not what their round made"
-            told = ", and its publisher says that it got another mean than they did"
+            told = ", and its publisher says that it got another mean"
             return Against(reason + told * (other <= deceived), other > deceived)
         return None
 

@@ -146,6 +146,7 @@ REDUCERS: dict[str, Hands] = {
     "a reducer that adds noise": lambda to, mean: mean + LOUD * _noise(mean),
     "a reducer that turns around for one": lambda to, mean: -mean if to == "learner-1" else mean,
     "the same, for who releases first": lambda to, mean: -mean if to == "learner-0" else mean,
+    "the same, and for itself": lambda to, mean: -mean if to in ("learner-0", "learner-3") else mean,
 }
 """What the liar hands to a member in place of the mean that it reduces."""
 

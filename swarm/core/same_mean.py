@@ -5,9 +5,11 @@
 
 All members of a round end with the same bytes, unless a reducer hands one of them something else: that one
 steps otherwise, and its release is not what the round made, though it did what it should. Each member says
-what it got; more than half of them have to have the same, for one alone may lie, and so where each got
-something else nobody is found. Who says that it got something else gains nothing: it releases last, and what
-it releases is denied as any other bytes are (peers.roles.other_bytes). Not handled: which reducer it was.
+what it got. Who got something else than more than half of them knows it; where each got something else
+nobody does. A release that is not what the round made names its publisher as a liar only where that one says
+that it got what the witness got, too. Who says something else gains nothing by it: what it releases is
+denied all the same, and it releases last from then on (peers.roles.other_bytes). Not handled: which reducer
+it was.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ def mark(weights: str, mean: bytes) -> bytes:
     return bytes.fromhex(weights)[:ROUND] + mean[:MEAN]
 
 
+def are_two(one: bytes, other: bytes) -> bool:
+    """Do they name two means of one round?"""
+    return one != other and bool(one) and one[:ROUND] == other[:ROUND]
+
+
 def got_another(marks: Mapping[Name, bytes], members: int) -> set[Name]:
     """Of a round of so many members, those whose newest mark says that they got another mean than more than
     half of them did."""
     if not marks:
         return set()
     most, count = Counter(marks.values()).most_common(1)[0]
-    same_round = most[:ROUND]
-    others = {peer for peer, its in marks.items() if its != most and its.startswith(same_round)}
-    return others if most and 2 * count > members else set()
+    return {peer for peer, its in marks.items() if are_two(its, most)} if 2 * count > members else set()

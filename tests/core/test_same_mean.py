@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.core.same_mean import got_another, mark
+from swarm.core.same_mean import are_two, got_another, mark
 
 NOW, BEFORE = "0a" * 32, "0b" * 32
 TRUE, FALSE, OTHER = (mark(NOW, bytes([k]) * 32) for k in range(3))
@@ -24,6 +24,11 @@ def test_who_says_nothing_of_this_round_is_not_found() -> None:
     assert got_another({"a": TRUE, "b": TRUE, "c": before, "d": b"", "e": TRUE}, 5) == set()
     assert got_another({"a": b"", "b": b"", "c": TRUE}, 3) == set()
     assert got_another({}, 3) == set()
+
+
+def test_two_means_are_of_one_round_or_not_compared() -> None:
+    assert are_two(TRUE, FALSE) and not are_two(TRUE, TRUE)
+    assert not are_two(TRUE, mark(BEFORE, b"\2" * 32)) and not are_two(b"", TRUE) and not are_two(TRUE, b"")
 
 
 def test_a_mean_that_was_got_twice_has_two_names_where_the_weights_differ() -> None:

@@ -101,9 +101,15 @@ def test_a_member_that_a_reducer_deceives_knows_it_and_is_named_by_nobody(attack
     assert {event.peer for event in noted if "handed me another mean" in event.text} == {deceived}
 
 
+def test_where_two_of_four_got_another_mean_nobody_honest_is_named() -> None:
+    told = attacked("the same, and for itself")
+    assert not [event for event in told if isinstance(event, Rejected) and event.sender in HONEST]
+
+
 def test_what_a_deceived_member_releases_first_is_followed_by_nobody() -> None:
     told = attacked("the same, for who releases first")
-    denied = [event for event in told if isinstance(event, Noted) and "got another mean than" in event.text]
+    noted = [event for event in told if isinstance(event, Noted)]
+    denied = [event for event in noted if "says that it got another mean" in event.text]
     assert {event.peer for event in denied} > {*HONEST} and all("of learner-0" in one.text for one in denied)
     released = [event.release for event in told if isinstance(event, Released)]
     (first, *_) = [one for one in released if one.publisher == "learner-0" and one.version > 0]
