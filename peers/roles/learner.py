@@ -92,7 +92,7 @@ class LearnerPeer:
         self.own_release = OwnRelease(
             host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
         )
-        self.transfer = StateTransfer(host, learner, self.own_release.at_rest)
+        self.transfer = StateTransfer(host, learner, self.own_release.at_rest, self.other_learners)
         self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, self.transfer)
         self._merging = Merging(host, learner, self.own_release, self.other_learners)
         self._report = StepReport(host, self.inbox)

@@ -226,6 +226,10 @@ class OtherLearners:
             else (beat.incarnation if beat else 1 << 62)
         )
 
+    def shared_state(self, peer: PeerId) -> None:
+        """A learner's state goes between this one and me: we try to meet at its version."""
+        self._unmet.shared_state(peer)
+
     def is_astray(self, peer: PeerId) -> bool:
         """Did a learner take weights without moments, and was no step of its as another's since?"""
         beat = self._host.roster.beat(peer)

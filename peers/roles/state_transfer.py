@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Blocks
@@ -61,10 +62,15 @@ class Offer(Struct):
 
 class StateTransfer:
     def __init__(
-        self, host: Host, learner: BaseLearner, at_rest: Callable[[], tuple[int, Digest] | None]
+        self,
+        host: Host,
+        learner: BaseLearner,
+        at_rest: Callable[[], tuple[int, Digest] | None],
+        other_learners: OtherLearners,
     ) -> None:
         """`at_rest()`: my version and its weights; None while they are about to be others."""
         self._host, self._learner, self._at_rest = host, learner, at_rest
+        self._other_learners = other_learners
         self._states = self._store()
         self._offered: tuple[Offer, PeerId] | None = None
         """The state that is held, and the learner that asked for it last."""
@@ -116,6 +122,7 @@ class StateTransfer:
             if self._offered is None:
                 loop.call_later(HELD_FOR, self._expire)
         self._offered, self._states.asked = (offer, sender), self._host.steady()
+        self._other_learners.shared_state(sender)
         return offer
 
     def _takes(self, taker: PeerId) -> bool:
@@ -165,6 +172,7 @@ class StateTransfer:
             offer = wire.decode(await host.ports.mail.send(giver, Service.STATE, b"", waits), Offer)
             if offer.size > most or offer.version < release.version:
                 raise ValueError(f"a state of {offer.size} bytes is offered of version {offer.version}")
+            self._other_learners.shared_state(giver)
             async with asyncio.timeout(until - host.steady()) as limit:
                 look = asyncio.ensure_future(self._give_up_early(limit, offer.size, until))
                 try:

@@ -9,7 +9,8 @@ of them counts more misses. A common round ends it.
 One that only computes when the others have met is late: LATES of these count as one missed round, and all are
 forgotten, once, when it waits for a round in time: those that counted it late could not have invited it, and
 do from then on. One that stood still at an earlier version is tried at once, as often, when it is at the
-others'. Not handled here: who steps then (swarm.core.solo_turns).
+others'. So are two between which a learner's state goes, for they can dial each other: the first, second,
+fourth ... time until a common round. Not handled here: who steps then (swarm.core.solo_turns).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Unmet:
         """Those that stood still when they missed a round, and those of them that are to be tried now."""
         self._tried = set[PeerId]()
         """Those that were, until a common round."""
+        self._states = Counter[PeerId]()
+        """States that went between us since a common round."""
         self._here: Mapping[PeerId, int] = {}
         """Other learners -> incarnation."""
 
@@ -93,15 +96,21 @@ class Unmet:
         self._due |= moved - self._tried
         self._tried |= moved
 
+    def shared_state(self, peer: PeerId) -> None:
+        """A learner's whole state goes from it to me, or from me to it."""
+        self._states[peer] += 1
+        if self._states[peer].bit_count() == 1:
+            self._due.add(peer)
+
     def _forget(self, peer: PeerId) -> None:
-        del self._missed[peer], self._late[peer]
+        del self._missed[peer], self._late[peer], self._states[peer]
         for those in (self._excused, self._still, self._due, self._tried):
             those.discard(peer)
 
     def forget(self, others: Mapping[PeerId, int]) -> None:
         """Only `others` are here, with these incarnations: who comes back later, or was started again, is
         tried anew."""
-        for peer in [*self._missed | self._late]:
+        for peer in [*self._missed | self._late | self._states]:
             if others.get(peer) != self._here.get(peer):
                 self._forget(peer)
         self._here = others

@@ -81,3 +81,30 @@ def test_who_goes_and_comes_back_or_starts_again_is_tried_anew(here: dict[PeerId
     assert unmet.expected([A, B], 1) == [A]
     unmet.forget(here)
     assert unmet.expected([A, B], 1) == [A, B]
+
+
+def test_two_between_which_a_state_goes_try_at_once_and_again_more_and_more_seldom() -> None:
+    unmet, tries = missing(B), []
+    for state in range(1, 10):
+        unmet.shared_state(B)
+        if B in unmet.expected([A, B], 1):
+            tries.append(state)
+            unmet.ended({A, B}, {A})
+    assert tries == [1, 2, 4, 8]
+    unmet.ended({A, B}, {A, B})
+    for _ in range(MISSES):
+        unmet.ended({A, B}, {A})
+    assert unmet.expected([A, B], 1) == [A]
+    unmet.shared_state(B)
+    assert unmet.expected([A, B], 1) == [A, B], "after a common round at once again"
+
+
+def test_who_was_started_again_has_shared_no_state() -> None:
+    unmet = missing(B)
+    unmet.shared_state(B)
+    unmet.ended({A, B}, {A})
+    unmet.forget({A: 1, B: 2})
+    for _ in range(MISSES):
+        unmet.ended({A, B}, {A})
+    unmet.shared_state(B)
+    assert unmet.expected([A, B], 1) == [A, B]

@@ -15,6 +15,7 @@ from nouns import beat
 from still_host import RUN, still_host
 
 from peers.roles import state_transfer
+from peers.roles.other_learners import OtherLearners
 from peers.roles.state_transfer import HELD_FOR, StateTransfer
 from swarm import blocks
 from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
@@ -61,6 +62,7 @@ class Learner:
             self.host,
             self.model,  # type: ignore[arg-type]
             lambda: None if self.in_round else (self.model.version, self.model.digest()),
+            OtherLearners(self.host, lambda: self.model.version),
         )
 
     async def takes_from(self, old: Learner, release: Release, seconds: float = 225.0) -> bool:

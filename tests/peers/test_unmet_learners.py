@@ -1,5 +1,6 @@
 """Two learners that nobody can dial hear each other through the seed and never meet: they are found out,
-told, and do not cost each version the time of a round. One that stood still is met again soon."""
+told, and do not cost each version the time of a round. One that stood still is met again soon, and so are two
+between which a learner's state goes."""
 
 from __future__ import annotations
 
@@ -65,3 +66,21 @@ def test_one_whose_averager_stood_still_is_met_again_soon(monkeypatch: pytest.Mo
     since = broken.at - EPOCH
     assert len(told.of(Trained, "learner-1", since=since - 13.0, until=since)) >= 3, "the other one goes on"
     assert told.of(Averaged, since=since)[0].at - EPOCH < since + 4.0, "twice the match time"
+
+
+def test_two_that_met_in_no_round_for_a_while_meet_after_a_state_went_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    average, match, until = MemoryAverager.average, 2.0, 30.0
+
+    async def nobody_comes(port: MemoryAverager, *of: Any, **more: Any) -> Average | None:
+        if until - 10.0 < asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(match)
+            return None
+        return await average(port, *of, **more)
+
+    monkeypatch.setattr(MemoryAverager, "average", nobody_comes)
+    settings = Averaging(match=match, overlap=True)
+    told = Told(scenario(1.0, (2, 6), sample=0.3, seed=2, averaging=settings))
+    assert told.of(Unreached, until=until)
+    assert told.of(Averaged, since=until)[0].at - EPOCH < until + 6.0
