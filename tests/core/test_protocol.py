@@ -71,7 +71,7 @@ def test_no_two_phases_share_their_text() -> None:
 
 
 def told(**changes: object) -> bytes:
-    plain = msgspec.to_builtins(beat())
+    plain = msgspec.to_builtins(beat(), builtin_types=(bytes,))
     return wire.encode({name: value for name, value in (plain | changes).items() if value is not ...})
 
 

@@ -46,7 +46,7 @@ def test_a_slow_learner_is_better_than_none() -> None:
     def groups(told: Told) -> int:
         return sum(event.groups for event in told.of(Trained, since=30))
 
-    assert groups(slow_third()) > 1.05 * groups(Told(unequal(2, 1.0)))
+    assert groups(Told(unequal(3, 2.5, minutes=3.0))) > 1.05 * groups(Told(unequal(2, 1.0, minutes=3.0)))
 
 
 def test_who_is_late_at_first_is_in_the_rounds_later() -> None:
