@@ -4,7 +4,7 @@
     service batches              <- BatchQuery: the manifest, or one of its groups as its sampler signed it
     a round with sketches        -> whose is due (swarm.core.recomputed)? its manifest, its groups, rewards
         of my own -> their gradient by my weights, which are the round's -> the sketch of what it sent:
-        agrees, or a strike
+        agrees, or a strike; where it leaves other groups out than I do, it showed nothing
 
 It is computed before my own step, while my weights are those of the round. Whoever has a strike is named
 (Rejected) and left out where more than half of the others name it, too; of two learners the other one goes
@@ -71,6 +71,7 @@ class Batch(NamedTuple):
 
     manifest: bytes
     """As its learner signed it."""
+    said: BatchManifest
     frames: tuple[bytes, ...]
     """Of the groups, as their samplers signed them, in order."""
     groups: tuple[Group, ...]
@@ -116,7 +117,7 @@ class BatchRechecks:
         these `weights`."""
         if not self._shows:
             return
-        version, drift = self._learner.version, self._host.config.run.window.drift
+        version = self._learner.version
         frames = [self._frames.get(item.group.id, b"") for item in self._batch]
         digests = [digest_of(frame) if frame else Digest("") for frame in frames]
         said = BatchManifest(
@@ -124,7 +125,7 @@ class BatchRechecks:
             weights=weights,
             weight=gradient.weight,
             groups=tuple(digests),
-            masked=tuple(k for k, check in enumerate(gradient.checks) if objection(check, drift)),
+            masked=self._masked(gradient),
             arithmetic=gradient.arithmetic,
         )
         self._shown[version, weights] = self._host.seal(said), dict(zip(digests, frames, strict=True))
@@ -170,9 +171,9 @@ class BatchRechecks:
             return
         why = None
         try:
-            groups = await self._groups(peer, weights, outcome.marks.get(peer, b""))
-            agreement = await self._agreement(peer, groups, sketches)
-            why = self._rechecks.found(peer, *agreement, host.now())
+            batch = await self._shown_batch(peer, weights, outcome.marks.get(peer, b""))
+            cosine, times, alike = await self._agreement(peer, batch, sketches)
+            why = self._rechecks.found(peer, cosine, times, alike, host.now())
         except (NetError, Unshown, Unsigned, wire.WireError) as error:
             why = self._rechecks.showed_nothing(peer, str(error), host.now())
         except (RewardError, OutOfMemory):
@@ -182,12 +183,12 @@ class BatchRechecks:
             reason = f"{why}: what it averages is left out for an hour where most others find the same"
             host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
 
-    async def _groups(self, peer: PeerId, weights: Digest, marks: bytes) -> Sequence[Group]:
+    async def _shown_batch(self, peer: PeerId, weights: Digest, marks: bytes) -> Batch:
         """What a member's gradient of my version is of. Raises Unshown, Unsigned, WireError, NetError."""
-        groups = (await self.batch(peer, self._learner.version, weights)).groups
-        if not {*marks_of(marks)} <= {mark(group.id) for group in groups}:
+        batch = await self.batch(peer, self._learner.version, weights)
+        if not {*marks_of(marks)} <= {mark(group.id) for group in batch.groups}:
             raise Unshown("its manifest lacks groups that it named in the round")
-        return groups
+        return batch
 
     async def batch(self, peer: PeerId, version: int, weights: Digest) -> Batch:
         """What a learner's gradient is of, this one's or another's, by its signed manifest and its samplers'
@@ -204,7 +205,7 @@ class BatchRechecks:
         groups = tuple(self._read(*both) for both in zip(frames, said.groups, strict=True))
         if len({group.id for group in groups}) < len(groups):
             raise Unshown("its manifest has a group twice")
-        return Batch(manifest, tuple(frames), groups)
+        return Batch(manifest, said, tuple(frames), groups)
 
     async def _ask(self, peer: PeerId, query: BatchQuery) -> bytes:
         if peer == self._host.ports.me:
@@ -221,23 +222,31 @@ class BatchRechecks:
             raise Unsigned(f"the sampler of group {group.id} may not sample: {problem}")
         return group
 
-    async def _agreement(
-        self, peer: PeerId, groups: Sequence[Group], sketches: Sketches
-    ) -> tuple[float, float]:
-        """(cosine, times the norm) of what a member sent and what its groups give here."""
+    async def _agreement(self, peer: PeerId, batch: Batch, sketches: Sketches) -> tuple[float, float, bool]:
+        """(cosine, times the norm) of what a member sent and what its groups give here, and whether both are
+        computed in numbers of one type. Raises Unshown where other groups add nothing here than there."""
 
         async def again_scored(group: Group) -> tuple[Task, tuple[float, ...]]:
             texts = await self._inbox.opener.decoded(group)
             return await self._inbox.reward_calls.task_and_rewards(group.task, texts)
 
-        scored = await asyncio.gather(*map(again_scored, groups))
+        scored = await asyncio.gather(*map(again_scored, batch.groups))
 
-        def again() -> tuple[float, float]:
+        def again() -> Gradient:
             prompts, rewards = [task.prompt for task, _ in scored], [rewards for _, rewards in scored]
-            mine = self._learner.gradient(groups, prompts, rewards, self._host.now())
-            return compared(sketches.members[peer].tolist(), sketches.of(mine.vector).tolist())
+            return self._learner.gradient(batch.groups, prompts, rewards, self._host.now())
 
-        return await self._host.ports.work.run(Kind.LEARN, again)
+        mine = await self._host.ports.work.run(Kind.LEARN, again)
+        if self._masked(mine) != batch.said.masked:
+            raise Unshown("it leaves other groups of its batch out than their log-probabilities say here")
+        sent = sketches.members[peer].tolist()
+        cosine, times = compared(sent, sketches.of(mine.vector).tolist())
+        return cosine, times, batch.said.arithmetic.dtype == mine.arithmetic.dtype
+
+    def _masked(self, gradient: Gradient) -> tuple[int, ...]:
+        """The groups of a gradient that add nothing, since their log-probabilities are not believed."""
+        drift = self._host.config.run.window.drift
+        return tuple(k for k, check in enumerate(gradient.checks) if objection(check, drift))
 
 
 def compared(sent: Sequence[float], computed: Sequence[float]) -> tuple[float, float]:

@@ -16,9 +16,10 @@ from collections.abc import Collection
 
 from swarm.types import PeerId
 
-AGREE = 0.99
-"""Least cosine. Codecs of a round (float16, int8) leave .9999; another one's gradient of the same policy has
-less than .5."""
+AGREE, AGREE_OTHERWISE = 0.99, 0.95
+"""Least cosine, where both compute in numbers of one type and where not. Codecs of a round (float16, int8)
+and other chunks and threads in bfloat16 leave .9999, bfloat16 beside float32 .9991 with six layers, and less
+with more (docs/trust.md); another one's gradient of the same policy has less than .5."""
 
 FAR = 2.0
 """Most factor between the norms of what was sent and what was computed."""
@@ -62,11 +63,11 @@ class Rechecks:
         self._turn = [each for each in self._turn if each != peer]
         self._rests_until = now + seconds * (1 / self._share - 1)
 
-    def found(self, peer: PeerId, cosine: float, times: float, now: float) -> str | None:
-        """What is to be said of a member that sent `times` the norm of what was computed; None: they
-        agree."""
+    def found(self, peer: PeerId, cosine: float, times: float, alike: bool, now: float) -> str | None:
+        """What is to be said of a member that sent `times` the norm of what was computed, in numbers of one
+        type where `alike`; None: they agree."""
         self._silent.pop(peer, None)
-        if cosine >= AGREE and 1 / FAR <= times <= FAR:
+        if cosine >= (AGREE if alike else AGREE_OTHERWISE) and 1 / FAR <= times <= FAR:
             return None
         self._struck[peer] = now + ASIDE
         return (

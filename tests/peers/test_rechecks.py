@@ -10,11 +10,12 @@ import msgspec
 import pytest
 import torch
 
-from peers.roles.rechecks import compared
+from peers.roles.rechecks import BatchRechecks, compared
 from peers.studies import adversaries
 from peers.studies.adversaries import Attacked, suffer
 from swarm.core.recomputed import SILENT, Rechecks
 from swarm.events import Event, Moved, Rejected, Trained
+from swarm.learn.base_learner import Gradient
 from swarm.net.sketch import Sketches
 from swarm.protocol import Role, Service
 from swarm.sim.world import World
@@ -57,6 +58,39 @@ def test_of_two_learners_the_one_with_the_proof_goes_on_alone() -> None:
 def test_honest_learners_agree_and_spend_little_on_it() -> None:
     found = row("honest")
     assert found["struck"] == found["falsely"] == 0 and float(str(found["versions"])) >= 4
+
+
+def test_who_leaves_other_groups_out_than_is_found_here_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said, masked = list[tuple[str, str]](), BatchRechecks._masked
+    shows = Rechecks.showed_nothing
+
+    def shown_nothing(checks: Rechecks, peer: PeerId, why: str, now: float) -> str | None:
+        said.append((peer, why))
+        return shows(checks, peer, why, now)
+
+    def masks_more(its: BatchRechecks, gradient: Gradient) -> tuple[int, ...]:
+        return (0,) if its._host.ports.me == "learner-1" else masked(its, gradient)
+
+    monkeypatch.setattr(Rechecks, "showed_nothing", shown_nothing)
+    monkeypatch.setattr(BatchRechecks, "_masked", masks_more)
+    suffer(Attacked(attack="honest", defended=True, seconds=8.0, gradients=True))
+    assert (
+        "learner-1",
+        "it leaves other groups of its batch out than their log-probabilities say here",
+    ) in said
+    assert {peer for peer, _ in said} == {"learner-0", "learner-1", "learner-2", "learner-3"}, (
+        "it finds the same"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cosine", "alike", "agrees"), [(0.98, True, False), (0.98, False, True), (0.9, False, False)]
+)
+def test_numbers_of_two_types_may_differ_more(cosine: float, alike: bool, agrees: bool) -> None:
+    checks = Rechecks(random.Random(1), 0.05)
+    assert (checks.found(PeerId("a"), cosine, 1.0, alike, 0.0) is None) == agrees
 
 
 def test_who_shows_no_batch_three_times_has_a_strike() -> None:
