@@ -37,8 +37,13 @@ write it down."""
 
 def invite(path: Path, role: Role, seconds: float | None = None, uses: int = 0) -> str:
     """`swarm invite`: a new word with the addresses of live peers. Raises Refusal when this folder may not
-    make it, or knows nobody."""
+    make it, or knows nobody, and where the role has nothing to do."""
     run = run_of(path)
+    if role is Role.AUDITOR and run.settings.sampling.quantized:
+        raise Refusal(
+            "an auditor has no work in this run: its samplers may use fewer bits (run.sampling.quantized), so"
+            " that no group is replayed"
+        )
     return run.invite(role, _addresses(run), seconds, uses)
 
 

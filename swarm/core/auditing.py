@@ -287,8 +287,9 @@ class Audits:
 
 def objection(aside: Consequence, now: float) -> str:
     """Why groups of a sampler that is set aside are refused."""
-    for_how_long = "for good" if aside.until >= FOREVER else f"for another {aside.until - now:.0f} s"
-    return f"set aside {for_how_long}: {aside.why}"
+    left = aside.until - now
+    minutes = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+    return f"set aside {'for good' if aside.until >= FOREVER else f'for another {minutes}'}: {aside.why}"
 
 
 def reason_of(objection: str) -> str:
@@ -297,8 +298,9 @@ def reason_of(objection: str) -> str:
 
 
 def _forgery(group: Weighed) -> str:
+    are = "is" if group.off == 1 else "are"
     return (
-        f"{group.off} of {group.tokens} tokens of a group are not what its seed and version draw, or not as"
+        f"{group.off} of {group.tokens} tokens of a group {are} not what its seed and version draw, or not as"
         f" probable as it claims: one is {group.largest:.4g} nats off"
         + ("" if group.off >= COUNT else "; so was one of a group shortly before")
     )

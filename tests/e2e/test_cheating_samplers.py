@@ -99,7 +99,8 @@ def test_who_cheats_is_set_aside_and_told_why_and_others_can_check_it(
 ) -> None:
     house, learner, url = scene.house, scene.learner, scene.url
     program, audited, evidence = caught(scene, cheat)
-    me, said = program.peer, re.compile(rf"\(unverified\): set aside for .* s: {re.escape(audited.why)}")
+    said = re.compile(rf"\(unverified\): set aside for another .*: {re.escape(audited.why)}")
+    me = program.peer
     house.wait_until(lambda: said.search(program.log.read_text()), 30, "its own terminal does not say so")
     # a first group is replayed while it is still on its way to the disk
     judged = [one.at for one in learner.saw(events.Judged, sampler=me) if one.at <= audited.at]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from peers.errors import Refusal
 from peers.runtime.contacts import CONTACTS, Contact
 from peers.runtime.membership_renewal import DAY, renewer
 from swarm import PROTOCOL, identity, invite, wire
-from swarm.config import Run
+from swarm.config import Run, Sampling
 from swarm.config_loading import run_dict
 from swarm.core.membership import Trust
 from swarm.durable import write_durably
@@ -33,12 +34,12 @@ def address(number: int, host: str = "192.0.2.1") -> str:
     return f"/ip4/{host}/tcp/4000/p2p/{KEYS[number].me}"
 
 
-def started(path: Path, private: bool = False) -> RunFolder:
+def started(path: Path, private: bool = False, **run: Any) -> RunFolder:
     """Of a run that was started here."""
     owner = identity.open_key(path / "owner.key")
     spec = Spec(
         protocol=PROTOCOL,
-        run=run_dict(Run(name="lab", private=private)),
+        run=run_dict(Run(name="lab", private=private, **run)),
         owner=owner.public.hex(),
         files={},
         genesis=Digest("0" * 64),
@@ -81,6 +82,14 @@ def trusted(run: RunFolder, peer: Keyring, said: Invite, day: float = 0.0) -> st
 
 
 # --- who may ------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_invited_as_an_auditor_where_no_group_is_replayed(tmp_path: Path) -> None:
+    run = started(tmp_path, sampling=Sampling(quantized=True))
+    met(run, {0: (Role.SEED, 0.0)})
+    with pytest.raises(Refusal, match="an auditor has no work in this run"):
+        invitations.invite(tmp_path, Role.AUDITOR)
+    assert invite.read(invitations.invite(tmp_path, Role.LEARNER), time.time()).role is Role.LEARNER
 
 
 def test_whoever_was_invited_as_a_learner_invites_learners_and_their_memberships_hold(tmp_path: Path) -> None:
