@@ -328,7 +328,8 @@ def test_a_phone_scrolls_only_downwards(play: Play) -> None:
             await look(page, "phone")
             for width in (PHONE["width"], NARROW):
                 await page.set_viewport_size({"width": width, "height": PHONE["height"]})
-                assert await page.evaluate(WIDE, width) == []
+                # canvases are drawn anew after the width has changed
+                await page.wait_for_function(f"width => ({WIDE})(width).length === 0", arg=width)
                 cut = await page.locator("#peers .peer-link, #network .peer-link").evaluate_all(CUT)
                 assert cut == [], "names are whole"
             await page.emulate_media(color_scheme="dark")

@@ -13,7 +13,7 @@ from nouns import seeds
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm import tasks
-from swarm.config import Run, TaskSettings
+from swarm.config import Optimizer, Run, TaskSettings
 from swarm.learn import embedded, model, tokenization, weights
 from swarm.learn.learner import Learner
 from swarm.learn.policy import LanguageModel
@@ -122,7 +122,8 @@ def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
 def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int) -> None:
     """Sample, score, learn, step, one after the other; with `lag`, each eight groups use one of the last
     policies at random."""
-    run, source = Run(), tasks.source(TaskSettings(name="digit-sums"), seed)
+    run = Run(optimizer=Optimizer(lr=0.001))  # the demo's
+    source = tasks.source(TaskSettings(name="digit-sums"), seed)
     embedded.make(tmp_path / "policy", seed, source.characters, source.example, quiet)
     learner = Learner(
         LanguageModel(model.load_policy(tmp_path / "policy"), tokenization.load(tmp_path / "policy")), run
