@@ -270,20 +270,23 @@ class ReleaseVotes:
 
     def _against(self, release: Release) -> Against | None:
         learners = self._learners(release.publisher)
-        alone, other, deceived = (self._votes(mark(release, why), release, learners) for why in Why)
+        beside, other, deceived = (self._votes(mark(release, why), release, learners) for why in Why)
         me = {self._host.ports.me} if self.stands() else set[PeerId]()
         voters = len(_witnesses(learners) | {release.publisher} | me)
-        if len(learners) >= CROWD and 2 * alone >= len(learners):
-            return Against(f"{alone} learners deny it: they make rounds, and it comes of none", True)
-        if len(learners) >= CROWD and 2 * (other + deceived) > voters:
-            reason = f"{other + deceived} learners deny it: it is not what their round made"
-            told = ", and its publisher says that it got another mean"
-            return Against(reason + told * (other <= deceived), other > deceived)
+        if len(learners) >= CROWD and 2 * len(beside) >= len(learners):
+            return Against(f"{len(beside)} learners deny it: they make rounds, and it comes of none", True)
+        if len(learners) >= CROWD and 2 * len(other | deceived) > voters:
+            reason = f"{len(other | deceived)} learners deny it: it is not what their round made"
+            if len(other) > len(deceived):
+                return Against(reason, True)
+            return Against(f"{reason}, and its publisher says that it got another mean", False)
         return None
 
-    def _votes(self, name: bytes, release: Release, learners: Mapping[PeerId, Beat | None]) -> int:
+    def _votes(self, name: bytes, release: Release, learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
+        """The learners that deny a release by this mark."""
         votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}
-        return len(votes - {release.publisher}) + (name in _marks(self._told))
+        mine = {self._host.ports.me} if name in _marks(self._told) else set[PeerId]()
+        return (votes - {release.publisher}) | mine
 
     def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
         """The learners that count, by their heartbeats: those that were heard lately, are at a version and
