@@ -320,6 +320,7 @@ class Auditor:
         """Nothing of a sampler that waits is trained, or replayed unless somebody accuses it."""
         gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
         self._inbox.drop(gone, Admitted.UNVERIFIED)
+        self._inbox.batcher.quotas.forget(sampler)
         self._queue.drop(sampler)
         self._submitted.drop(sampler)
 

@@ -9,16 +9,18 @@ newcomer. Both limits bind only while others deliver, so that no batch waits for
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
 What a sampler delivers is the decayed count of its admitted groups: each counts 1 and decays with a time
-constant of HORIZON x `close_after`; after as long without a group it is 0. With a share of a quarter, three
-other samplers are needed to bind one: up to three strangers of any speed are never bound. A sampler with an
-invite is known from its first group and has no limit: the run's owner vouches for it.
+constant of HORIZON x `close_after`; after as long without a group it is 0, and so it is at once when the
+sampler is set aside. With a share of a quarter, three other samplers are needed to bind one: up to three
+strangers of any speed are never bound. A sampler with an invite is known from its first group and has no
+limit: the run's owner vouches for it.
 
 A bound sampler may have share / (1 - share) groups for each group of others in the batches, also in a batch
 that closes before it is full. What it does not use is saved, up to its share of a full batch, since groups
 arrive in bursts.
 
 Not handled here: the order in which a batch takes groups, and the room in the buffer (swarm.core.batcher);
-many keys that each became known by an hour of work.
+many keys that each became known by an hour of work; strangers that go all at once, whom those that are left
+wait for, until their count is below the limit or they are forgotten.
 """
 
 from __future__ import annotations
@@ -164,6 +166,11 @@ class Quotas:
         record.recent, record.at = self._faded(record, now) + 1.0, now
         record.admitted += 1
         _remember(self._records, sampler, record)
+        self._last = None
+
+    def forget(self, sampler: PeerId) -> None:
+        """Whatever it delivered, it delivers nothing more."""
+        self._records.pop(sampler, None)
         self._last = None
 
     def newcomer(self, sampler: PeerId, now: float) -> bool:

@@ -119,6 +119,19 @@ def test_one_alone_fills_everything_as_fast_as_the_learner_takes_it() -> None:
         assert {batch.total() for batch in batches} == {32} and len(batches) > 0.9 * 20.0 / 0.25
 
 
+def test_no_batch_waits_for_those_that_are_set_aside() -> None:
+    """Four strangers at speed, of whom two are set aside."""
+    loop = Loop({"a": 12.0, "b": 12.0, "c": 12.0, "d": 12.0}, strangers=("a", "b", "c", "d"))
+    assert {batch.total() for batch in loop.run(20.0)} == {32}
+    loop.rates = {"a": 12.0, "b": 12.0}
+    loop.batcher.remove(lambda each: each.sampler in ("c", "d"))
+    for name in "cd":
+        loop.batcher.quotas.forget(PeerId(name))
+    loop.run(2.0)
+    batches = loop.run(10.0)
+    assert total(batches) >= 0.9 * 24.0 * 10.0 and {batch.total() for batch in batches} == {32}
+
+
 @pytest.mark.parametrize("strangers", [(), ("a", "b", "c")])
 def test_three_equal_ones_have_a_third_each_and_close_batches_as_they_come(
     strangers: tuple[str, ...],
