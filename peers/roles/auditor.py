@@ -12,9 +12,10 @@ finds.
 Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
 by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
 thread that computes gradients, and what this learner has no batch for anyway: what is drawn beyond it waits,
-first the groups of samplers of which none was replayed yet, and beyond WAITING the oldest is let go, which
-verifies nobody (peers.roles.replay_queue). Where an auditor is here whose verdicts count, what is drawn waits
-for it first. Not handled here: what margins mean (swarm.core.auditing).
+first the groups of samplers of which none was replayed yet, then those of samplers whose claims are
+unlikely, all of which are drawn; beyond WAITING one is let go, which verifies nobody
+(peers.roles.replay_queue). Where an auditor is here whose verdicts count, what is drawn waits for it first.
+Not handled here: what margins mean (swarm.core.auditing).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Auditor:
         secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
         self._rng = random.Random(secret)
         self._replayer = Replayer(host, make, self._gave_up)
-        self._queue = ReplayQueue(self._is_believed)
+        self._queue = ReplayQueue(self.audits.proven, inbox.sampler_evidence.suspects)
         self._read = 0
         """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
         self._list = 0
@@ -147,10 +148,6 @@ class Auditor:
             until = self.host.steady() + AWAITED if self._verdicts.trusted() else 0.0
             self._verdicts.drawn(digest, sampler)
             self._append(Drawn(group, frame, digest, prompt, weights, until=until))
-
-    def _is_believed(self, sampler: PeerId) -> bool:
-        """Were its last replays honest, and are its claims as honest ones are?"""
-        return self.audits.proven(sampler) and not self._inbox.sampler_evidence.suspects(sampler)
 
     def _append(self, drawn: Drawn) -> None:
         if (let_go := self._queue.append(drawn)) is not None:

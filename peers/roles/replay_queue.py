@@ -1,19 +1,20 @@
 """Groups that wait for their replay, and the samplers that wait with them.
 
-    append(drawn) -> full? the oldest is let go          take(loaded) -> the next one
+    append(drawn) -> full? one is let go                 take(loaded) -> the next one
     spare(digest): an auditor replayed it
     unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
 
 Groups of unproven samplers are in no batch (swarm.core.batcher), so theirs come first: a name that is given
-up after its first groups has trained nobody. Whose group was let go stays unproven: who floods an auditor
-gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is drawn, what
-a replay tells (peers.roles.auditor).
+up after its first groups has trained nobody. Those of suspects come next. Let go is the oldest group of a
+sampler that has another one here, so that who sends much displaces nobody's only one; where none has, the
+oldest of all, whose sampler stays unproven: who floods an auditor gets nothing past it. Whose groups nobody
+can replay was never unproven. Not handled here: what is drawn, what a replay tells (peers.roles.auditor).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,9 +46,11 @@ class Drawn:
 
 
 class ReplayQueue:
-    def __init__(self, proven: Callable[[PeerId], bool]) -> None:
-        """`proven(sampler)`: its last replays were honest."""
-        self._proven = proven
+    def __init__(
+        self, proven: Callable[[PeerId], bool], suspect: Callable[[PeerId], bool] = lambda sampler: False
+    ) -> None:
+        """`proven(sampler)`: its last replays were honest; `suspect(sampler)`: what it claims is unlikely."""
+        self._proven, self._suspect = proven, suspect
         self._waiting = deque[Drawn]()
         self.unproven = dict[PeerId, None]()
 
@@ -61,7 +64,13 @@ class ReplayQueue:
             self.unproven[drawn.group.sampler] = None
             if len(self.unproven) > UNPROVEN:
                 del self.unproven[next(iter(self.unproven))]
-        return self._waiting.popleft() if len(self._waiting) > WAITING else None
+        return self._let_go() if len(self._waiting) > WAITING else None
+
+    def _let_go(self) -> Drawn:
+        many = Counter(one.group.sampler for one in self._waiting)
+        gone = next((one for one in self._waiting if many[one.group.sampler] > 1), self._waiting[0])
+        self._waiting.remove(gone)
+        return gone
 
     def wait(self, now: float) -> float:
         """Seconds until a group is to be replayed, whatever auditors do; infinite when none waits."""
@@ -69,12 +78,13 @@ class ReplayQueue:
 
     def take(self, loaded: Digest | None, now: float = math.inf) -> Drawn:
         """The oldest group: of those that wait for no auditor, if there is one; of an unproven sampler, if
-        there is one; of the weights that are loaded, if there is one."""
+        there is one; of a suspect, if there is one; of the weights that are loaded, if there is one."""
         drawn = min(
             self._waiting,
             key=lambda one: (
                 one.until > now,
                 one.group.sampler not in self.unproven,
+                not self._suspect(one.group.sampler),
                 one.group.weights != loaded,
             ),
         )

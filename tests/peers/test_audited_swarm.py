@@ -294,3 +294,12 @@ def test_all_groups_of_a_sampler_whose_claims_deviate_are_replayed(monkeypatch: 
     replayed = Counter(event.sampler for event in of(told, Audited))
     shares = {sampler: replayed[sampler] / admitted[sampler] for sampler in admitted}
     assert shares.pop(suspect) > 0.9 and max(shares.values()) < 0.8
+
+
+def test_training_goes_on_where_claims_deviate_and_replays_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> int:
+        return len(of(played(1.0, [], audit_price=1.0), Trained))
+
+    undisturbed = steps()
+    monkeypatch.setattr(SamplerEvidence, "suspects", lambda *_: True)
+    assert steps() > 0.8 * undisturbed > 10

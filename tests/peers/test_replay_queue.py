@@ -68,3 +68,21 @@ def test_what_an_auditor_may_save_comes_last_until_its_time_has_come_and_not_at_
     assert queue.take(Digest(""), 15.0).until == 12.0
     queue.spare(Digest("0"))
     assert not queue
+
+
+def test_who_sends_much_displaces_nobody_s_only_group() -> None:
+    queue = ReplayQueue(lambda sampler: False)
+    queue.append(drawn(0, NEW))
+    let_go = [queue.append(drawn(number, KNOWN)) for number in range(1, WAITING + 3)]
+    assert [one.group.id for one in let_go if one is not None] == [group(k).id for k in (1, 2, 3)]
+    for _ in range(WAITING):
+        queue.settle(queue.take(None).group.sampler)
+    assert not queue.unproven
+
+
+def test_groups_of_a_suspect_come_before_those_of_others_and_wait_for_no_replay() -> None:
+    queue = ReplayQueue(lambda sampler: True, lambda sampler: sampler == NEW)
+    for number, sampler in enumerate((KNOWN, KNOWN, NEW)):
+        queue.append(drawn(number, sampler))
+    assert not queue.unproven
+    assert [queue.take(Digest("")).group.sampler for _ in range(3)] == [NEW, KNOWN, KNOWN]
