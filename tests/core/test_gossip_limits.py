@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarm.core.gossip_limits import (
     BURST,
     LONGEST,
     OFFENCES_BURST,
+    PROVEN_BURST,
+    PROVEN_RATE,
     RATE,
     SILENCE,
     STRANGERS_BURST,
@@ -29,13 +33,24 @@ class Ears:
         return sum(self.limits.takes(author, size) for _ in range(messages))
 
 
-def test_one_author_is_taken_at_its_rate_member_or_not() -> None:
-    for author in (MEMBER, STRANGER):
-        ears = Ears()
-        most = int(BURST / UNITS)
-        assert ears.taken(author, most + 20) == most
-        ears.now += 3.0
-        assert ears.taken(author, 500) == int(3.0 * RATE / UNITS)
+@pytest.mark.parametrize(
+    ("author", "rate", "burst"), [(MEMBER, PROVEN_RATE, PROVEN_BURST), (STRANGER, RATE, BURST)]
+)
+def test_one_author_is_taken_at_its_rate(author: PeerId, rate: float, burst: float) -> None:
+    ears = Ears()
+    most = int(burst / UNITS)
+    assert ears.taken(author, most + 20) == most
+    ears.now += 3.0
+    assert ears.taken(author, 5000) == int(3.0 * rate / UNITS)
+
+
+def test_a_learner_of_twenty_versions_a_second_is_heard() -> None:
+    """With each of them three heartbeats, a release and two bundles of events of 4 KiB."""
+    ears = Ears()
+    for _ in range(20 * 60):
+        ears.now += 1 / 20
+        assert ears.taken(MEMBER, 4, 800) == 4 and ears.taken(MEMBER, 2, 4096) == 2
+    assert not ears.limits.silenced()
 
 
 def test_who_goes_on_beyond_its_rate_is_silenced_and_each_time_for_longer() -> None:
