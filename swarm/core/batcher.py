@@ -157,8 +157,12 @@ class Batcher:
     def due(self, learners: float, now: float) -> float | None:
         """Seconds until the batch closes: 0 when it is full or its time has come, None while there is no
         group for it."""
-        if not self._waiting:
-            return None  # asked at every change of a host, most of the time for nothing
+        # asked at every change of a host, most of the time for nothing
+        due = self._closes(learners, now) if self._waiting else None
+        self.quotas.waits(due != 0.0, now)
+        return due
+
+    def _closes(self, learners: float, now: float) -> float | None:
         limits = self._limits(self.share(learners), now)
         if limits.size == 0:
             return None

@@ -9,18 +9,17 @@ newcomer. Both limits bind only while others deliver, so that no batch waits for
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
 What a sampler delivers is the decayed count of its admitted groups: each counts 1 and decays with a time
-constant of HORIZON x `close_after`; after as long without a group it is 0, and so it is at once when the
-sampler is set aside. With a share of a quarter, three other samplers are needed to bind one: up to three
-strangers of any speed are never bound. A sampler with an invite is known from its first group and has no
-limit: the run's owner vouches for it.
+constant of HORIZON x `close_after`; after as long without a group it is 0, and so it is when the sampler has
+stopped (GAPS, PAUSES), and at once when it is set aside. With a share of a quarter, three other samplers are
+needed to bind one: up to three strangers of any speed are never bound. A sampler with an invite is known
+from its first group and has no limit: the run's owner vouches for it.
 
 A bound sampler may have share / (1 - share) groups for each group of others in the batches, also in a batch
 that closes before it is full. What it does not use is saved, up to its share of a full batch, since groups
 arrive in bursts.
 
 Not handled here: the order in which a batch takes groups, and the room in the buffer (swarm.core.batcher);
-many keys that each became known by an hour of work; strangers that go all at once, whom those that are left
-wait for, until their count is below the limit or they are forgotten.
+many keys that each became known by an hour of work.
 """
 
 from __future__ import annotations
@@ -36,6 +35,10 @@ from swarm.config import BatchSize
 from swarm.types import PeerId
 
 T = TypeVar("T")
+
+GAPS, PAUSES = 6.0, 2.0
+"""Times what lies between a sampler's groups, and times `close_after`: who sends nothing for longer than
+both, while the learner waits for groups, has stopped. By chance one of 400 gaps is 6 times the mean."""
 
 HORIZON = 12.0
 """Times `close_after`, a minute by default: where samplers are slow, batches close by time, and many of them
@@ -64,6 +67,8 @@ class Delivered:
     at: float = 0.0
     saved: float = math.inf
     """Unused groups of its share."""
+    waited: float = 0.0
+    """Seconds that the learner had waited for groups at the time `at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,9 @@ class Quotas:
         self.share, self.newcomers = size.share, size.newcomers
         self.unused = math.inf
         """Unused groups of the newcomers' share."""
-        self._fade = HORIZON * size.close_after
+        self._fade, self._pause = HORIZON * size.close_after, PAUSES * size.close_after
+        self._waited, self._waits_since = 0.0, math.inf
+        """Seconds for which the learner waited for groups, and since when it does."""
         self._records: OrderedDict[PeerId, Delivered] = OrderedDict()
         self._invited: OrderedDict[PeerId, None] = OrderedDict()
         self._last: Quota | None = None
@@ -164,9 +171,15 @@ class Quotas:
         """Record one admitted group of the sampler."""
         record = self._records.get(sampler) or Delivered(now)
         record.recent, record.at = self._faded(record, now) + 1.0, now
+        record.waited = self._waited
         record.admitted += 1
         _remember(self._records, sampler, record)
         self._last = None
+
+    def waits(self, waits: bool, now: float) -> None:
+        """The learner looks for a batch: does it wait for groups?"""
+        self._waited += max(0.0, now - self._waits_since)
+        self._waits_since = now if waits else math.inf
 
     def forget(self, sampler: PeerId) -> None:
         """Whatever it delivered, it delivers nothing more."""
@@ -194,8 +207,12 @@ class Quotas:
         return {
             sampler: self._faded(record, now)
             for sampler, record in self._records.items()
-            if now - record.at < fade
+            if now - record.at < fade and not self._has_stopped(record)
         }
+
+    def _has_stopped(self, record: Delivered) -> bool:
+        silent, gap = self._waited - record.waited, self._fade / max(1.0, record.recent)
+        return silent > max(self._pause, GAPS * gap)
 
     def saved(self, sampler: PeerId) -> float:
         """Unused groups of the sampler's share."""

@@ -119,6 +119,26 @@ def test_one_alone_fills_everything_as_fast_as_the_learner_takes_it() -> None:
         assert {batch.total() for batch in batches} == {32} and len(batches) > 0.9 * 20.0 / 0.25
 
 
+@pytest.mark.parametrize("left", ["abc", "ab"])
+def test_who_stopped_is_waited_for_twice_the_time_of_a_batch(left: str) -> None:
+    loop = Loop(dict.fromkeys("abcd", 12.0), strangers=tuple("abcd"))
+    assert {batch.total() for batch in loop.run(20.0)} == {32}
+    loop.rates = dict.fromkeys(left, 12.0)
+    loop.run(2 * SIZE.close_after + 3.0)
+    assert total(loop.run(10.0)) >= 0.9 * 12.0 * len(left) * 10.0
+
+
+def test_who_sends_seldom_has_not_stopped() -> None:
+    """Three that send a group each 15 s hold one that sends without end to its share beside them."""
+    loop = Loop(dict.fromkeys("abc", 1 / 15), strangers=("a", "b", "c", "x"), size=BatchSize(groups=4))
+    loop.run(120.0)
+    loop.join("x", FLOOD)
+    loop.run(60.0)
+    batches = loop.run(300.0)
+    assert total(batches, "a", "b", "c") >= 0.9 * 60
+    assert 0 < total(batches, "x") <= 1.1 * SIZE.share * total(batches)
+
+
 def test_no_batch_waits_for_those_that_are_set_aside() -> None:
     """Four strangers at speed, of whom two are set aside."""
     loop = Loop({"a": 12.0, "b": 12.0, "c": 12.0, "d": 12.0}, strangers=("a", "b", "c", "d"))
