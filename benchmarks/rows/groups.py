@@ -18,6 +18,7 @@ finished, up to a thousand groups at once, and samples on meanwhile.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,9 @@ PASSES = 3
 REPEAT = {"admit": 1, "memory": 1, "mail": 2, "tcp": 4, "zmq": 16}
 """A group is admitted once; the faster ways carry the same frames again, so that their time is long enough to
 measure."""
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+"""Seconds of the processor that the kernel counts in: a short turn of a quiet machine takes none."""
 
 PROCESSES = 2
 """Of senders: one alone may be slower than what it measures."""
@@ -144,7 +148,7 @@ def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turn
         why = "; ".join(why for one in sent for why in one["refused"])
         raise Unmeasured(f"{missing} of {groups} groups were not admitted, this is no rate of groups: {why}")
     turns.wall.append(groups / seconds)
-    turns.cpu.append(groups / cpu)
+    turns.cpu.append(groups / max(cpu, TICK))
 
 
 def _against(what: str, ours: Turns, against: str, theirs: Turns, note: str) -> Figure:
