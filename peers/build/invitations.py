@@ -22,6 +22,7 @@ from peers.runtime.contacts import Contact
 from peers.runtime.peer_folder import MEMBERSHIP, membership
 from swarm import invite as invites
 from swarm.config import Listen
+from swarm.core.auditing import NOTHING_REPLAYED
 from swarm.core.membership import is_delegated
 from swarm.durable import write_durably
 from swarm.identity import verify
@@ -40,10 +41,7 @@ def invite(path: Path, role: Role, seconds: float | None = None, uses: int = 0) 
     make it, or knows nobody, and where the role has nothing to do."""
     run = run_of(path)
     if role is Role.AUDITOR and run.settings.sampling.quantized:
-        raise Refusal(
-            "an auditor has no work in this run: its samplers may use fewer bits (run.sampling.quantized), so"
-            " that no group is replayed"
-        )
+        raise Refusal(f"an auditor has no work in this run: {NOTHING_REPLAYED}")
     return run.invite(role, _addresses(run), seconds, uses)
 
 

@@ -232,8 +232,7 @@ class _Maker:
 
     def _arithmetic(self, step: Step) -> Arithmetic:
         """That of the learner that recorded the step."""
-        recipe = step.made.recipe
-        weights = weights_of(recipe) if recipe is not None else {step.learner: 1.0}
+        weights = weights_of(step.made.recipe, step.learner)
         if step.learner not in weights:
             raise Refusal(f"version {step.made.version}: who recorded it was not in its round")
         said = [peer for peer, weight in weights.items() if weight]  # who has no gradient says nothing

@@ -19,6 +19,7 @@ from peers.errors import WrongUsage
 from peers.runtime.host import Host
 from swarm import events
 from swarm.config import Config
+from swarm.core.auditing import NOTHING_REPLAYED
 from swarm.protocol import Role
 from swarm.tasks.base import TaskSource
 
@@ -36,8 +37,8 @@ def check_that_groups_are_audited(config: Config) -> None:
     """Raises WrongUsage where an auditor has nothing to do."""
     if config.run.sampling.quantized:
         raise WrongUsage(
-            "this run has no work for an auditor: its samplers may use fewer bits (run.sampling.quantized),"
-            " so that no group is replayed; ask its owner for an invite of another role"
+            f"this run has no work for an auditor: {NOTHING_REPLAYED}; ask its owner for an invite of another"
+            " role"
         )
 
 

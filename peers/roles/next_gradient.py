@@ -5,12 +5,11 @@
                               of the version before step 1   of the version after it
 
 So a gradient is of the version before the one that it is stepped from: one version more of lag, which the
-window counts when the batch is taken. A round that waits has one such gradient at most; the next batch is the
-round's own where none is ready. While another learner is behind nobody computes ahead: it could not be in
-time for the rounds of those who have their gradients already. One that takes over a state is: it comes
-without a gradient. Invariants: the policy does not change while a
-gradient is computed (`idle`); groups are here, in the inbox, or in the round. Not handled here: what becomes
-of the gradient (peers.roles.learner).
+window counts when the batch is taken. A round that waits has one such gradient at most; the next batch is
+the round's own where none is ready. While another learner is behind nobody computes ahead: it could not be
+in time for the rounds of those who have their gradients already. One that takes over a state is: it comes
+without a gradient. Invariants: the policy does not change while a gradient is computed (`idle`); groups are
+here, in the inbox, or in the round. Not handled here: what becomes of the gradient (peers.roles.learner).
 """
 
 from __future__ import annotations

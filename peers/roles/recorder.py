@@ -141,8 +141,8 @@ class Recorder:
         weights = self._own_release.weights
         if self._learner.version != step.version or not weights:
             return  # a better release took its place
-        counted = {me: 1.0} if step.recipe is None else weights_of(step.recipe)
-        asked = [self._shown(peer, step) if weight else _nothing() for peer, weight in counted.items()]
+        counted = weights_of(step.recipe, me).items()
+        asked = [self._shown(peer, step) if weight else _nothing() for peer, weight in counted]
         try:
             batches = await asyncio.gather(*asked)
         except (NetError, Unshown, Unsigned, wire.WireError) as error:
@@ -200,9 +200,10 @@ def _cannot(host: Host, learner: BaseLearner) -> str:
     return "a gradient takes in the whole round's rewards" if learner.objective.of_round else ""
 
 
-def weights_of(recipe: MeanRecipe) -> dict[PeerId, float]:
-    """Of a round's members, in its order; whose gradient counts for nothing has 0."""
-    return {one.peer: one.weight for one in recipe.members}
+def weights_of(recipe: MeanRecipe | None, alone: PeerId) -> dict[PeerId, float]:
+    """Of a round's members, in its order, or of who stepped `alone`; whose gradient counts for nothing has
+    0."""
+    return {one.peer: one.weight for one in recipe.members} if recipe is not None else {alone: 1.0}
 
 
 async def _nothing() -> MemberBatch:

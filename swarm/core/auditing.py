@@ -285,6 +285,10 @@ class Audits:
         return record
 
 
+NOTHING_REPLAYED = "its samplers may use fewer bits (run.sampling.quantized), so that no group is replayed"
+"""Why a run has no work for an auditor, where that is so."""
+
+
 def objection(aside: Consequence, now: float) -> str:
     """Why groups of a sampler that is set aside are refused."""
     left = aside.until - now
