@@ -71,10 +71,18 @@ def test_questions_at_once_have_one_each_and_some_are_kept(tmp_path: Path, opene
     with_daemon(tmp_path, body)
 
 
+def is_stopped(pid: int) -> bool:
+    """Each thread: one that runs when the signal is sent may answer before it stops."""
+    stats = (thread.read_text() for thread in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+
+
 def test_the_answer_to_a_question_that_was_given_up_is_not_the_next_ones(tmp_path: Path) -> None:
     async def body(daemon: Daemon) -> None:
         where = await daemon.identify()
         os.kill(daemon.pid, signal.SIGSTOP)
+        while not is_stopped(daemon.pid):
+            await asyncio.sleep(0.01)
         asked = [asyncio.create_task(daemon.publish("topic", b"given up")) for _ in range(3)]
         await asyncio.wait(asked, timeout=0.2)
         for task in asked:
