@@ -302,6 +302,9 @@ class Listen(Section):
     """Address of the interface to listen on; `::` is all of them, with IPv6 and IPv4."""
     port: Port = 0
     """TCP port; 0 takes a free one and keeps it in the run folder."""
+    parts: Port = 0
+    """A learner's TCP port for parts of gradients; 0 takes a free one. Where others do not reach it, parts go
+    through `port`, which takes more of the processor's time."""
     announce: tuple[str, ...] = ()
     """Multiaddresses to announce to others instead of those that libp2p finds; this machine's address in a
     private network comes after them."""

@@ -19,6 +19,7 @@ import struct
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class Pulled:
     def __init__(self) -> None:
         self.port, self._frames = 0, threading.Semaphore(0)
         try:
-            import zmq
+            zmq: Any = import_module("zmq")  # its stubs do not name what it has
         except ImportError:
             return
         socket = zmq.Context.instance().socket(zmq.PULL)

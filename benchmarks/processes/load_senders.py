@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,7 @@ class LoadSenders:
 
     def _push(self, repeat: int) -> int:
         """All frames of all senders in turn, each over a socket of its own -> how many."""
-        import zmq
-
+        zmq: Any = import_module("zmq")  # its stubs do not name what it has
         sockets = [zmq.Context.instance().socket(zmq.PUSH) for _ in self.active]
         for socket in sockets:
             socket.connect(f"tcp://127.0.0.1:{self.server['zmq']}")

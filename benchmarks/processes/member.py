@@ -51,7 +51,7 @@ class Member:
         self.averager: Any = None
         self.tensor: Any = None
         self.longest = LONGEST
-        self.uplink = Uplink(lambda: node.pids().get("p2pd"))
+        self.uplink = Uplink(self._senders)
 
     async def answer(self, asked: Answer) -> Answer:
         match asked["do"]:
@@ -72,7 +72,7 @@ class Member:
         node, self.longest = self.node, deadline or LONGEST
         self.averager = HiveAverager(
             daemon=node.control,
-            dial_only=False,
+            listen=node.listen,
             prefix=averaging_prefix(RUN),
             numel=numel,
             groups=1,
@@ -83,6 +83,10 @@ class Member:
         await self.averager.start()
         self.tensor = torch.zeros(numel)
         return {}
+
+    def _senders(self) -> list[int]:
+        averager = self.averager.pid() if self.averager is not None else None
+        return [pid for pid in (self.node.pids().get("p2pd"), averager) if pid]
 
     async def _average(self, asked: Answer) -> Answer:
         from swarm.net.ports import RoundLost

@@ -54,6 +54,11 @@ def measure(
     return figures
 
 
+def large(say: Say) -> list[Figure]:
+    """Row `averaging-100M`."""
+    return measure(say, LARGE, row="averaging-100M")
+
+
 def _compare(say: Say, row: str, kinds: Sequence[Kind], count: int, numel: int, rounds: int) -> list[Figure]:
     spent: list[list[tuple[float, float]]] = []
     with ExitStack() as stack:

@@ -43,16 +43,16 @@ class LearnerLine:
         local: LocalPeer,
         run: Run,
         values: int,
-        pid: Callable[[], int | None],
+        pids: Callable[[], Collection[int]],
         limit: float = math.inf,
     ) -> None:
-        """A round averages `values`; `pid()` is p2pd's of the moment; the peer sends `limit` bytes per second
-        at most. Raises CannotHere when a round is too long at that limit."""
+        """A round averages `values`; `pids()` are the processes of the moment that send, `limit` bytes per
+        second at most. Raises CannotHere when a round is too long at that limit."""
         if limit < math.inf and (why := rounds.objection(run, values, limit)):
             raise CannotHere(f"this peer's peer.limits.upload is too low to learn: {why}")
         self._local, self._run, self._values = local, run, values
         self._file = local.folder / "uplink"
-        self._uplink = Uplink(pid, self._remembered(), limit)
+        self._uplink = Uplink(pids, self._remembered(), limit)
         self._warned = False
 
     def rate(self) -> int:
@@ -91,13 +91,21 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
     from peers.build import factory
     from swarm.net.averager import HiveAverager
     from swarm.net.guard import averaging_prefix
+    from swarm.net.listening import check_port
 
+    if node.listen.parts and not node.listen.dial_only:
+        check_port(node.listen.host, node.listen.parts, "listen.parts")
     settings = run.settings
     numel = factory.size(run.model, settings)
-    line = LearnerLine(local, settings, numel, lambda: node.pids().get("p2pd"), node.limits.up.rate)
+
+    def pids() -> list[int]:
+        """Of the processes that send what this peer says."""
+        return [pid for pid in (node.pids().get("p2pd"), averager.pid()) if pid]
+
+    line = LearnerLine(local, settings, numel, pids, node.limits.up.rate)
     averager = HiveAverager(
         daemon=node.control,
-        dial_only=node.listen.dial_only,
+        listen=node.listen,
         prefix=averaging_prefix(run.digest),
         numel=numel,
         groups=settings.batch.groups,

@@ -178,8 +178,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, mine: torch.Tensor) -> torch.Tensor:
         """A reducer's mean of a part of which `mine` is mine, scaled down where it exceeds the largest
         possible norm, zeros where it is not finite: the same at all members."""
-        mean = self._codec.read(packed, mine.shape)
-        self._got[reducer].update(packed.buffer)
+        data = self._codec.data(packed, mine.shape)
+        mean = self._codec.decoded(data, mine.shape)
+        self._got[reducer].update(data)
         if math.isfinite(size := norm(mean)):
             share = self._reduced[reducer].take(size)
             mean, size = _scaled(mean, share), size * share

@@ -29,7 +29,7 @@ import msgspec
 import torch
 
 from swarm import process
-from swarm.config import Averaging
+from swarm.config import Averaging, Listen
 from swarm.core.standing import Usual
 from swarm.net.announcing import MAX_WEIGHT
 from swarm.net.averager_messages import Ended, FromChild, Leave, Listening, Met, Order, Ready, encode
@@ -132,7 +132,7 @@ class HiveAverager:
     def __init__(
         self,
         daemon: Callable[[], Awaitable[str]],
-        dial_only: bool,
+        listen: Listen,
         prefix: str,
         numel: int,
         groups: int,
@@ -143,7 +143,8 @@ class HiveAverager:
         """`daemon()` is p2pd's control address: when that changed, the process is replaced before the next
         round.
 
-        `dial_only`: others cannot dial this p2pd. `prefix` names the run in calls to others.
+        `listen`: where others reach p2pd, and this averager past it. `prefix` names the run in calls to
+        others.
 
         `numel` float32 values are averaged, in memory shared with the averager process (anonymous: not
         bounded by /dev/shm); `groups` make the run's whole batch, which bounds the weights.
@@ -154,9 +155,9 @@ class HiveAverager:
             raise ValueError(
                 f"compression {settings.compression!r} is unknown: take one of {', '.join(ENCODINGS)}"
             )
-        self._daemon, self._dial_only, self._prefix, self._settings, self._report = (
+        self._daemon, self._listen, self._prefix, self._settings, self._report = (
             daemon,
-            dial_only,
+            listen,
             prefix,
             settings,
             report,
@@ -184,6 +185,10 @@ class HiveAverager:
             await asyncio.wait({self._replacement})
         if self._child is not None:
             await self._child.leave()
+
+    def pid(self) -> int | None:
+        """Of the averager process of the moment."""
+        return self._child.pid if self._child is not None else None
 
     def check(self, against: Collection[PeerId], key: int) -> None:
         """See the port."""
@@ -312,7 +317,7 @@ class HiveAverager:
             self._groups,
             self._buffer,
             daemon,
-            self._dial_only,
+            self._listen,
             self._stale,
             self.limits.in_averager(),
         )

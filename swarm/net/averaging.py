@@ -22,6 +22,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
@@ -36,7 +37,7 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import achain, as_aiter
 from hivemind.utils.multiaddr import Multiaddr
 
-from swarm.config import Averaging
+from swarm.config import Averaging, Listen
 from swarm.core import shares
 from swarm.core.discord import Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
@@ -56,10 +57,11 @@ from swarm.net.averager_messages import (
     Ready,
     encode,
 )
+from swarm.net.bypass import Door
 from swarm.net.codec import Codec
 from swarm.net.matching import Matching
 from swarm.net.norm import LARGEST, norm
-from swarm.net.paced import PacedP2P
+from swarm.net.paced import PARTS, TICKETS, PacedP2P
 from swarm.net.rate import RateLimits
 from swarm.process import Pipe
 from swarm.types import PeerId
@@ -89,7 +91,7 @@ class Setup:
     buffer: torch.Tensor
     daemon: str
     """p2pd's control address."""
-    dial_only: bool
+    listen: Listen
     stale: tuple[str, ...]
     """Addresses of dead averager processes at this p2pd."""
     limits: RateLimits
@@ -126,14 +128,15 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         ).digest()
         self._matching = Matching(
             self._p2p.peer_id,
-            setup.dial_only,
+            setup.listen.dial_only,
             schema,
             settings.match,
             settings.request,
             stub=lambda peer: self.get_stub(self._p2p, peer, namespace=setup.prefix),
         )
         self._p2p.answers = lambda peer: peer in self._matching.invited
-        if not setup.dial_only:
+        if not setup.listen.dial_only:
+            self._p2p.door = await Door.opened(setup.listen.host, setup.listen.parts)
             await self._remove_stale()
             await self.add_p2p_handlers(self._p2p, namespace=setup.prefix)
         self._send(Ready(str(self._p2p.peer_id)))
@@ -144,9 +147,9 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._collect_rpc_handlers()
         control = self._p2p._client.control
         mine = control.listen_maddr
+        calls = [self._get_handle_name(self._setup.prefix, one.method_name) for one in self._rpc_handlers]
         for address in self._setup.stale:
-            for handler in self._rpc_handlers:
-                name = self._get_handle_name(self._setup.prefix, handler.method_name)
+            for name in (*calls, *(name + TICKETS for name in calls if name.endswith(PARTS))):
                 control.listen_maddr, control.handlers[name] = Multiaddr(address), None
                 # it had not come as far as that one, or p2pd is a new one
                 with contextlib.suppress(ControlFailure):
@@ -154,7 +157,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         control.listen_maddr = mine
 
     async def close(self) -> None:
-        if not self._setup.dial_only:
+        if not self._setup.listen.dial_only:
             await self.remove_p2p_handlers(self._p2p, namespace=self._setup.prefix)
 
     def take(self, order: Order) -> None:
@@ -199,7 +202,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             order.weight,
             norm,
             order.usual,
-            self._setup.dial_only,
+            self._setup.listen.dial_only,
             order.uplink,
             tuple(members.values()),
             order.marks,
@@ -385,6 +388,8 @@ def _keep_memory() -> None:
 def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
     try:
         asyncio.set_event_loop(loop)
+        # Its threads compute: more than there are cores wait for each other.
+        loop.set_default_executor(ThreadPoolExecutor(os.cpu_count()))
         loop.run_until_complete(rounds.open())
         loop.run_forever()
     except BaseException:

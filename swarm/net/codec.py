@@ -183,15 +183,22 @@ class Codec(CompressionBase):  # type: ignore[misc]
 
     def read(self, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
         """Raises PartError."""
-        values, data = math.prod(shape), packed.buffer  # each look at it makes a copy
-        size = self.size(values)
+        return self.decoded(self.data(packed, shape), shape)
+
+    def data(self, packed: runtime_pb2.Tensor, shape: torch.Size) -> bytes:
+        """The bytes of a part of this shape, a copy. Raises PartError."""
+        data, size = packed.buffer, self.size(math.prod(shape))
         if (
             packed.compression != self._encoding.kind
             or tuple(packed.size) != tuple(shape)
             or len(data) != size
         ):
             raise PartError(f"a part of {len(data)} bytes came where {size} of shape {tuple(shape)} belong")
-        return self._encoding.decode(data, values).reshape(shape)
+        return bytes(data)
+
+    def decoded(self, data: bytes, shape: torch.Size) -> torch.Tensor:
+        """Its values. Raises PartError."""
+        return self._encoding.decode(data, math.prod(shape)).reshape(shape)
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         return self._encoding.item / torch.float32.itemsize

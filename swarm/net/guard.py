@@ -318,6 +318,13 @@ async def _receive_raw_bounded(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(size)
 
 
+async def _send_raw_whole(data: bytes, writer: asyncio.StreamWriter) -> None:
+    """hivemind's writes 64 KiB at a time, each of which costs a stream's writer as much as all of them."""
+    writer.write(len(data).to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER))
+    writer.write(data)
+    await writer.drain()
+
+
 async def _receive_protobuf_bounded(kind: Any, reader: asyncio.StreamReader) -> Any:
     task = asyncio.current_task()
     assert task is not None
@@ -374,6 +381,7 @@ def install() -> None:
     MSGPackSerializer._decode_ext_types = classmethod(_decode_bounded)
     MSGPackSerializer.loads = classmethod(_loads_bounded)
     P2P.receive_raw_data = staticmethod(_receive_raw_bounded)
+    P2P.send_raw_data = staticmethod(_send_raw_whole)
     P2P.receive_protobuf = staticmethod(_receive_protobuf_bounded)
     P2P.add_binary_stream_handler = _add_handler_bounded
     ControlClient._handler = _begin_stream

@@ -1,124 +1,64 @@
-"""hivemind's streams of a learner: from whom they are taken, and parts of a round at the pace of its line.
+"""hivemind's streams of a learner: from whom they are taken, which way parts of a round go, and at what pace.
 
     stream of a peer that is not invited --> closed, nothing of it is read
-    part --> PacedWriter --pieces--> p2pd --> ... p2pd --> PartReader --pieces--> PacedReader --> part
+    part --> PacedWriter --pieces--> the peer's door, or p2pd --> ... --pieces--> PacedReader --> part
 
-Only streams that carry parts are paced: who meets whom is small and must not wait. A reader that reads slowly
-holds its sender back once the buffers between them are full (some hundred KiB). Not handled here: the pace
-(swarm.net.rate).
+Parts go past p2pd (swarm.net.bypass) where the other one gives a ticket and its door is reached; where not,
+as behind a router or over a relay, through p2pd. Only streams that carry parts are paced: who meets whom is
+small and must not wait. A reader that reads slowly holds its sender back once the buffers between them are
+full (some hundred KiB). Not handled here: the pace (swarm.net.rate).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, Protocol
 
 from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 
-from swarm.limits import FRAME_LIMIT
+from swarm.net.bypass import TICKET_SIZE, Door, Ticket
+from swarm.net.part_reader import PartReader
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
+
+log = logging.getLogger(__name__)
 
 PARTS = "rpc_aggregate_part"
 """How the names of streams that carry parts end."""
 
-EARLY = 1 << 18
-"""Bytes that are received before somebody asks for them; then the sender is held back."""
+TICKETS = "_ticket"
+"""Ends the name of the stream that gives a ticket for one of parts."""
+
+KNOCK = 1.5
+"""Seconds to get a ticket, and to reach the door with it: less than after which its peer misses a part."""
+
+SHUT = 600.0
+"""Seconds in which a door that was not reached is not tried again."""
 
 Handler = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class PartReader(asyncio.BufferedProtocol):
-    """What hivemind asks of a stream's reader: a part is received into the memory where it stays, where
-    asyncio's reader wakes up its task and moves the bytes thrice for each piece of it."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Takes the stream over from `reader`, with what that has received."""
-        self._transport = cast(asyncio.Transport, writer.transport)
-        self._transport.pause_reading()
-        self._before: Any = self._transport.get_protocol()
-        """It goes on to tell the writer when to wait, and when the stream is closed."""
-        begun = bytes(reader._buffer)  # type: ignore[attr-defined]
-        self._early = memoryview(bytearray(max(EARLY, len(begun))))
-        self._early[: len(begun)] = begun
-        self._from, self._to = 0, len(begun)
-        """What nobody asked for yet, in `early`."""
-        self._ended = reader.at_eof() or self._transport.is_closing()
-        self._rest: memoryview | None = None
-        """Of what is asked for, the part that has not come."""
-        self._come: asyncio.Future[None]
-        self._transport.set_protocol(self)
-        self._read_on()
-
-    async def readexactly(self, size: int) -> bytearray:
-        """Raises asyncio.IncompleteReadError, also where a message claims to have more than any has."""
-        if size > FRAME_LIMIT:
-            raise asyncio.IncompleteReadError(b"", size)
-        data = bytearray(size)
-        have = min(size, self._to - self._from)
-        data[:have] = self._early[self._from : self._from + have]
-        self._from += have
-        if self._from == self._to:
-            self._from = self._to = 0
-        if have < size:
-            if self._ended:
-                raise asyncio.IncompleteReadError(bytes(data[:have]), size)
-            self._rest, self._come = memoryview(data)[have:], asyncio.get_running_loop().create_future()
-            self._read_on()
-            await self._come
-        return data
-
-    def _read_on(self) -> None:
-        if not self._ended and self._to < len(self._early):
-            self._transport.resume_reading()
-
-    def get_buffer(self, hint: int) -> memoryview:
-        return self._early[self._to :] if self._rest is None else self._rest
-
-    def buffer_updated(self, size: int) -> None:
-        if self._rest is None:
-            self._to += size
-            if self._to == len(self._early):
-                self._transport.pause_reading()
-        elif size < len(self._rest):
-            self._rest = self._rest[size:]
-        else:
-            self._rest = None
-            if not self._come.done():  # cancelled
-                self._come.set_result(None)
-
-    def eof_received(self) -> Any:
-        self._end()
-        return self._before.eof_received()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._end()
-        self._before.connection_lost(error)
-
-    def _end(self) -> None:
-        self._ended = True
-        if self._rest is not None and not self._come.done():
-            self._come.set_exception(asyncio.IncompleteReadError(b"", len(self._rest)))
-
-    def pause_writing(self) -> None:
-        self._before.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._before.resume_writing()
+class Reader(Protocol):
+    async def readexactly(self, size: int) -> bytes | bytearray:
+        """Raises asyncio.IncompleteReadError."""
+        ...
 
 
 class PacedReader:
     """What hivemind asks of a stream's reader."""
 
-    def __init__(self, reader: PartReader, limit: RateLimit) -> None:
+    def __init__(self, reader: Reader, limit: RateLimit) -> None:
         self._reader, self._limit = reader, limit
 
     async def readexactly(self, size: int) -> bytes | bytearray:
         """Raises asyncio.IncompleteReadError."""
         if self._limit.rate == math.inf:
             return await self._reader.readexactly(size)
-        pieces = list[bytearray]()
+        pieces = list[bytes | bytearray]()
         for begin in range(0, size, self._limit.piece):
             pieces.append(await self._reader.readexactly(min(size - begin, self._limit.piece)))
             await self._limit.wait(len(pieces[-1]))
@@ -128,7 +68,7 @@ class PacedReader:
 class PacedWriter:
     """What hivemind asks of a stream's writer: bytes leave in `drain`."""
 
-    def __init__(self, writer: asyncio.StreamWriter, limit: RateLimit) -> None:
+    def __init__(self, writer: Any, limit: RateLimit) -> None:
         self._writer, self._limit = writer, limit
         self._written = list[memoryview]()
 
@@ -153,25 +93,90 @@ class PacedWriter:
 
 
 class PacedP2P(P2P):  # type: ignore[misc]
-    """Made by `replicate`; then `limits` may be set, and `answers`."""
+    """Made by `replicate`; then `limits` may be set, and `answers`, and a door be opened."""
 
     limits: RateLimits = UNLIMITED
     answers: Callable[[PeerID], bool] = staticmethod(lambda peer: True)
     """Whose streams are taken; others' are closed."""
+    door: Door | None = None
+    """Where parts come in past p2pd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shut: dict[PeerID, float] = {}
+        """Whose door was not reached -> loop time until which it is not tried."""
 
     async def call_binary_stream_handler(self, peer_id: PeerID, handler_name: str) -> tuple[Any, Any, Any]:
+        if not _carries_parts(handler_name):
+            return await super().call_binary_stream_handler(peer_id, handler_name)  # type: ignore[no-any-return]
+        if (past := await self._past(peer_id, handler_name)) is not None:
+            return None, *self._paced(*past)
         info, reader, writer = await super().call_binary_stream_handler(peer_id, handler_name)
-        return info, *self._paced(handler_name, reader, writer)
+        return info, *self._paced(PartReader(reader, writer), writer)
+
+    async def _past(self, peer: PeerID, name: str) -> tuple[Any, Any] | None:
+        """A stream past p2pd; None where there is no way."""
+        loop = asyncio.get_running_loop()
+        if self._shut.get(peer, -math.inf) > loop.time():
+            return None
+        try:
+            async with asyncio.timeout(KNOCK):
+                info, reader, writer = await super().call_binary_stream_handler(peer, name + TICKETS)
+                with contextlib.closing(writer):
+                    ticket = Ticket.read(await reader.readexactly(TICKET_SIZE))
+                self._shut[peer] = loop.time() + SHUT
+                stream = await ticket.enter(_host(info.addr))
+        except (ControlFailure, TimeoutError, OSError, EOFError) as error:
+            log.debug("parts go to %s through p2pd: %r", peer, error)
+            return None
+        del self._shut[peer]
+        return stream
 
     async def add_binary_stream_handler(self, name: str, handler: Handler, balanced: bool = False) -> None:
+        if not _carries_parts(name):
+            return await super().add_binary_stream_handler(name, self._answered(handler), balanced=balanced)  # type: ignore[no-any-return]
+
         async def paced(info: Any, reader: Any, writer: Any) -> None:
+            await handler(info, *self._paced(reader, writer))
+
+        async def through(info: Any, reader: Any, writer: Any) -> None:
+            await paced(info, PartReader(reader, writer), writer)
+
+        await super().add_binary_stream_handler(name, self._answered(through), balanced=balanced)
+        if (door := self.door) is None:
+            return None
+
+        async def give(info: Any, reader: Any, writer: Any) -> None:
+            with contextlib.closing(writer):
+                writer.write(door.ticket(info, self._answered(paced)).packed())
+                await writer.drain()
+
+        await super().add_binary_stream_handler(name + TICKETS, self._answered(give), balanced=balanced)
+
+    async def remove_binary_stream_handler(self, name: str) -> None:
+        await super().remove_binary_stream_handler(name)
+        if self.door is not None and _carries_parts(name):
+            await super().remove_binary_stream_handler(name + TICKETS)
+
+    def _answered(self, handler: Handler) -> Handler:
+        async def answered(info: Any, reader: Any, writer: Any) -> None:
             if not self.answers(info.peer_id):
                 return writer.close()  # type: ignore[no-any-return]
-            await handler(info, *self._paced(name, reader, writer))
+            await handler(info, reader, writer)
 
-        await super().add_binary_stream_handler(name, paced, balanced=balanced)
+        return answered
 
-    def _paced(self, name: str, reader: Any, writer: Any) -> tuple[Any, Any]:
-        if not name.endswith(PARTS):
-            return reader, writer
-        return PacedReader(PartReader(reader, writer), self.limits.down), PacedWriter(writer, self.limits.up)
+    def _paced(self, reader: Reader, writer: Any) -> tuple[PacedReader, PacedWriter]:
+        return PacedReader(reader, self.limits.down), PacedWriter(writer, self.limits.up)
+
+
+def _carries_parts(name: str) -> bool:
+    return name.endswith(PARTS)
+
+
+def _host(address: Any) -> str:
+    """At the other end of a connection that is not over a relay. Raises OSError."""
+    _, kind, host, *rest = str(address).split("/")
+    if kind not in ("ip4", "ip6") or "p2p-circuit" in rest:
+        raise OSError(f"no direct way: {address}")
+    return host

@@ -1,7 +1,7 @@
-"""What this peer's line carries away, as its kernel counts it: bytes that others acknowledged to p2pd.
+"""What this peer's line carries away, as its kernel counts it: bytes that others acknowledged.
 
-    /proc/PID/fd: p2pd's sockets -------------------+
-    sock_diag(7): bytes acknowledged, time busy  ---+--> bytes per second, while the line holds p2pd up
+    /proc/PID/fd: sockets of p2pd and averager -----+
+    sock_diag(7): bytes acknowledged, time busy  ---+--> bytes per second, while the line holds them up
 
 What Python hands to p2pd says little of a line: buffers of megabytes lie in between, and in a round everybody
 waits for the slowest. So only stretches count in which a connection had something under way nearly all the
@@ -24,7 +24,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,10 +92,10 @@ class LineRate:
 class Uplink:
     """Measures while `watch` runs."""
 
-    def __init__(self, pid: Callable[[], int | None], known: int = 0, limit: float = math.inf) -> None:
-        """`pid()` is p2pd's of the moment. `known` bytes per second count until something is measured, for
-        as long as that would; the peer sends `limit` at most."""
-        self._pid, self._known, self._limit = pid, known, limit
+    def __init__(self, pids: Callable[[], Collection[int]], known: int = 0, limit: float = math.inf) -> None:
+        """`pids()` are the processes of the moment that send. `known` bytes per second count until something
+        is measured, for as long as that would; the peer sends `limit` at most."""
+        self._pids, self._known, self._limit = pids, known, limit
         self._line, self._began = LineRate(), time.monotonic()
 
     def rate(self) -> int:
@@ -110,7 +110,7 @@ class Uplink:
         with contextlib.suppress(OSError):
             while True:
                 await asyncio.sleep(pause)
-                sent, now = connections(self._pid()), time.monotonic()
+                sent, now = connections(self._pids()), time.monotonic()
                 window = between(before, sent)
                 self._line.add(window, now - since, now)
                 before, since = sent, now
@@ -125,10 +125,10 @@ def between(before: dict[int, Sent], after: dict[int, Sent]) -> Sent:
     return Sent(acked, max((now.busy - then.busy for then, now in known), default=0.0))
 
 
-def connections(pid: int | None) -> dict[int, Sent]:
-    """Inode -> what was sent, for each TCP connection of a process of this user. Raises OSError where the
-    kernel does not answer."""
-    inodes = _sockets(pid) if pid else set()
+def connections(pids: Collection[int]) -> dict[int, Sent]:
+    """Inode -> what was sent, for each TCP connection of these processes of this user. Raises OSError where
+    the kernel does not answer."""
+    inodes = {inode for pid in pids for inode in _sockets(pid)}
     found = dict[int, Sent]()
     for family in (socket.AF_INET, socket.AF_INET6) if inodes else ():
         for message in _dump(family):

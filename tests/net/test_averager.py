@@ -5,6 +5,7 @@ import math
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from process_tree import ended
 from swarm.core import discord
 from swarm.core.opposition import LEAST
 from swarm.net.codec import SCALE
+from swarm.net.uplink import connections
 
 HERE = Path(__file__).parent
 SETTINGS = {"match": 2.0, "request": 1.0, "chunk": 2.0}
@@ -28,7 +30,15 @@ class Peer:
     """A process of averager_peer.py in a group of its own, so that all of it can be killed at once."""
 
     def __init__(
-        self, bootstrap, numel=NUMEL, hostile=False, false_means=False, dial_only=False, log=None, limits=None
+        self,
+        bootstrap,
+        numel=NUMEL,
+        hostile=False,
+        false_means=False,
+        dial_only=False,
+        door=0,
+        log=None,
+        limits=None,
     ):
         setup = json.dumps(
             {
@@ -38,6 +48,7 @@ class Peer:
                 "hostile": hostile,
                 "false_means": false_means,
                 "dial_only": dial_only,
+                "door": door,
                 "limits": limits or {},
             }
         )
@@ -80,6 +91,12 @@ class Peer:
             marks=marks.hex(),
             key=key,
         )
+
+    def through_p2pd(self):
+        """Bytes that its p2pd has sent on the connections of the moment."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        p2pd = [child.pid for child in children if child.name() == "p2pd"]
+        return sum(sent.acked for sent in connections(p2pd).values())
 
     def crash(self):
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -213,6 +230,39 @@ def test_two_meet_when_a_third_is_frozen_or_does_not_come(trio):
         smallest.ask(do="signal", signal=signal.SIGKILL)
         time.sleep(1)
     assert_averaged(round_of(trio), trio, 19 / 8)
+
+
+def sent_by_p2pd(peers):
+    """Bytes that each one's p2pd sent in a round of all."""
+    before = [peer.through_p2pd() for peer in peers]
+    assert_averaged(round_of(peers), peers, 4 / 3)
+    return [peer.through_p2pd() - one for peer, one in zip(peers, before, strict=True)]
+
+
+def test_parts_go_past_p2pd(trio):
+    assert_averaged(round_of(trio[:2]), trio[:2], 4 / 3)
+    assert max(sent_by_p2pd(trio[:2])) < NUMEL / 4
+
+
+def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once(trio):
+    with socket.create_server(("127.0.0.1", 0)) as another:
+        walled = Peer(trio[0].addresses, door=another.getsockname()[1]).meet()
+        peers = [trio[0], walled]
+        try:
+            walled.begin(version := next(versions), peers)
+            trio[0].begin(version, peers)
+            another.settimeout(10)
+            another.accept()[0].close()
+            assert_averaged([peer.hear() for peer in peers], peers, 1.0)
+            for _ in range(2):
+                # Half of its values go one way, and half of the means the other: float16.
+                sent = sent_by_p2pd(peers)
+                assert min(sent) > NUMEL, sent
+            another.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                another.accept()
+        finally:
+            walled.crash()
 
 
 @pytest.mark.slow

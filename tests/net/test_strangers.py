@@ -24,7 +24,8 @@ REGISTERED = {
     "swarm/net/circuits.py": "carries for who reserved it by mail, and decodes nothing that it carries",
     "swarm/net/averaging.py": "serves whom this round invited: members that this learner hears",
     "swarm/net/guard.py": "hivemind's own, with limits",
-    "swarm/net/paced.py": "the averager's: streams of whom no round invited are closed unread",
+    "swarm/net/paced.py": "the averager's: streams of whom no round invited are closed unread, and no ticket"
+    " goes to them (swarm.net.bypass lets in who shows one)",
     "swarm/net/p2pd.py": "the one way to p2pd that mail and circuits take",
 }
 """Where handlers are registered at p2pd, and who is answered there."""

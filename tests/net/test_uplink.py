@@ -54,10 +54,10 @@ def test_the_busiest_connection_tells_whether_a_line_is_full_and_new_ones_say_no
 
 
 def test_a_limit_is_the_rate_where_the_line_carries_more_or_is_not_known() -> None:
-    assert Uplink(lambda: None).rate() == 0
-    assert Uplink(lambda: None, limit=5.0).rate() == 5
-    assert Uplink(lambda: None, known=7).rate() == 7
-    assert Uplink(lambda: None, known=7, limit=5.0).rate() == 5
+    assert Uplink(list).rate() == 0
+    assert Uplink(list, limit=5.0).rate() == 5
+    assert Uplink(list, known=7).rate() == 7
+    assert Uplink(list, known=7, limit=5.0).rate() == 5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
@@ -65,13 +65,13 @@ def test_the_kernel_counts_what_the_other_side_has_acknowledged() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname()) as mine, server.accept()[0] as theirs:
             inode = os.fstat(mine.fileno()).st_ino
-            before = connections(os.getpid())[inode]
+            before = connections([os.getpid()])[inode]
             reader = threading.Thread(target=_read, args=(theirs, MB))
             reader.start()
             mine.sendall(bytes(MB))
             reader.join()
             give_up = time.monotonic() + 10
-            while (after := connections(os.getpid())[inode]).acked - before.acked < MB:
+            while (after := connections([os.getpid()])[inode]).acked - before.acked < MB:
                 assert time.monotonic() < give_up, (before, after)
             assert after.acked - before.acked == MB and after.busy >= before.busy
 
@@ -79,7 +79,7 @@ def test_the_kernel_counts_what_the_other_side_has_acknowledged() -> None:
 def test_a_process_that_is_gone_has_no_connections() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert connections(gone.pid) == connections(None) == {}
+    assert connections([gone.pid]) == connections([]) == {}
 
 
 def _read(sock: socket.socket, size: int) -> None:

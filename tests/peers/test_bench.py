@@ -2,6 +2,7 @@
 small)."""
 
 import contextlib
+import importlib
 import io
 import json
 import re
@@ -128,6 +129,12 @@ def test_without_names_the_long_rows_are_left_out_and_help_lists_both(
     short, long = capsys.readouterr().out.split("By name alone")
     listed = [set(re.findall(r"[\w-]+", text)) for text in (short, long)]
     assert listed[0] >= set(asked) and listed[1] >= set(benchmarks.LONG)
+
+
+def test_every_row_has_what_measures_it() -> None:
+    for name, where in benchmarks.ROWS.items():
+        module, _, function = where.partition(":")
+        assert callable(getattr(importlib.import_module(module), function or "measure")), name
 
 
 def test_every_row_is_measured_by_its_name_though_it_is_nearly_that_of_a_study(
