@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from swarm.core.shares import LARGEST_PART
 from swarm.limits import FRAME_LIMIT
 from swarm.net.part_reader import PartReader
 
@@ -35,8 +36,8 @@ HELLO = 5.0
 STRANGERS = 64
 """Connections that have not shown a ticket yet; further ones are closed at once."""
 
-RECORD = 1 << 18
-"""Bytes of a stream in a record: what is encrypted stays in a processor's cache, and is sent meanwhile."""
+RECORD = LARGEST_PART + (1 << 12)
+"""Bytes of a stream in a record: a part and what is said of it."""
 
 TAG = 16
 """Bytes that AES-GCM adds to a record."""
@@ -142,7 +143,7 @@ class SealedReader:
         self._open = memoryview(b"")
         """Of the last record, what nobody asked for yet."""
 
-    async def readexactly(self, size: int) -> bytes:
+    async def readexactly(self, size: int) -> bytes | memoryview:
         """Raises asyncio.IncompleteReadError, also where what came is not what was sent."""
         if size > FRAME_LIMIT:
             raise asyncio.IncompleteReadError(b"", size)
@@ -152,7 +153,7 @@ class SealedReader:
                 self._open = memoryview(await self._record())
             pieces.append(self._open[:size])
             self._open, size = self._open[size:], size - len(pieces[-1])
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _record(self) -> bytes:
         (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -42,6 +43,12 @@ ROW = 64
 
 STEPS = 127
 """Steps of 8 bits on each side of zero."""
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    # torch warns once a process that bytes cannot be written to: nobody does here.
+    torch.frombuffer(bytes(1), dtype=torch.uint8)
 
 
 class PartError(Exception):
@@ -90,8 +97,7 @@ class Scaled:
             raise PartError(
                 f"a part came with the scale {scale}, which is no power of two that float32 holds"
             )
-        part = torch.frombuffer(bytearray(data), dtype=self._dtype, offset=SCALE.size, count=values)
-        return self._decoded(scale, part)
+        return self._decoded(scale, _values(data, self._dtype, SCALE.size, values))
 
     def _encoded(self, tensor: torch.Tensor) -> tuple[float, torch.Tensor]:
         if self._dtype is torch.float32:
@@ -100,7 +106,7 @@ class Scaled:
         return scale, (tensor * (1.0 / scale)).to(self._dtype)
 
     def _decoded(self, scale: float, values: torch.Tensor) -> torch.Tensor:
-        part = values.float()
+        part = values.to(torch.float32, copy=True)
         return part if scale == 1.0 else part.mul_(scale)
 
 
@@ -119,11 +125,11 @@ class Rows:
         return data, lambda: self._decoded(scales, steps)[: tensor.numel()].view(tensor.shape)
 
     def decode(self, data: bytes, values: int) -> torch.Tensor:
-        count, buffer = -(-values // ROW), bytearray(data)
-        scales = torch.frombuffer(buffer, dtype=torch.float32, count=count)
+        count = -(-values // ROW)
+        scales = _values(data, torch.float32, 0, count)
         if not bool(((scales >= 0) & (scales <= torch.finfo(torch.float32).max / STEPS)).all()):
             raise PartError("a part came with a scale that is negative, not finite or too large")
-        steps = torch.frombuffer(buffer, dtype=torch.int8, offset=SCALE.size * count, count=values)
+        steps = _values(data, torch.int8, SCALE.size * count, values)
         return self._decoded(scales, F.pad(steps, (0, count * ROW - values)).view(count, ROW))[:values]
 
     def _encoded(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -202,6 +208,11 @@ class Codec(CompressionBase):  # type: ignore[misc]
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         return self._encoding.item / torch.float32.itemsize
+
+
+def _values(data: bytes, dtype: torch.dtype, offset: int, count: int) -> torch.Tensor:
+    """To be read only."""
+    return torch.frombuffer(data, dtype=dtype, offset=offset, count=count)
 
 
 def _largest(tensor: torch.Tensor) -> float:

@@ -42,8 +42,11 @@ SHUT = 600.0
 Handler = Callable[[Any, Any, Any], Awaitable[None]]
 
 
+Piece = bytes | bytearray | memoryview
+
+
 class Reader(Protocol):
-    async def readexactly(self, size: int) -> bytes | bytearray:
+    async def readexactly(self, size: int) -> Piece:
         """Raises asyncio.IncompleteReadError."""
         ...
 
@@ -54,11 +57,11 @@ class PacedReader:
     def __init__(self, reader: Reader, limit: RateLimit) -> None:
         self._reader, self._limit = reader, limit
 
-    async def readexactly(self, size: int) -> bytes | bytearray:
+    async def readexactly(self, size: int) -> Piece:
         """Raises asyncio.IncompleteReadError."""
         if self._limit.rate == math.inf:
             return await self._reader.readexactly(size)
-        pieces = list[bytes | bytearray]()
+        pieces = list[Piece]()
         for begin in range(0, size, self._limit.piece):
             pieces.append(await self._reader.readexactly(min(size - begin, self._limit.piece)))
             await self._limit.wait(len(pieces[-1]))
