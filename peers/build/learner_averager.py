@@ -23,7 +23,7 @@ from peers.errors import CannotHere
 from peers.fit import rounds
 from swarm import events
 from swarm.config import Run
-from swarm.net.ports import Average
+from swarm.net.ports import Average, NetError
 from swarm.net.uplink import Uplink
 from swarm.types import PeerId
 
@@ -94,7 +94,10 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
     from swarm.net.listening import check_port
 
     if node.listen.parts and not node.listen.dial_only:
-        check_port(node.listen.host, node.listen.parts, "listen.parts")
+        try:
+            check_port(node.listen.host, node.listen.parts, "peer.listen.parts")
+        except NetError as error:
+            raise CannotHere(str(error)) from error
     settings = run.settings
     numel = factory.size(run.model, settings)
 

@@ -49,7 +49,7 @@ def free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def check_port(host: str, port: int, setting: str = "listen.port") -> None:
+def check_port(host: str, port: int, setting: str = "peer.listen.port") -> None:
     """Raises NetError when somebody listens there. p2pd itself would share the port and lose half of its
     callers."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
@@ -62,7 +62,7 @@ def check_port(host: str, port: int, setting: str = "listen.port") -> None:
                 if error.errno == errno.EADDRINUSE
                 else f"not to be had ({error.strerror})"
             )
-            todo = "choose another one with `--set peer.{setting}=<port>`, or 0 for a free one"
+            todo = f"choose another one with `--set {setting}=<port>`, or 0 for a free one"
             raise NetError(f"TCP port {port} on {host} is {what}: {todo}") from error
 
 

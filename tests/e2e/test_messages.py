@@ -158,7 +158,15 @@ def test_a_listen_port_in_use_is_named(house: SwarmProcesses, tmp_path: Path) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = start(house, tmp_path / "new", f"peer.listen.port={port}")
-    refused(ran, 3, f"TCP port {port} on 127.0.0.1 is already in use", "--set listen.port")
+    refused(ran, 3, f"TCP port {port} on 127.0.0.1 is already in use", "--set peer.listen.port")
+
+
+def test_a_learners_port_for_parts_in_use_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        sets = ("--set", "peer.listen.host=127.0.0.1", "--set", f"peer.listen.parts={port}")
+        ran = swarm("join", house.invite("learner"), "--folder", str(tmp_path / "new"), *sets)
+    refused(ran, 3, f"TCP port {port} on 127.0.0.1 is already in use", "--set peer.listen.parts")
 
 
 def test_an_unknown_key_is_refused_with_the_nearest(house: SwarmProcesses, tmp_path: Path) -> None:
