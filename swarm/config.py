@@ -44,8 +44,7 @@ class Model(Section):
     revision: str = ""
     """Branch, tag or commit of a Hub id; a run that starts from a Hub id is pinned to the commit it finds."""
     training: Literal["full", "lora", "qlora"] = "full"
-    """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a base in 4
-    bits)."""
+    """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a 4-bit base)."""
     template: Literal["auto", "on", "off"] = "auto"
     """Whether prompts go through the tokenizer's chat template; `auto`: where it has one."""
 
@@ -303,11 +302,9 @@ class Listen(Section):
     port: Port = 0
     """TCP port; 0 takes a free one and keeps it in the run folder."""
     parts: Port = 0
-    """A learner's TCP port for parts of gradients; 0 takes a free one. Where others do not reach it, parts go
-    through `port`, which takes more of the processor's time."""
+    """A learner's TCP port for parts of gradients, 0: a free one; where it is closed `port` carries them."""
     announce: tuple[str, ...] = ()
-    """Multiaddresses to announce to others instead of those that libp2p finds; this machine's address in a
-    private network comes after them."""
+    """Multiaddresses to announce instead of those that libp2p finds; this machine's private one is added."""
     dial_only: bool = False
     """Do not listen: for a machine that can only open connections."""
     relay: bool = True

@@ -27,6 +27,7 @@ from swarm.core.rounds import Cause
 from swarm.core.same_mean import mark
 from swarm.core.step_recipe import MeanRecipe
 from swarm.core.trained import marks_of
+from swarm.identity import human_name
 from swarm.learn.base_learner import Gradient
 from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.types import PeerId
@@ -59,6 +60,8 @@ class CommonRound:
         """How the mean was made; None where I was alone, or nobody can make it again."""
         self._false: frozenset[PeerId] = frozenset()
         """Members that reduced nothing in the last round, since most others doubt their means."""
+        self._through: frozenset[PeerId] = frozenset()
+        """Members to whom p2pd carried my parts in the last round."""
         self._freeze = Freeze(host, other_learners, own_release.is_overtaken)
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
@@ -156,7 +159,7 @@ class CommonRound:
         """Keep and tell what a round made."""
         host, self.members, self.marks = self._host, outcome.members, outcome.marks
         self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
-        self._tell(outcome.false)
+        self._tell(outcome.false, outcome.through)
         host.status.mean = mark(self._own_release.weights, outcome.mean)
         if len(outcome.members) >= CROWD:
             host.beat_now()  # before anybody compares what a member releases
@@ -175,12 +178,16 @@ class CommonRound:
         groups = sum(len(marks_of(its)) for its in self.marks.values()) or len(batch) * len(self.members)
         return Progress(self._own_release.weights, len(self.members), groups, stepped=True)
 
-    def _tell(self, false: frozenset[PeerId]) -> None:
-        """Name the members that reduce nothing from this round on."""
+    def _tell(self, false: frozenset[PeerId], through: frozenset[PeerId]) -> None:
+        """Name the members that reduce nothing from this round on, and those whose port for parts is not
+        reached."""
         for peer in false - self._false:
             reason = "its means leave out the gradients of most others: it reduces nothing"
             self._host.emit(events.Rejected, sender=peer, kind="mean", reason=reason)
-        self._false = false
+        for peer in through - self._through:
+            text = f"p2pd carries parts of rounds to {human_name(peer)}: its peer.listen.parts is not reached"
+            self._host.emit(events.Noted, level="info", text=text)
+        self._false, self._through = false, through
 
     async def _without_round(self) -> Cause:
         """No round of those that are ready succeeded: one steps alone, others keep their gradient."""

@@ -255,10 +255,11 @@ class HiveAverager:
         exchanged = {PeerId(peer): size for peer, size in ended.exchanged.items()}
         scaled = {PeerId(peer): share for peer, share in ended.scaled.items()}
         told = {PeerId(peer): marks for peer, marks in ended.marks.items()}
-        members, false = (frozenset(map(PeerId, peers)) for peers in (ended.members, ended.false))
+        sets = ended.members, ended.false, ended.through
+        members, false, through = (frozenset(map(PeerId, peers)) for peers in sets)
         sketches = _sketches(order.key, ended) if order.key else None
         took, mean = loop.time() - began, ended.mean
-        return Average(members, took, exchanged, scaled, told, false, mean, sketches, ended.recipe)
+        return Average(members, took, exchanged, scaled, told, false, mean, sketches, ended.recipe, through)
 
     async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
         try:

@@ -68,6 +68,8 @@ class Ended(Message):
     """Share of a gradient that was scaled down, by member."""
     false: tuple[str, ...] = ()
     """Members that reduced nothing, since most others doubt their means."""
+    through: tuple[str, ...] = ()
+    """Members to whom p2pd carried parts."""
     mean: bytes = b""
     """Digest of the mean."""
     marks: dict[str, bytes] = {}

@@ -284,6 +284,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),
             false=tuple(map(str, false)),
+            through=tuple(str(peer) for peer in group.peer_ids if peer in self._p2p.through),
             scaled=runner.scaled(),
             mean=runner.mean(),
             spans=runner.spans if order.key else (),

@@ -108,12 +108,16 @@ class PacedP2P(P2P):  # type: ignore[misc]
         super().__init__()
         self._shut: dict[PeerID, float] = {}
         """Whose door was not reached -> loop time until which it is not tried."""
+        self.through = set[PeerID]()
+        """Whom p2pd carried the last parts to."""
 
     async def call_binary_stream_handler(self, peer_id: PeerID, handler_name: str) -> tuple[Any, Any, Any]:
         if not _carries_parts(handler_name):
             return await super().call_binary_stream_handler(peer_id, handler_name)  # type: ignore[no-any-return]
         if (past := await self._past(peer_id, handler_name)) is not None:
+            self.through.discard(peer_id)
             return None, *self._paced(*past)
+        self.through.add(peer_id)
         info, reader, writer = await super().call_binary_stream_handler(peer_id, handler_name)
         return info, *self._paced(PartReader(reader, writer), writer)
 
@@ -132,7 +136,7 @@ class PacedP2P(P2P):  # type: ignore[misc]
         except (ControlFailure, TimeoutError, OSError, EOFError) as error:
             log.debug("parts go to %s through p2pd: %r", peer, error)
             return None
-        del self._shut[peer]
+        self._shut.pop(peer, None)
         return stream
 
     async def add_binary_stream_handler(self, name: str, handler: Handler, balanced: bool = False) -> None:

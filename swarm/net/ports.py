@@ -183,6 +183,8 @@ class Average:
     """Of what the other members sent, as far as it came here; None unless `Averager.check` asked for it."""
     recipe: MeanRecipe | None = None
     """How the mean is made of the members' tensors; None where nobody makes it again."""
+    through: frozenset[PeerId] = frozenset()
+    """Members to whom p2pd carried my tensors, since their port for parts was not reached."""
 
 
 class Averager(Protocol):

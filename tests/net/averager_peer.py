@@ -72,6 +72,7 @@ async def average(mine, tensors, command):
         answer["exchanged"] = None if got is None else dict(got.exchanged)
         answer["counting"] = None if got is None else sorted(got.marks)
         answer["scaled"] = None if got is None else dict(got.scaled)
+        answer["through"] = None if got is None else sorted(got.through)
         answer["false"] = None if got is None else sorted(got.false)
         if got is not None and got.sketches is not None:
             ones = got.sketches.of(torch.ones(sum(tensor.numel() for tensor in tensors)))

@@ -256,7 +256,9 @@ def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_i
             trio[0].begin(version, peers)
             another.settimeout(10)
             another.accept()[0].close()
-            assert_averaged([peer.hear() for peer in peers], peers, 1.0)
+            answers = [peer.hear() for peer in peers]
+            assert_averaged(answers, peers, 1.0)
+            assert [answer["through"] for answer in answers] == [[walled.me], []]
             for _ in range(2):
                 sent = sent_by_p2pd(peers)
                 assert min(sent) >= SMALLER_SHARE, sent

@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.releases import ReleaseExchange
 from swarm.config import Averaging, Pace, Releasing
 from swarm.core.audit import audit
-from swarm.events import Moved, Trained
+from swarm.events import Moved, Noted, Trained
 from swarm.learn.learner import Learner
 from swarm.net.in_memory import MemoryAverager
 from swarm.net.in_memory_gossip import MemoryGossip
@@ -280,3 +281,18 @@ def test_learners_that_never_step_alone_do_not_spin_while_their_rounds_break(
     assert not told.of(Trained)
     # Two learners, a minute, seven moves each time that the gradient is tried, which is once a heartbeat.
     assert 100 < len(told.of(Moved)) < 2 * 60 / Pace().beat * 7
+
+
+def test_a_learner_is_told_once_whose_port_for_parts_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryAverager.average
+
+    async def average(port: MemoryAverager, *args: Any) -> Average | None:
+        outcome = await real(port, *args)
+        return replace(outcome, through=frozenset({max(outcome.members)})) if outcome is not None else None
+
+    monkeypatch.setattr(MemoryAverager, "average", average)
+    told = Told(scenario(0.5, (2, 4)))
+    versions = Counter(event.peer for event in told.of(Trained))
+    said = [event for event in told.of(Noted) if "peer.listen.parts" in event.text]
+    assert min(versions.values()) > 3 and len(versions) == 2
+    assert Counter(event.peer for event in said) == dict.fromkeys(versions, 1)
