@@ -36,8 +36,8 @@ MEMBERS = (2, 3, 4)
 VALUES = 25_000_000
 """Of a simulated round: 50 MB in float16, as the adapter of a model of 3B parameters."""
 
-REAL_VALUES, REAL_ROUNDS = 4_000_000, 4
-"""8 MB: a round of equal shares takes 20 seconds."""
+REAL_VALUES, REAL_ROUNDS = 3_000_000, 4
+"""6 MB: a round of equal shares takes 15 seconds, and one that nobody's line is known for may take 20."""
 
 
 def measure(

@@ -81,7 +81,7 @@ class GroupLog:
     async def keep(self, record: bytes, durably: bool = True) -> int | None:
         """The segment that has the record; None where the disk does not take it. Without `durably` the record
         outlives this process, and not the machine."""
-        if self._log is None or self._host.now() < self._paused_until:
+        if self._log is None or self._host.steady() < self._paused_until:
             return None
         batch = self._next
         batch.records.append(record)
@@ -126,7 +126,7 @@ class GroupLog:
 
     def _failed(self, why: str) -> None:
         """Go on without the disk for a while."""
-        self._paused_until = self._host.now() + PAUSE
+        self._paused_until = self._host.steady() + PAUSE
         self._host.disk.tell(
             RECORDS, f"groups are not kept on the disk, and are lost if this peer dies: {why}"
         )

@@ -62,9 +62,9 @@ class Merging:
 
     async def keep(self, had: Had) -> None:
         """Keep my policy if it can be merged with the release that I am about to take, once it is my turn."""
-        host, until = self._host, self._host.now() + self._other_learners.most
+        host, until = self._host, self._host.steady() + self._other_learners.most
         while await self._is_mergeable(had):
-            if self._is_first_at(had.released) or host.now() >= until or host.stop.is_set():
+            if self._is_first_at(had.released) or host.steady() >= until or host.stop.is_set():
                 return await self._copy(had.released)
             await host.changed(host.config.run.pace.beat)
         self._mine = None

@@ -3,10 +3,10 @@
     stream of a peer that is not invited --> closed, nothing of it is read
     part --> PacedWriter --pieces--> the peer's door, or p2pd --> ... --pieces--> PacedReader --> part
 
-Parts go past p2pd (swarm.net.bypass) where the other one gives a ticket and its door is reached; where not,
-as behind a router or over a relay, through p2pd. Only streams that carry parts are paced: who meets whom is
-small and must not wait. A reader that reads slowly holds its sender back once the buffers between them are
-full (some hundred KiB). Not handled here: the pace (swarm.net.rate).
+Parts go past p2pd (swarm.net.bypass) where the last round was fast, and the other one gives a ticket and its
+door is reached; where not, as behind a router or over a relay, through p2pd. Only streams that carry parts
+are paced: who meets whom is small and must not wait. A reader that reads slowly holds its sender back once
+the buffers between them are full (some hundred KiB). Not handled here: the pace (swarm.net.rate).
 """
 
 from __future__ import annotations
@@ -103,21 +103,24 @@ class PacedP2P(P2P):  # type: ignore[misc]
     """Whose streams are taken; others' are closed."""
     door: Door | None = None
     """Where parts come in past p2pd."""
+    fast = False
+    """Try others' doors: p2pd would take longer than the lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self._shut: dict[PeerID, float] = {}
         """Whose door was not reached -> loop time until which it is not tried."""
         self.through = set[PeerID]()
-        """Whom p2pd carried the last parts to."""
+        """Whose doors were tried last, and not reached."""
 
     async def call_binary_stream_handler(self, peer_id: PeerID, handler_name: str) -> tuple[Any, Any, Any]:
         if not _carries_parts(handler_name):
             return await super().call_binary_stream_handler(peer_id, handler_name)  # type: ignore[no-any-return]
-        if (past := await self._past(peer_id, handler_name)) is not None:
-            self.through.discard(peer_id)
-            return None, *self._paced(*past)
-        self.through.add(peer_id)
+        if self.fast:
+            if (past := await self._past(peer_id, handler_name)) is not None:
+                self.through.discard(peer_id)
+                return None, *self._paced(*past)
+            self.through.add(peer_id)
         info, reader, writer = await super().call_binary_stream_handler(peer_id, handler_name)
         return info, *self._paced(PartReader(reader, writer), writer)
 

@@ -18,15 +18,13 @@ from process_tree import ended
 
 from swarm.core import discord
 from swarm.core.opposition import LEAST
-from swarm.core.shares import USUAL_PART
 from swarm.net.codec import SCALE
 from swarm.net.uplink import connections
 
 HERE = Path(__file__).parent
 SETTINGS = {"match": 2.0, "request": 1.0, "chunk": 2.0}
 NUMEL = 300_000
-SMALLER_SHARE = 2 * NUMEL - USUAL_PART
-"""Bytes in float16 of what the second of two members reduces: shares are of whole parts."""
+LARGE = 4_000_000
 
 
 class Peer:
@@ -242,31 +240,50 @@ def sent_by_p2pd(peers):
     return [peer.through_p2pd() - one for peer, one in zip(peers, before, strict=True)]
 
 
-def test_parts_go_past_p2pd(trio):
-    assert_averaged(round_of(trio[:2]), trio[:2], 4 / 3)
-    assert max(sent_by_p2pd(trio[:2])) < SMALLER_SHARE / 4
+@pytest.fixture
+def pair(another):
+    """Two with enough to average that a round is fast; the second one's tickets lead to `another` program."""
+    first = Peer([], numel=LARGE).meet()
+    peers = [first, Peer(first.addresses, numel=LARGE, door=another and another.getsockname()[1]).meet()]
+    yield peers
+    for peer in peers:
+        peer.crash()
 
 
-def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once(trio):
-    with socket.create_server(("127.0.0.1", 0)) as another:
-        walled = Peer(trio[0].addresses, door=another.getsockname()[1]).meet()
-        peers = [trio[0], walled]
-        try:
-            walled.begin(version := next(versions), peers)
-            trio[0].begin(version, peers)
-            another.settimeout(10)
-            another.accept()[0].close()
-            answers = [peer.hear() for peer in peers]
-            assert_averaged(answers, peers, 1.0)
-            assert [answer["through"] for answer in answers] == [[walled.me], []]
-            for _ in range(2):
-                sent = sent_by_p2pd(peers)
-                assert min(sent) >= SMALLER_SHARE, sent
-            another.settimeout(0.5)
-            with pytest.raises(TimeoutError):
-                another.accept()
-        finally:
-            walled.crash()
+@pytest.fixture
+def another(request):
+    if not request.param:
+        yield None
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+@pytest.mark.parametrize("another", [False], indirect=True)
+def test_parts_go_past_p2pd_after_a_fast_round(pair):
+    assert max(sent_by_p2pd(pair)) > LARGE, "nobody knows their lines"
+    for _ in range(20):  # on a busy machine not every one is fast
+        if max(sent_by_p2pd(pair)) < LARGE / 4:
+            return
+    pytest.fail("p2pd carried parts in all rounds")
+
+
+@pytest.mark.parametrize("another", [True], indirect=True)
+def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once(pair, another):
+    for _ in range(20):
+        answers = round_of(pair)
+        assert_averaged(answers, pair, 4 / 3)
+        if answers[0]["through"]:
+            break
+    assert answers[0]["through"] == [pair[1].me] and not answers[1]["through"]
+    another.accept()[0].close()
+    for _ in range(2):
+        sent = sent_by_p2pd(pair)
+        # half of the first one's values to the second, and half of the means back
+        assert min(sent) > LARGE * 3 / 4, sent
+    another.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        another.accept()
 
 
 @pytest.mark.slow
