@@ -83,6 +83,10 @@ class Fork:
         pipes = [os.pipe() for _ in range(3)]
         (to_read, to_send), (received, to_write), (heard, to_print) = pipes
         parent = os.getpid()
+        # A collection writes to each object that it looks at, and its page is shared no more: later ones look
+        # at none of these. What is garbage by now is still this process's to finalize.
+        gc.collect()
+        gc.freeze()
         try:
             self.pid = os.fork()
         except OSError:

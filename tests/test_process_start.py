@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from process_tree import child_of_a_killed_parent, ended, processes
 
@@ -133,6 +134,20 @@ def test_a_fork_finalizes_none_of_its_parents_objects(fork: Fork, tmp_path: Path
         gc.enable()
     gc.collect()
     assert [path.name for path in tmp_path.iterdir()] == ["parent"]
+
+
+def test_memory_of_objects_stays_shared_when_the_parent_collects_garbage(fork: Fork) -> None:
+    kept = [[number] for number in range(300_000)]
+    child = fork(echo)
+    child.send(b"here")
+    assert child.receive(10.0) == b"here"
+
+    def own() -> int:
+        return int(psutil.Process(child.pid).memory_full_info().uss)
+
+    before = own()
+    gc.collect()
+    assert own() - before < 10 * len(kept), "bytes, of 72 that each list takes"
 
 
 def test_a_fork_outlives_the_thread_that_wanted_it(fork: Fork) -> None:
