@@ -82,6 +82,7 @@ _BY_NAME = {
     "swarm.learn.template_limits.Overrun": CANNOT,
     "swarm.tasks.sandbox.NoSandbox": CANNOT,
     "dashboard.server.PortTaken": CANNOT,
+    "swarm.net.listening.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,
     "swarm.invite.InviteError": REFUSED,
     "swarm.net.ports.Refused": REFUSED,

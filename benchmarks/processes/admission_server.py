@@ -101,13 +101,18 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
             taking.cancel()
 
 
+def pyzmq() -> Any:
+    """Its module, whose stubs do not name what it has. Raises ImportError."""
+    return import_module("zmq")
+
+
 class Pulled:
     """Frames that come over a ZMQ socket: a thread takes them and throws them away."""
 
     def __init__(self) -> None:
         self.port, self._frames = 0, threading.Semaphore(0)
         try:
-            zmq: Any = import_module("zmq")  # its stubs do not name what it has
+            zmq = pyzmq()
         except ImportError:
             return
         socket = zmq.Context.instance().socket(zmq.PULL)

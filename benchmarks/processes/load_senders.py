@@ -18,13 +18,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
-from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, SIZE, release_of
+from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, SIZE, pyzmq, release_of
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config as configs
 from swarm import config_loading, wire
@@ -138,7 +137,7 @@ class LoadSenders:
 
     def _push(self, repeat: int) -> int:
         """All frames of all senders in turn, each over a socket of its own -> how many."""
-        zmq: Any = import_module("zmq")  # its stubs do not name what it has
+        zmq = pyzmq()
         sockets = [zmq.Context.instance().socket(zmq.PUSH) for _ in self.active]
         for socket in sockets:
             socket.connect(f"tcp://127.0.0.1:{self.server['zmq']}")

@@ -51,7 +51,7 @@ class Member:
         self.averager: Any = None
         self.tensor: Any = None
         self.longest = LONGEST
-        self.uplink = Uplink(self._senders)
+        self.uplink = Uplink(lambda: (node.pids().get("p2pd"), self.averager and self.averager.pid()))
 
     async def answer(self, asked: Answer) -> Answer:
         match asked["do"]:
@@ -83,10 +83,6 @@ class Member:
         await self.averager.start()
         self.tensor = torch.zeros(numel)
         return {}
-
-    def _senders(self) -> list[int]:
-        averager = self.averager.pid() if self.averager is not None else None
-        return [pid for pid in (self.node.pids().get("p2pd"), averager) if pid]
 
     async def _average(self, asked: Answer) -> Answer:
         from swarm.net.ports import RoundLost

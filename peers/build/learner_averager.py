@@ -23,7 +23,7 @@ from peers.errors import CannotHere
 from peers.fit import rounds
 from swarm import events
 from swarm.config import Run
-from swarm.net.ports import Average, NetError
+from swarm.net.ports import Average
 from swarm.net.uplink import Uplink
 from swarm.types import PeerId
 
@@ -43,7 +43,7 @@ class LearnerLine:
         local: LocalPeer,
         run: Run,
         values: int,
-        pids: Callable[[], Collection[int]],
+        pids: Callable[[], Collection[int | None]],
         limit: float = math.inf,
     ) -> None:
         """A round averages `values`; `pids()` are the processes of the moment that send, `limit` bytes per
@@ -94,18 +94,12 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
     from swarm.net.listening import check_port
 
     if node.listen.parts and not node.listen.dial_only:
-        try:
-            check_port(node.listen.host, node.listen.parts, "peer.listen.parts")
-        except NetError as error:
-            raise CannotHere(str(error)) from error
+        check_port(node.listen.host, node.listen.parts, "peer.listen.parts")
     settings = run.settings
     numel = factory.size(run.model, settings)
-
-    def pids() -> list[int]:
-        """Of the processes that send what this peer says."""
-        return [pid for pid in (node.pids().get("p2pd"), averager.pid()) if pid]
-
-    line = LearnerLine(local, settings, numel, pids, node.limits.up.rate)
+    line = LearnerLine(
+        local, settings, numel, lambda: (node.pids().get("p2pd"), averager.pid()), node.limits.up.rate
+    )
     averager = HiveAverager(
         daemon=node.control,
         listen=node.listen,

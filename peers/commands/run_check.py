@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peers.errors import USAGE, CannotHere, explain
+from peers.errors import USAGE, explain
 from swarm import extras
 from swarm.config import Listen, Model, Run, TaskSettings
 from swarm.net.listening import check_port
-from swarm.net.ports import NetError
 from swarm.page_settings import Track
 from swarm.settings import ConfigError
 
@@ -56,13 +55,9 @@ def need_tracker(settings: Track) -> None:
 
 
 def need_port(listen: Listen) -> None:
-    """Raise CannotHere when another program listens on the port that these settings name."""
-    if not listen.port or listen.dial_only:
-        return
-    try:
+    """Raise PortTaken when another program listens on the port that these settings name."""
+    if listen.port and not listen.dial_only:
         check_port(listen.host, listen.port)
-    except NetError as error:
-        raise CannotHere(str(error)) from error
 
 
 def _check_files(loaded: LoadedConfig, run: Run) -> None:

@@ -61,7 +61,7 @@ from swarm.net.bypass import Door
 from swarm.net.codec import Codec
 from swarm.net.matching import Matching
 from swarm.net.norm import LARGEST, norm
-from swarm.net.paced import PARTS, TICKETS, PacedP2P
+from swarm.net.paced import PacedP2P, registered
 from swarm.net.rate import RateLimits
 from swarm.process import Pipe
 from swarm.types import PeerId
@@ -149,7 +149,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         mine = control.listen_maddr
         calls = [self._get_handle_name(self._setup.prefix, one.method_name) for one in self._rpc_handlers]
         for address in self._setup.stale:
-            for name in (*calls, *(name + TICKETS for name in calls if name.endswith(PARTS))):
+            for name in (name for call in calls for name in registered(call)):
                 control.listen_maddr, control.handlers[name] = Multiaddr(address), None
                 # it had not come as far as that one, or p2pd is a new one
                 with contextlib.suppress(ControlFailure):

@@ -2,7 +2,7 @@
 
 settings --announced--> where others reach it
 host --free_port--> a port that nobody has
-host, port --check_port--> NetError where another program has it
+host, port --check_port--> PortTaken where another program has it
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 ELSEWHERE = "192.0.2.1"
 """An address that nobody has (RFC 5737): the way to it is the way to all others."""
+
+
+class PortTaken(NetError):
+    """A port of the settings is another program's, or is not to be had here."""
 
 
 def announced(listen: Listen, port: int) -> list[str]:
@@ -50,7 +54,7 @@ def free_port(host: str) -> int:
 
 
 def check_port(host: str, port: int, setting: str = "peer.listen.port") -> None:
-    """Raises NetError when somebody listens there. p2pd itself would share the port and lose half of its
+    """Raises PortTaken when somebody listens there. p2pd itself would share the port and lose half of its
     callers."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,7 +67,7 @@ def check_port(host: str, port: int, setting: str = "peer.listen.port") -> None:
                 else f"not to be had ({error.strerror})"
             )
             todo = f"choose another one with `--set {setting}=<port>`, or 0 for a free one"
-            raise NetError(f"TCP port {port} on {host} is {what}: {todo}") from error
+            raise PortTaken(f"TCP port {port} on {host} is {what}: {todo}") from error
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -15,13 +15,13 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 
-from swarm.net.bypass import TICKET_SIZE, Door, Ticket
+from swarm.net.bypass import TICKET_SIZE, Door, Handler, Ticket
 from swarm.net.part_reader import PartReader
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 
@@ -38,9 +38,6 @@ KNOCK = 1.5
 
 SHUT = 600.0
 """Seconds in which a door that was not reached is not tried again."""
-
-Handler = Callable[[Any, Any, Any], Awaitable[None]]
-
 
 Piece = bytes | bytearray | memoryview
 
@@ -164,9 +161,8 @@ class PacedP2P(P2P):  # type: ignore[misc]
         await super().add_binary_stream_handler(name + TICKETS, self._answered(give), balanced=balanced)
 
     async def remove_binary_stream_handler(self, name: str) -> None:
-        await super().remove_binary_stream_handler(name)
-        if self.door is not None and _carries_parts(name):
-            await super().remove_binary_stream_handler(name + TICKETS)
+        for one in registered(name) if self.door is not None else (name,):
+            await super().remove_binary_stream_handler(one)
 
     def _answered(self, handler: Handler) -> Handler:
         async def answered(info: Any, reader: Any, writer: Any) -> None:
@@ -178,6 +174,11 @@ class PacedP2P(P2P):  # type: ignore[misc]
 
     def _paced(self, reader: Reader, writer: Any) -> tuple[PacedReader, PacedWriter]:
         return PacedReader(reader, self.limits.down), PacedWriter(writer, self.limits.up)
+
+
+def registered(name: str) -> tuple[str, ...]:
+    """All streams that are taken for a handler of this name where there is a door."""
+    return (name, name + TICKETS) if _carries_parts(name) else (name,)
 
 
 def _carries_parts(name: str) -> bool:

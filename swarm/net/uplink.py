@@ -92,9 +92,12 @@ class LineRate:
 class Uplink:
     """Measures while `watch` runs."""
 
-    def __init__(self, pids: Callable[[], Collection[int]], known: int = 0, limit: float = math.inf) -> None:
-        """`pids()` are the processes of the moment that send. `known` bytes per second count until something
-        is measured, for as long as that would; the peer sends `limit` at most."""
+    def __init__(
+        self, pids: Callable[[], Collection[int | None]], known: int = 0, limit: float = math.inf
+    ) -> None:
+        """`pids()` are the processes of the moment that send, None for one that is not there. `known` bytes
+        per second count until something is measured, for as long as that would; the peer sends `limit` at
+        most."""
         self._pids, self._known, self._limit = pids, known, limit
         self._line, self._began = LineRate(), time.monotonic()
 
@@ -125,10 +128,10 @@ def between(before: dict[int, Sent], after: dict[int, Sent]) -> Sent:
     return Sent(acked, max((now.busy - then.busy for then, now in known), default=0.0))
 
 
-def connections(pids: Collection[int]) -> dict[int, Sent]:
+def connections(pids: Collection[int | None]) -> dict[int, Sent]:
     """Inode -> what was sent, for each TCP connection of these processes of this user. Raises OSError where
     the kernel does not answer."""
-    inodes = {inode for pid in pids for inode in _sockets(pid)}
+    inodes = {inode for pid in pids if pid for inode in _sockets(pid)}
     found = dict[int, Sent]()
     for family in (socket.AF_INET, socket.AF_INET6) if inodes else ():
         for message in _dump(family):

@@ -84,6 +84,14 @@ def parts(batches: list[Counter[str]], *names: str) -> list[float]:
     return [sum(batch[name] for name in names) / batch.total() for batch in batches]
 
 
+def beside_a_flood(loop: Loop, before: float, after: float, seconds: float) -> list[Counter[str]]:
+    """Batches of so many seconds, which begin `after` one came that sends without end."""
+    loop.run(before)
+    loop.join("x", FLOOD)
+    loop.run(after)
+    return loop.run(seconds)
+
+
 HONEST = {"a": 12.0, "b": 12.0, "c": 12.0}
 
 
@@ -105,10 +113,7 @@ def test_one_that_sends_without_end_has_its_share_of_a_batch_and_the_others_lose
 
 def test_slow_samplers_whose_batches_close_by_time_keep_theirs_beside_one_that_sends_without_end() -> None:
     loop = Loop({"a": 0.7, "b": 0.7, "c": 0.7}, strangers=("x",))
-    loop.run(60.0)
-    loop.join("x", FLOOD)
-    loop.run(20.0)
-    batches = loop.run(100.0)
+    batches = beside_a_flood(loop, 60.0, 20.0, 100.0)
     assert total(batches, "a", "b", "c") >= 0.9 * 210
     assert 0 < total(batches, "x") <= 1.02 * SIZE.share * total(batches)
 
@@ -131,10 +136,7 @@ def test_who_stopped_is_waited_for_twice_the_time_of_a_batch(left: str) -> None:
 def test_who_sends_seldom_has_not_stopped() -> None:
     """Three that send a group each 15 s hold one that sends without end to its share beside them."""
     loop = Loop(dict.fromkeys("abc", 1 / 15), strangers=("a", "b", "c", "x"), size=BatchSize(groups=4))
-    loop.run(120.0)
-    loop.join("x", FLOOD)
-    loop.run(60.0)
-    batches = loop.run(300.0)
+    batches = beside_a_flood(loop, 120.0, 60.0, 300.0)
     assert total(batches, "a", "b", "c") >= 0.9 * 60
     assert 0 < total(batches, "x") <= 1.1 * SIZE.share * total(batches)
 

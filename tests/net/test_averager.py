@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import base58
@@ -240,50 +241,43 @@ def sent_by_p2pd(peers):
     return [peer.through_p2pd() - one for peer, one in zip(peers, before, strict=True)]
 
 
-@pytest.fixture
-def pair(another):
-    """Two with enough to average that a round is fast; the second one's tickets lead to `another` program."""
+@contextmanager
+def pair(door=0):
+    """Two with enough to average that a round is fast; the second one's tickets lead to the port `door`."""
     first = Peer([], numel=LARGE).meet()
-    peers = [first, Peer(first.addresses, numel=LARGE, door=another and another.getsockname()[1]).meet()]
-    yield peers
-    for peer in peers:
-        peer.crash()
+    peers = [first, Peer(first.addresses, numel=LARGE, door=door).meet()]
+    try:
+        yield peers
+    finally:
+        for peer in peers:
+            peer.crash()
 
 
-@pytest.fixture
-def another(request):
-    if not request.param:
-        yield None
-        return
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening
-
-
-@pytest.mark.parametrize("another", [False], indirect=True)
-def test_parts_go_past_p2pd_after_a_fast_round(pair):
-    assert max(sent_by_p2pd(pair)) > LARGE, "nobody knows their lines"
-    for _ in range(20):  # on a busy machine not every one is fast
-        if max(sent_by_p2pd(pair)) < LARGE / 4:
-            return
+def test_parts_go_past_p2pd_after_a_fast_round():
+    with pair() as peers:
+        assert max(sent_by_p2pd(peers)) > LARGE, "nobody knows their lines"
+        for _ in range(20):  # on a busy machine not every one is fast
+            if max(sent_by_p2pd(peers)) < LARGE / 4:
+                return
     pytest.fail("p2pd carried parts in all rounds")
 
 
-@pytest.mark.parametrize("another", [True], indirect=True)
-def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once(pair, another):
-    for _ in range(20):
-        answers = round_of(pair)
-        assert_averaged(answers, pair, 4 / 3)
-        if answers[0]["through"]:
-            break
-    assert answers[0]["through"] == [pair[1].me] and not answers[1]["through"]
-    another.accept()[0].close()
-    for _ in range(2):
-        sent = sent_by_p2pd(pair)
-        # half of the first one's values to the second, and half of the means back
-        assert min(sent) > LARGE * 3 / 4, sent
-    another.settimeout(0.5)
-    with pytest.raises(TimeoutError):
-        another.accept()
+def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once():
+    with socket.create_server(("127.0.0.1", 0)) as another, pair(another.getsockname()[1]) as peers:
+        for _ in range(20):
+            answers = round_of(peers)
+            assert_averaged(answers, peers, 4 / 3)
+            if answers[0]["through"]:
+                break
+        assert answers[0]["through"] == [peers[1].me] and not answers[1]["through"]
+        another.accept()[0].close()
+        for _ in range(2):
+            sent = sent_by_p2pd(peers)
+            # half of the first one's values to the second, and half of the means back
+            assert min(sent) > LARGE * 3 / 4, sent
+        another.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            another.accept()
 
 
 @pytest.mark.slow

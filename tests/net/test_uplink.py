@@ -79,7 +79,7 @@ def test_the_kernel_counts_what_the_other_side_has_acknowledged() -> None:
 def test_a_process_that_is_gone_has_no_connections() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert connections([gone.pid]) == connections([]) == {}
+    assert connections([gone.pid]) == connections([None]) == {}
 
 
 def _read(sock: socket.socket, size: int) -> None:
