@@ -94,6 +94,8 @@ class TrainedGroups:
         self._loaded = asyncio.Queue[Policy]()
         self.placing = 0
         """Policies that I loaded, until my groups are where they belong in the last one."""
+        self._unsure = False
+        """Some were placed without knowing whether their step is in the policy."""
         self._told: dict[PeerId, frozenset[Point]] = {}
         """Another learner -> the line of the last policy whose steps it told me."""
         self._unread: list[Kept] = []
@@ -224,12 +226,13 @@ class TrainedGroups:
             self._host.move()
 
     async def _ask_again(self) -> None:
-        """Ask learners that were away when I loaded what only they can know: whether a step of mine is in my
-        policy."""
+        """Place my groups again where nobody could tell before whether a step of mine is in my policy, and ask
+        learners that were away then."""
         policy = self._at_rest()
-        if policy is None or self._others() <= self._told.keys() or not self._ledger.unsure(policy):
+        if policy is None or not self._unsure:
             return
-        await self._hear(policy)
+        if not self._others() <= self._told.keys():
+            await self._hear(policy)
         if policy == self._at_rest():
             await self._place_groups(policy)
 
@@ -252,6 +255,7 @@ class TrainedGroups:
 
     async def _place_groups(self, policy: Policy) -> None:
         steps, lost = self._ledger.split(policy)
+        self._unsure = self._ledger.unsure(policy)
         self._trained = set().union(*(marks_of(step.groups) for step in steps))
         self._drop(self._trained)
         self._put_back(set().union(*(marks_of(step.groups) for step in lost)) - self._trained)

@@ -342,6 +342,7 @@ KEPT = (
             Fault(at=23.8, fault="clock", peer="learner-0"),
         ),
     ),
+    nemesis.plan(2123),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -356,7 +357,8 @@ state says that it is a witness, and the others wait for it. One claims to step 
 without it; or two whose moments differ deny each other's releases. One waits for a release that nobody gives,
 and its own becomes the best one; or one that takes over a state in vain denies a release that was made while
 it said that it was no witness. A clock that is set back by an hour while a learner waits: its wait is as long
-as it was."""
+as it was. The only one who knows what a release was made of does not answer a learner that takes it, and its
+line is known before that one is asked again."""
 
 
 @pytest.mark.parametrize("script", KEPT)
