@@ -54,6 +54,10 @@ def start(
 ) -> Process:
     """`environ` and `descriptors` (inherited under their numbers) are a program's. Raises OSError."""
     if callable(command):
+        # A collection writes to each object that it looks at, and its page is shared no more: later ones look
+        # at none of these. What is garbage by now is still this process's to finalize, on a thread that may.
+        gc.collect()
+        gc.freeze()
         return _in_starter(functools.partial(Fork, command))
     return _in_starter(functools.partial(_program, command, environ, descriptors))
 
@@ -83,10 +87,6 @@ class Fork:
         pipes = [os.pipe() for _ in range(3)]
         (to_read, to_send), (received, to_write), (heard, to_print) = pipes
         parent = os.getpid()
-        # A collection writes to each object that it looks at, and its page is shared no more: later ones look
-        # at none of these. What is garbage by now is still this process's to finalize.
-        gc.collect()
-        gc.freeze()
         try:
             self.pid = os.fork()
         except OSError:

@@ -226,8 +226,8 @@ class TrainedGroups:
             self._host.move()
 
     async def _ask_again(self) -> None:
-        """Place my groups again where nobody could tell before whether a step of mine is in my policy, and ask
-        learners that were away then."""
+        """Place my groups again, where nobody could tell whether a step of mine is in my policy; who was away
+        then is asked."""
         policy = self._at_rest()
         if policy is None or not self._unsure:
             return

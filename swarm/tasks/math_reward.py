@@ -33,6 +33,9 @@ MARGIN = 0.8
 """Share of the remaining time that completions get: the rest is for code that the alarm cannot interrupt at
 once."""
 
+AGAIN = 1.0
+"""Seconds to the next alarm: much more than it takes to leave after the last one."""
+
 SECONDS_OUTSIDE_A_WORKER = 60.0
 """Seconds for a group outside of a worker."""
 
@@ -77,7 +80,8 @@ def _alarm(seconds: float) -> Iterator[None]:
         raise _TooLong
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))  # 0 would be no alarm
+    # 0 would be no alarm; it rings again where it rang in a finalizer, whose exceptions Python drops
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), AGAIN)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,22 @@ def test_math_does_not_wait_for_a_number_that_nobody_can_compute(monkeypatch: py
     monkeypatch.setattr(math_reward, "LONGEST_SECONDS", 0.3)
     assert math_reward.equal(["$9^{9^{9^9}}$", "$10000000!!!$", "$72$"], ["72"] * 3) == [0.0, 0.0, 1.0]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_math_ends_although_the_alarm_rings_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.2)  # an exception that comes up here is dropped
+
+    def never(text: str, **options: Any) -> list[Any]:
+        Slow()
+        while True:
+            pass
+
+    monkeypatch.setattr(math_reward, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(math_reward, "parse", never)
+    assert math_reward.equal(["72"], ["72"]) == [0.0]
 
 
 def test_math_runs_in_a_worker_within_the_timeout_of_a_group(scored: Any) -> None:
