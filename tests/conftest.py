@@ -20,8 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 HANGS = 60.0
-"""Seconds after a test's timeout, which is an exception that is raised once: a callback of a loop drops it, and
-a fixture may hang afterwards."""
+"""Seconds after a test's timeout, which is an exception that is raised once: a callback of a loop drops it,
+and a fixture may hang afterwards."""
 
 STDERR = pytest.StashKey[int]()
 
