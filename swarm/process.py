@@ -205,7 +205,8 @@ class Child:
             loop.add_reader(self.fileno(), moved.set)
             try:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(moved.wait(), self.look)
+                    async with asyncio.timeout(self.look):
+                        await moved.wait()
             finally:
                 loop.remove_reader(self.fileno())
             self.serve()

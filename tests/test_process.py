@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import threading
@@ -203,6 +204,23 @@ def test_a_loop_goes_on_while_a_stopped_child_takes_no_more(make: Make) -> None:
         return await child.awaited()
 
     assert asyncio.run(ask()) == bytes(PLENTY)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_wait_is_cancelled_also_while_a_piece_of_a_frame_comes(make: Make, turns: int) -> None:
+    child = make("os.write(pipe._out.fileno(), bytes(2)); time.sleep(600)")
+
+    async def cancel() -> bool:
+        waiting = asyncio.ensure_future(child.awaited())
+        await asyncio.sleep(0)
+        select.select([child.fileno()], [], [], 60.0)  # the loop does not see it yet
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting}, timeout=2.0)
+        return waiting.cancelled()
+
+    assert asyncio.run(cancel())
 
 
 def test_what_is_sent_while_a_loop_waits_is_answered(make: Make) -> None:

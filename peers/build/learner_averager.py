@@ -117,7 +117,8 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
             yield averager
     finally:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(averager.close(), CLOSE_TIMEOUT)
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await averager.close()
 
 
 class NoAverager:

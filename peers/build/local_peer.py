@@ -163,7 +163,8 @@ async def open_node(
         finally:
             supervision.cancel()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(node.close(), CLOSE_TIMEOUT)
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    await node.close()
 
 
 def last_port(listen: Listen, path: Path) -> Listen:

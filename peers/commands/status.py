@@ -98,7 +98,8 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
 
 async def _wait(leaving: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(leaving.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await leaving.wait()
 
 
 def leave(folder: Path) -> int:

@@ -82,7 +82,8 @@ class LoopDHT:
 
     async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         try:
-            return await asyncio.wait_for(coroutine(self._node, *args), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await coroutine(self._node, *args)
         except (TimeoutError, OSError, EOFError) as error:
             raise Silent(f"the DHT did not answer within {ANSWER_SECONDS:g} s") from error
 

@@ -164,7 +164,8 @@ class Daemon(P2P):
         while self._kept:
             hang_up(self._kept.pop()[1])
         try:
-            await asyncio.wait_for(self._child.wait(), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._child.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._child.kill()
