@@ -127,6 +127,9 @@ class NoAverager:
     def check(self, against: Collection[PeerId], key: int) -> None:
         raise RuntimeError("only a learner of a run in butterfly mode averages")
 
+    def gone(self, peers: Collection[PeerId]) -> None:
+        raise RuntimeError("only a learner of a run in butterfly mode averages")
+
     async def average(
         self,
         version: int,

@@ -10,6 +10,7 @@ Not handled here: how members find each other (the Averager port), the order of 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from peers.roles.checkpoints import Progress
@@ -133,19 +134,32 @@ class CommonRound:
         run's match window; see the Averager port."""
         host, settings = self._host, self._host.config.run.averaging
         patience = max(0.0, waits - settings.match)
-        with self._other_learners.meeting(patience, host.steady() < self._patient_until) as members:
-            outcome = await host.ports.averager.average(
-                self._version(),
-                [gradient.vector],
-                gradient.weight,
-                partners,
-                settings.deadline or host.config.run.window.seconds,
-                marks(batch),
-                self._own_release.weights,
-                patience,
-            )
-            members.update(outcome.members if outcome is not None else ())
+        watch = asyncio.ensure_future(self._watch(partners))
+        try:
+            with self._other_learners.meeting(patience, host.steady() < self._patient_until) as members:
+                outcome = await host.ports.averager.average(
+                    self._version(),
+                    [gradient.vector],
+                    gradient.weight,
+                    partners,
+                    settings.deadline or host.config.run.window.seconds,
+                    marks(batch),
+                    self._own_release.weights,
+                    patience,
+                )
+                members.update(outcome.members if outcome is not None else ())
+        finally:
+            watch.cancel()
         return outcome
+
+    async def _watch(self, partners: Sequence[PeerId]) -> None:
+        """Nobody waits for the gradient of one that is lost, leaves or begins anew meanwhile."""
+        host, awaited = self._host, {*partners}
+        while awaited:
+            await host.ports.clock.sleep(host.config.run.pace.beat)
+            if gone := awaited.difference(self._other_learners.ready()):
+                host.ports.averager.gone(gone)
+                awaited -= gone
 
     async def _lost(self, error: RoundLost) -> None:
         """A round broke: it is tried again, by two that oppose each other after a while."""

@@ -292,7 +292,7 @@ class OpenAverager:
     """An honest learner's, which a liar overhears."""
 
     def __init__(self, true: Averager, heard: Overheard) -> None:
-        self._true, self._heard, self.check = true, heard, true.check
+        self._true, self._heard, self.check, self.gone = true, heard, true.check, true.gone
 
     async def average(
         self,
@@ -314,7 +314,7 @@ class LyingAverager:
 
     def __init__(self, true: Averager, heard: Overheard, attack: Callable[[], Lie] | None) -> None:
         self._true, self._heard, self._overhears = true, heard, attack in OVERHEARING.values()
-        self.check = true.check
+        self.check, self.gone = true.check, true.gone
         self._lie = None if attack is None else attack()
 
     async def average(

@@ -10,9 +10,9 @@ same bytes at every member, or None, or RoundLost. Invariants: the deadline alwa
 after a complete round; who is not invited is refused at the join and not served; members of a group all
 invited each other and are at the same version.
 
-This file is the peer's side. The other one: averaging.py (the process), matching.py (who takes part),
-allreduce.py (the mean). Not handled: that all members *apply* the same average (a member may die after it
-sent its parts): releases settle that.
+This file is the peer's side. The other one: averager_process.py, averaging.py (the process), matching.py (who
+takes part), allreduce.py (the mean). Not handled: that all members *apply* the same average (a member may die
+after it sent its parts): releases settle that.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from swarm import process
 from swarm.config import Averaging, Listen
 from swarm.core.standing import Usual
 from swarm.net.announcing import MAX_WEIGHT
-from swarm.net.averager_messages import Ended, FromChild, Leave, Listening, Met, Order, Ready, encode
-from swarm.net.averaging import LEAVE, Setup, serve
+from swarm.net.averager_messages import Ended, FromChild, Gone, Leave, Listening, Met, Order, Ready, encode
+from swarm.net.averager_process import LEAVE, serve
+from swarm.net.averaging import Setup
 from swarm.net.codec import ENCODINGS
 from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits
@@ -109,6 +110,10 @@ class Child:
             if future is not None and not future.done():
                 future.set_exception(RoundLost(why))
                 future.exception()  # seen, also when nobody waits
+
+    def leave_out(self, gone: Gone) -> None:
+        if self.ended is not None and not self.ended.done():
+            self._process.send(encode(gone))
 
     async def leave(self) -> None:
         if not self._lost:
@@ -193,6 +198,11 @@ class HiveAverager:
     def check(self, against: Collection[PeerId], key: int) -> None:
         """See the port."""
         self._check = tuple(sorted(against)), key
+
+    def gone(self, peers: Collection[PeerId]) -> None:
+        """See the port."""
+        if self._child is not None:
+            self._child.leave_out(Gone(tuple(sorted(peers))))
 
     async def average(
         self,

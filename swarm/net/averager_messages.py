@@ -32,6 +32,12 @@ class Order(Message):
     """See the Averager port."""
 
 
+class Gone(Message):
+    """The round that forms waits for these no longer."""
+
+    peers: tuple[str, ...]
+
+
 class Leave(Message):
     pass
 
@@ -80,6 +86,6 @@ class Ended(Message):
     recipe: MeanRecipe | None = None
 
 
-FromParent = Order | Leave
+FromParent = Order | Gone | Leave
 FromChild = Listening | Ready | Met | Ended
 encode = msgspec.msgpack.encode

@@ -15,19 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import hashlib
-import logging
-import os
-import threading
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
 
-import msgspec
 import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.group_info import GroupInfo
@@ -43,19 +36,16 @@ from swarm.core.discord import Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import once
 from swarm.core.step_recipe import Ingredient, MeanRecipe
-from swarm.event_loop import EventLoop
 from swarm.net.allreduce import Runner
 from swarm.net.announcing import Announcement, MatchError, false_reducers, lines_of, read_announcement, tag
 from swarm.net.averager_messages import (
     Ended,
     FromChild,
-    FromParent,
-    Leave,
+    Gone,
     Listening,
     Met,
     Order,
     Ready,
-    encode,
 )
 from swarm.net.bypass import Door
 from swarm.net.codec import Codec
@@ -63,21 +53,11 @@ from swarm.net.matching import Matching
 from swarm.net.norm import LARGEST, norm
 from swarm.net.paced import PacedP2P, registered
 from swarm.net.rate import RateLimits
-from swarm.process import Pipe
 from swarm.types import PeerId
 
 MARGIN = 0.3
 """Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a
 process."""
-
-LEAVE = 1.0
-"""Seconds for a process to take its handlers back when it leaves; then it is killed."""
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Options of mallopt(3)."""
-
-KEPT = 32 << 20
-"""Bytes that each of the C library's arenas may keep: some parts at each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +139,9 @@ class Rounds(ServicerBase):  # type: ignore[misc]
     async def close(self) -> None:
         if not self._setup.listen.dial_only:
             await self.remove_p2p_handlers(self._p2p, namespace=self._setup.prefix)
+
+    def gone(self, message: Gone) -> None:
+        self._matching.gone(map(PeerID.from_base58, message.peers))
 
     def take(self, order: Order) -> None:
         self._order = asyncio.get_running_loop().create_task(self._obey(order))
@@ -350,49 +333,3 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             yield message
         # until the sender hangs up: p2pd may lose what is said right before I do
         await asyncio.sleep(self._setup.settings.chunk)
-
-
-# -- the process ---------------------------------------------------------------------------------------------
-
-
-def serve(setup: Setup) -> None:
-    """Main of the averager process, a fork of its peer's.
-
-    torch on a second thread makes an OpenMP pool of its own: the one inherited through the fork is dead.
-    """
-    pipe = Pipe()
-    logging.getLogger("hivemind").setLevel(logging.WARNING)
-    torch.set_num_threads(1)
-    _keep_memory()
-    loop = EventLoop()
-    rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
-    threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
-    decoder = msgspec.msgpack.Decoder(FromParent)
-    while (frame := pipe.receive()) is not None:
-        match decoder.decode(frame):
-            case Order() as order:
-                loop.call_soon_threadsafe(rounds.take, order)
-            case Leave():
-                with contextlib.suppress(OSError):  # p2pd is gone, or late
-                    asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
-                return
-
-
-def _keep_memory() -> None:
-    """The C library keeps what a part took for the next one: pages that it gives back and asks for again cost
-    more than all that is computed on them."""
-    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            ctypes.CDLL(None).mallopt(option, KEPT)
-
-
-def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
-    try:
-        asyncio.set_event_loop(loop)
-        # Its threads compute: more than there are cores wait for each other.
-        loop.set_default_executor(ThreadPoolExecutor(os.cpu_count()))
-        loop.run_until_complete(rounds.open())
-        loop.run_forever()
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)  # the parent sees the pipe close, and why

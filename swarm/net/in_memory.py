@@ -283,6 +283,9 @@ class MemoryAverager:
     def check(self, against: Collection[PeerId], key: int) -> None:
         self._said = self._said._replace(against=frozenset(against), key=key)
 
+    def gone(self, peers: Collection[PeerId]) -> None:
+        self._network.rounds.gone(self._me, peers)
+
     def hand_out(self, hands: Hands) -> None:
         """Hand out from now on something else than the means that I reduce."""
         self._said = self._said._replace(hands=hands)

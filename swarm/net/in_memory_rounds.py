@@ -19,15 +19,16 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from swarm.config import Averaging
 from swarm.core import shares
 from swarm.core.clipping import Cosines
 from swarm.core.discord import Discord
-from swarm.core.opposition import Opponents, Opposition, left_out
-from swarm.core.standing import Claim, Standing, Usual, largest_mean_norm, once, standings
-from swarm.net.in_memory_means import Hands, digest, flat, hand_out, presences, spans
+from swarm.core.opposition import Opponents, left_out
+from swarm.core.standing import Claim, Standing, largest_mean_norm, once, standings
+from swarm.net.in_memory_means import digest, flat, hand_out, presences, spans
+from swarm.net.in_memory_seats import Kept, Said, Seat, Waits
 from swarm.net.ports import Average, Opposed, RoundLost
 from swarm.types import PeerId
 
@@ -37,64 +38,6 @@ if TYPE_CHECKING:
     from swarm.net.in_memory import Links, Passage
     from swarm.net.in_memory_mail import Dials
     from swarm.net.sketch import Sketches
-
-
-class Said(NamedTuple):
-    """What a member says beside its tensors: see the Averager port."""
-
-    marks: bytes = b""
-    against: frozenset[PeerId] = frozenset()
-    key: int = 0
-    hands: Hands | None = None
-    """What it hands out in place of the means that it reduces."""
-
-
-class Kept(NamedTuple):
-    """What a member remembers of its rounds."""
-
-    usual: Usual
-    presences: Opposition
-    """Of its part in each reducer's means."""
-
-
-class Waits(NamedTuple):
-    """How long a member waits; see the Averager port."""
-
-    deadline: float
-    patience: float
-
-
-class Seat:
-    """A peer in a meeting, from its call to its outcome."""
-
-    def __init__(
-        self,
-        peer: PeerId,
-        tensors: Sequence[torch.Tensor],
-        claim: Claim,
-        kept: Kept,
-        expects: frozenset[PeerId],
-        said: Said,
-        window: float,
-    ) -> None:
-        self.peer = peer
-        self.tensors = tensors
-        self.claim = claim
-        self.kept = kept
-        self.expects = expects
-        self.said = said
-        self.window = window
-        """Loop time until which it waits for others."""
-        self.since = asyncio.get_running_loop().time()
-        self.outcome: asyncio.Future[Average | None] = asyncio.get_running_loop().create_future()
-
-    def settle(self, outcome: Average | RoundLost | None) -> None:
-        if self.outcome.done():
-            return
-        if isinstance(outcome, RoundLost):
-            self.outcome.set_exception(outcome)
-        else:
-            self.outcome.set_result(outcome)
 
 
 class Meeting:
@@ -140,8 +83,17 @@ class Meeting:
         self.seats[seat.peer] = seat
         if self._timer is None or seat.window < self._timer.when():
             self._call_at(seat.window, self._start)
-        if len(self.seats) > 1 and all(other.expects <= self.seats.keys() for other in self.seats.values()):
+        if len(self.seats) > 1 and self._complete():
             self._start()
+
+    def gone(self, seat: Seat, peers: Collection[PeerId]) -> None:
+        """A seat does not wait for these any more."""
+        seat.awaits -= frozenset(peers)
+        if not (self.exchanging or self.over) and self._complete():
+            self._start()
+
+    def _complete(self) -> bool:
+        return all(seat.awaits <= self.seats.keys() for seat in self.seats.values())
 
     def leave(self, seat: Seat, reason: str) -> None:
         """Remove a seat: before the exchange the others go on, during it the round breaks."""
@@ -315,6 +267,12 @@ class Meetings:
             for meeting in meetings:
                 if peer in meeting.seats:
                     meeting.leave(meeting.seats[peer], "crashed")
+
+    def gone(self, me: PeerId, peers: Collection[PeerId]) -> None:
+        """See the port."""
+        for meeting in [meeting for meetings in self._meetings.values() for meeting in meetings]:
+            if me in meeting.seats:
+                meeting.gone(meeting.seats[me], peers)
 
     def _seat(self, at: tuple[int, str], seat: Seat) -> Meeting:
         meetings = self._meetings.setdefault(at, [])

@@ -26,7 +26,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,19 +107,26 @@ class Matching:
         waits to begin."""
         self.me, self.dial_only = me, dial_only
         self.invited: frozenset[PeerID] = frozenset()
+        self._gone: frozenset[PeerID] = frozenset()
+        """Those of them that nobody waits for."""
         self._schema, self._window, self._grace, self._stub = schema, window, grace, stub
         self._applicants: dict[PeerID, Applicant] = {}
         self._asking: dict[PeerID, asyncio.Task[None]] = {}
         self._leader: PeerID | None = None
         self._group: asyncio.Future[GroupInfo] | None = None
 
+    def gone(self, peers: Iterable[PeerID]) -> None:
+        """These are not waited for any more by the group that forms."""
+        self._gone |= self.invited & {*peers}
+        self._admit()
+
     async def gather(
         self, announcement: Announcement, peers: frozenset[PeerID], patience: float = 0.0
     ) -> GroupInfo | None:
-        """The group, as soon as all of `peers` are in it or the first window of its members ends, of which
-        mine is `patience` seconds longer; None when nobody came."""
+        """The group, as soon as all of `peers` but those that are gone are in it, or the first window of its
+        members ends, of which mine is `patience` seconds longer; None when nobody came, or comes."""
         loop = asyncio.get_running_loop()
-        self.invited, self._announcement = peers, announcement
+        self.invited, self._gone, self._announcement = peers, frozenset(), announcement
         self._raw = msgspec.msgpack.encode(self._announcement)
         self._until, self._group = loop.time() + self._window + patience, loop.create_future()
         try:
@@ -143,7 +150,7 @@ class Matching:
                 if self._leader is None
                 else self._until + self._grace
             )
-            if (left := end - loop.time()) > 0:
+            if (left := end - loop.time()) > 0 and not (self._leader is None and self._gone >= self.invited):
                 await asyncio.wait({group}, timeout=min(left, POLL))
             elif self._leader is None and followers:
                 self._begin()
@@ -206,7 +213,8 @@ class Matching:
             if not applicant.accepted and self._fits(applicant):
                 applicant.accepted = True
                 applicant.reply(ACCEPTED)
-        if len(self._followers()) == len(self.invited):
+        followers = {one.peer for one in self._followers()}
+        if followers and followers | self._gone >= self.invited:
             self._begin()
 
     def _fits(self, applicant: Applicant) -> bool:

@@ -195,6 +195,10 @@ class Averager(Protocol):
         (swarm.core.opposition), and keeps sketches by a secret `key`; 0 keeps none."""
         ...
 
+    def gone(self, peers: Collection[PeerId]) -> None:
+        """The round that forms now does not wait for these peers any more."""
+        ...
+
     async def average(
         self,
         version: int,

@@ -45,8 +45,11 @@ class Zeros(averaging.Runner):
         return self._codec.as_sent(torch.zeros_like(mean))
 
 
-def another_name(address):
-    """A second address of the same control socket, as a p2pd that was replaced would have."""
+def elsewhere(what, address):
+    """A control socket at which nobody listens, the one before that again, or a second name of the same one,
+    as a p2pd that was replaced would have."""
+    if what != "renew":
+        return f"{address}.nobody" if what == "lose" else address.removesuffix(".nobody")
     path = address.removeprefix("/unix")
     os.symlink(path, f"{path}.again")
     return f"/unix{path}.again"
@@ -67,6 +70,7 @@ async def average(mine, tensors, command):
             command["peers"],
             command["deadline"],
             bytes.fromhex(command.get("marks", "")),
+            patience=command.get("patience", 0.0),
         )
         answer["members"] = None if got is None else sorted(got.members)
         answer["exchanged"] = None if got is None else dict(got.exchanged)
@@ -137,30 +141,26 @@ async def main(setup):
     await mine.start()
     sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]
     tensors = [torch.zeros(size) for size in sizes]
-    watch = asyncio.create_task(beat(longest))
+    tasks = {asyncio.create_task(beat(longest))}
     addresses = [] if setup["dial_only"] else [str(address) for address in dht.get_visible_maddrs()]
     say(me=str(dht.peer_id), addresses=addresses)
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
         match command["do"]:
             case "average":
-                await average(mine, tensors, command)
+                tasks.add(asyncio.create_task(average(mine, tensors, command)))
             case "knock":
                 say(closed=await knock(control[0], command["peer"], command["method"]))
+            case "gone":
+                mine.gone(command["peers"])
             case "signal":
                 os.kill(mine._child.pid, command["signal"])
                 say()
             case "announce":
                 uplink[0] = command["uplink"]
                 say()
-            case "lose":
-                kept, control[0] = control[0], "/unix/tmp/nobody-listens-here"
-                say()
-            case "find":
-                control[0] = kept
-                say()
-            case "renew":
-                control[0] = another_name(control[0])
+            case "lose" | "find" | "renew" as what:
+                control[0] = elsewhere(what, control[0])
                 say()
             case "status":
                 say(
@@ -174,7 +174,8 @@ async def main(setup):
             case "close":
                 await mine.close()
                 say()
-    watch.cancel()
+    for task in tasks:
+        task.cancel()
     dht.shutdown()
 
 

@@ -532,6 +532,19 @@ def test_a_member_killed_in_mid_round_costs_the_others_one_round(trio):
                 peer.crash()
 
 
+def test_who_is_gone_is_waited_for_no_longer(trio):
+    version, dead = next(versions), "12D3KooWSmGyvUY4BRQK8E9BgUKp3pS4PLfxCSbvAJK5p7mDFuUX"
+    pair = trio[:2]
+    for peer in pair:
+        others = [*(other.me for other in pair if other is not peer), dead]
+        round_of_three = {"version": version, "fill": 1.0, "weight": 1.0, "peers": others}
+        peer.tell(do="average", deadline=100.0, patience=60.0, **round_of_three)
+    time.sleep(1.0)
+    for peer in pair:
+        peer.tell(do="gone", peers=[dead])
+    assert_averaged([peer.hear() for peer in pair], pair, 1.0)
+
+
 def test_close_leaves_no_process(trio):
     peer = Peer(trio[0].addresses).meet()
     try:

@@ -120,6 +120,26 @@ def test_the_first_window_that_ends_begins_the_round() -> None:
     with_peers(promise)
 
 
+def test_who_is_gone_is_waited_for_no_longer() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        async def gone(peer: Any, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            peer.averager.gone([c.me])
+
+        def average(peer: Any, other: Any) -> Any:
+            return peer.averager.average(1, [torch.ones(2)], 1.0, [other.me, c.me], 90, patience=60.0)
+
+        both = average(a, b), average(b, a)
+        one, other, *_ = await asyncio.gather(*both, gone(a, 3.0), gone(b, 4.0))
+        assert one.members == other.members == {"a", "b"} and 4.0 < one.seconds < 6.0
+        alone, _ = await asyncio.gather(
+            a.averager.average(2, [torch.ones(2)], 1.0, [c.me], 90, patience=60.0), gone(a, 1.0)
+        )
+        assert alone is None and asyncio.get_running_loop().time() < 10.0
+
+    with_peers(promise)
+
+
 def test_a_peer_that_is_not_expected_is_not_averaged_with() -> None:
     async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
         x, y = torch.zeros(2), torch.ones(2)

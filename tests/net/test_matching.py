@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 
 import msgspec
 import pytest
@@ -35,8 +36,9 @@ class Line:
         return there.join(request, self.asker)
 
 
-def met(starts, dial_only=(), dead=0, versions=None, invite=None, patience=0.0):
-    """Groups (sets of numbers, smallest id first) or None, of peers that begin at `starts` seconds."""
+def met(starts, dial_only=(), dead=0, versions=None, invite=None, patience=0.0, told=None):
+    """Groups (sets of numbers, smallest id first) or None, of peers that begin at `starts` seconds, and hear
+    `told` seconds later that the dead are gone."""
     ids = sorted((PeerID(os.urandom(34)) for _ in range(len(starts) + dead)), key=PeerID.to_bytes)
     ids = ids[dead:] + ids[:dead]  # the dead ones are the smallest
     world = {}
@@ -51,6 +53,9 @@ def met(starts, dial_only=(), dead=0, versions=None, invite=None, patience=0.0):
         version = versions[number] if versions else 1
         invited = tuple(map(tag, (ids[number], *guests)))
         announced = Announcement(version, 1.0, 1.0, 0.0, number in dial_only, 0, invited)
+        if told is not None:
+            dead = set(ids[len(starts) :])
+            asyncio.get_running_loop().call_later(told, world[ids[number]].gone, dead)
         group = await world[ids[number]].gather(announced, guests, patience)
         return group and (group.group_id, {ids.index(peer) for peer in group.peer_ids})
 
@@ -74,6 +79,17 @@ def test_all_that_match_at_the_same_time_meet_whatever_their_order(starts, diall
 @pytest.mark.parametrize("dead", [1, 3])
 def test_the_living_meet_when_the_smallest_are_dead(dead):
     assert_one_group(met([0, 0.1, 0.2], dead=dead), range(3))
+
+
+@pytest.mark.parametrize(("living", "dead"), [(3, 1), (3, 3), (2, 1), (1, 2)])
+def test_who_is_gone_is_waited_for_no_longer(living, dead):
+    began = time.monotonic()
+    outcome = met([0, 0.1, 0.2][:living], dead=dead, patience=60.0, told=0.4)
+    assert time.monotonic() - began < 10.0
+    if living > 1:
+        assert_one_group(outcome, range(living))
+    else:
+        assert outcome == [None]
 
 
 def test_two_that_only_dial_need_a_third():

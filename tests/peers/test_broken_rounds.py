@@ -13,17 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from test_roles_swarm import Told, scenario
+from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.releases import ReleaseExchange
-from swarm.config import Averaging, Pace, Releasing
+from swarm.config import Averaging, BatchSize, DelayLaw, Pace, Releasing
 from swarm.core.audit import audit
-from swarm.events import Moved, Noted, Trained
+from swarm.events import Averaged, Lost, Moved, Noted, Trained
 from swarm.learn.learner import Learner
 from swarm.net.in_memory import MemoryAverager
 from swarm.net.in_memory_gossip import MemoryGossip
 from swarm.net.ports import Average, RoundLost
+from swarm.sim.scenario import Fault
 from swarm.types import Beat, Digest, PeerId, Release
 from swarm.weights import Weights
 
@@ -186,6 +187,19 @@ def test_a_learner_that_is_left_out_does_not_step_before_a_round_of_most_that_su
     assert Counter(event.members for event in steps)[2] > 0.9 * len(steps)
     assert "learner-0" not in {event.peer for event in steps if event.members == 1}
     assert max(event.version for event in told.of(Trained)) > 18
+
+
+def test_the_gradient_of_one_that_died_is_waited_for_until_it_is_lost() -> None:
+    """A gradient takes half a minute, and would be waited for twice as long."""
+    crash = Fault(at=105.0, fault="crash", peer="learner-2")
+    run = {"batch": BatchSize(groups=9, close_after=3.0), "averaging": Averaging()}
+    played = scenario(5.0, (3, 6), crash, **run)
+    slow = {"learn": DelayLaw(law="constant", seconds=10.0)}
+    told = Told(msgspec.structs.replace(played, prices=played.prices | slow, each=("learn",)))
+    lost = min(event.at for event in told.of(Lost) if event.subject == "learner-2")
+    waiting = [event for event in told.of(Moved) if event.state == "matching" and event.at < lost]
+    assert {event.peer for event in waiting if event.at > crash.at + EPOCH} == {"learner-0", "learner-1"}
+    assert min(event.at for event in told.of(Averaged) if event.at > crash.at + EPOCH) < lost + 5.0
 
 
 @pytest.mark.slow

@@ -1,0 +1,79 @@
+"""Main of the averager process: one thread reads the pipe, rounds run in a second one.
+
+    peer --- Order, Gone, Leave ---> serve ---> swarm.net.averaging
+
+Invariant: the process ends with its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import torch
+
+from swarm.event_loop import EventLoop
+from swarm.net.averager_messages import FromParent, Gone, Leave, Order, encode
+from swarm.net.averaging import Rounds, Setup
+from swarm.process import Pipe
+
+LEAVE = 1.0
+"""Seconds for a process to take its handlers back when it leaves; then it is killed."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Options of mallopt(3)."""
+
+KEPT = 32 << 20
+"""Bytes that each of the C library's arenas may keep: some parts at each stage."""
+
+
+def serve(setup: Setup) -> None:
+    """Main of the averager process, a fork of its peer's.
+
+    torch on a second thread makes an OpenMP pool of its own: the one inherited through the fork is dead.
+    """
+    pipe = Pipe()
+    logging.getLogger("hivemind").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    _keep_memory()
+    loop = EventLoop()
+    rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
+    threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
+    decoder = msgspec.msgpack.Decoder(FromParent)
+    while (frame := pipe.receive()) is not None:
+        match decoder.decode(frame):
+            case Order() as order:
+                loop.call_soon_threadsafe(rounds.take, order)
+            case Gone() as gone:
+                loop.call_soon_threadsafe(rounds.gone, gone)
+            case Leave():
+                with contextlib.suppress(OSError):  # p2pd is gone, or late
+                    asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
+                return
+
+
+def _keep_memory() -> None:
+    """The C library keeps what a part took for the next one: pages that it gives back and asks for again cost
+    more than all that is computed on them."""
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, KEPT)
+
+
+def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
+    try:
+        asyncio.set_event_loop(loop)
+        # Its threads compute: more than there are cores wait for each other.
+        loop.set_default_executor(ThreadPoolExecutor(os.cpu_count()))
+        loop.run_until_complete(rounds.open())
+        loop.run_forever()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # the parent sees the pipe close, and why
