@@ -204,11 +204,13 @@ class ReleaseVotes:
         return {peer for peer in heard if peer in members and now - roster.silent(peer, now) < ended}
 
     def _why(self, release: Release) -> Why:
-        """Why I deny it, if I do: is it other weights than my round's, by a member whom I do not believe?"""
+        """Why I deny it, if I do: is it other weights than my round's, by a member whom I do not believe, where
+        I step as the others do?"""
         version, weights = self._made
         is_member = release.publisher in self.witness.members(version)
         differs = release.version == version and release.weights != weights
-        doubted = differs and is_member and self.is_doubted(release.publisher)
+        believes = self._host.status.astray or not self.is_doubted(release.publisher)
+        doubted = differs and is_member and not believes
         return self._false[release.publisher].why if doubted else Why.BESIDE
 
     def is_doubted(self, publisher: PeerId) -> bool:

@@ -55,3 +55,36 @@ def test_half_of_the_learners_refuse_what_was_made_beside_their_rounds() -> None
     assert heard(beside, beside, (), ()) is None
     against = heard(beside, beside, beside, ())
     assert against is not None and against.names and "it comes of none" in against.reason
+
+
+def denies(astray: bool) -> bool:
+    """Does a learner deny what another member of its round released, which it had found false before?"""
+    me, other, third = LEARNERS[:3]
+    before, mine, theirs = (Digest(letter * 64) for letter in "abc")
+
+    async def main() -> bool:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still_host(network, me, Role.LEARNER)
+            votes, status, now = host.releases.doubts.votes, host.status, host.now()
+            status.version, status.weights, status.astray = 2, before, astray
+            second = release(version=2, weights=before, parent=theirs, publisher=third, learners=3)
+            host.releases.candidates.hear(second)
+            host.releases.lines.lineage.hear(second)
+            for peer in (other, third):
+                its = beat(name=peer, version=2, weights=before, denied=b"", at=now)
+                assert host.roster.hear(peer, its, now)
+            votes.witness.averaged(1, {me, other, third}, now)
+            votes.found_false(release(version=2, weights=theirs, publisher=other, learners=3))
+            votes.meet()
+            votes.met({me, other}, patient=False)
+            votes.packed(3, mine)
+            found = release(version=3, weights=theirs, parent=before, publisher=other, learners=2)
+            host.releases.lines.lineage.hear(found)
+            return votes.denies(found)
+
+    return run(main())
+
+
+def test_a_member_of_which_it_found_a_release_false_is_denied_by_a_learner_that_steps_as_the_others() -> None:
+    assert denies(astray=False)
+    assert not denies(astray=True), "its own bytes are not what the round made"
