@@ -204,8 +204,8 @@ class ReleaseVotes:
         return {peer for peer in heard if peer in members and now - roster.silent(peer, now) < ended}
 
     def _why(self, release: Release) -> Why:
-        """Why I deny it, if I do: is it other weights than my round's, by a member whom I do not believe, where
-        I step as the others do?"""
+        """Why I deny it, if I do: is it other weights than my round's, by a member whom I do not believe, and
+        do I step as the others?"""
         version, weights = self._made
         is_member = release.publisher in self.witness.members(version)
         differs = release.version == version and release.weights != weights
