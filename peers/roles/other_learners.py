@@ -73,7 +73,20 @@ class OtherLearners:
         while not (host.stop.is_set() or ahead()):
             if not self._falling_in.awaited(self._all_beats(), self._version(), learns, host.steady()):
                 return
+            if self._met_before(self._falling_in.one):
+                return
             await host.changed(host.config.run.pace.beat)
+
+    def _met_before(self, one: PeerId | None) -> bool:
+        """Do others wait for me in a round that began before this one said that it falls in? None of them
+        gives it a state before that is over."""
+        roster = self._host.roster
+        if one is None or (beat := roster.beat(one)) is None or beat.phase is not Phase.FALLING_IN:
+            return False
+        here = self.at_my_version().items()
+        return any(
+            beat.phase is Phase.MATCHING and roster.phased(peer) < roster.phased(one) for peer, beat in here
+        )
 
     def partners(self) -> list[PeerId]:
         """Those of them that are worth waiting for in a round of my version: that came to the last ones, and

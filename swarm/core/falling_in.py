@@ -36,7 +36,8 @@ class FallingIn:
     def __init__(self, most: float) -> None:
         """`most`: seconds that its state may take."""
         self._most = most
-        self._one: PeerId | None = None
+        self.one: PeerId | None = None
+        """That is waited for."""
         self._since = self._here = 0.0
         """When it said that it falls in; when it had done so."""
         self._rests: dict[PeerId, float] = {}
@@ -45,10 +46,10 @@ class FallingIn:
     def awaited(self, beats: Mapping[PeerId, Beat], version: int, learns: float, now: float) -> bool:
         """Whether there is one to wait for. `beats`: the other learners' heartbeats; `version`: mine, whose
         gradient took `learns` seconds."""
-        if self._one is None and not self._choose(beats, now):
+        if self.one is None and not self._choose(beats, now):
             return False
-        assert self._one is not None
-        beat = beats.get(self._one)
+        assert self.one is not None
+        beat = beats.get(self.one)
         if beat is not None and beat.phase is Phase.FALLING_IN:
             self._here = now
             if now - self._since < self._most:
@@ -56,8 +57,8 @@ class FallingIn:
         elif beat is not None and beat.version == version and self._comes(beat, learns, now):
             return True
         if beat is None or beat.version != version or beat.phase is Phase.LEARNING:
-            self._rests[self._one] = now + RESTS * (now - self._since)
-        self._one = None
+            self._rests[self.one] = now + RESTS * (now - self._since)
+        self.one = None
         return False
 
     def _choose(self, beats: Mapping[PeerId, Beat], now: float) -> bool:
@@ -65,7 +66,7 @@ class FallingIn:
         falling = [peer for peer, beat in beats.items() if beat.phase is Phase.FALLING_IN]
         fresh = [(beats[peer].incarnation, peer) for peer in falling if peer not in self._rests]
         if fresh:
-            self._one, self._since = min(fresh)[1], now
+            self.one, self._since = min(fresh)[1], now
         return bool(fresh)
 
     def _comes(self, beat: Beat, learns: float, now: float) -> bool:

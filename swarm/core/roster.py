@@ -41,6 +41,8 @@ class KnownPeer:
     """Seconds of its current pause; 0: it takes groups."""
     until: float = 0.0
     """When that pause ends."""
+    phased: int = 0
+    """When a learner came to this phase at this version, or began to fall in, counted by Roster.changes."""
 
     def ready(self, now: float) -> bool:
         """Whether a group may be sent to it; after a pause one at a time."""
@@ -154,8 +156,11 @@ class Roster:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
         if known is None:
-            known = self._known[peer] = KnownPeer(beat, now, now, credit)
+            known = self._known[peer] = KnownPeer(beat, now, now, credit, phased=self.changes)
         else:
+            another = beat.version != known.beat.version and beat.phase is not Phase.FALLING_IN
+            if another or beat.phase is not known.beat.phase:
+                known.phased = self.changes
             known.beat, known.heard, known.credit = beat, now, credit
         self._forget_learner(peer)
         if beat.role is Role.LEARNER:
@@ -235,6 +240,9 @@ class Roster:
         for peer, _ in lost:
             self.forget(peer)
         return lost
+
+    def phased(self, peer: PeerId) -> int:
+        return self._learners[peer].phased
 
     def learners(self) -> list[PeerId]:
         """Learners that are alive, by id."""

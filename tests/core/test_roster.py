@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -357,3 +358,21 @@ def test_an_urgent_group_goes_where_none_is_asked_for_one_at_a_time() -> None:
     assert heard.choose(NOW, urgent=True) == A
     credited = roster(a=1, b=0)
     assert credited.choose(NOW, urgent=True) == A, "credit is spent first"
+
+
+def test_a_learner_came_to_its_phase_at_its_version_or_began_to_fall_in_then() -> None:
+    here = roster()
+    order = list[int]()
+    for seq, (phase, version) in enumerate(
+        [
+            (Phase.MATCHING, 4),
+            (Phase.MATCHING, 4),
+            (Phase.MATCHING, 5),
+            (Phase.FALLING_IN, 5),
+            (Phase.FALLING_IN, 7),
+            (Phase.GATHERING, 7),
+        ]
+    ):
+        assert here.hear(A, beat(seq=seq + 1, phase=phase, version=version), NOW)
+        order.append(here.phased(A))
+    assert [later > earlier for earlier, later in pairwise(order)] == [False, True, True, False, True]

@@ -1,0 +1,50 @@
+"""Whether a learner that has its gradient waits for one that takes over a state."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from nouns import beat
+from still_host import still_host
+
+from peers.roles.other_learners import OtherLearners
+from swarm.config import DelayLaw
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Phase, Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import PeerId
+
+FALLS, WAITS = PeerId("falls in"), PeerId("waits")
+NEW = FALLS, Phase.FALLING_IN, 1
+MEETS = WAITS, Phase.MATCHING, 4
+
+
+def waits(*heard: tuple[PeerId, Phase, int]) -> bool:
+    """Does a learner at version 4 wait that heard these, in this order?"""
+
+    async def main() -> bool:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still_host(network, "mine", Role.LEARNER)
+            others = OtherLearners(host, lambda: 4)
+            for seq, (peer, phase, version) in enumerate(heard):
+                told = beat(version=version, phase=phase, seq=seq + 1, at=host.now())
+                assert host.roster.hear(peer, told, host.now())
+            waiting = asyncio.ensure_future(others.all_here(5.0, lambda: False))
+            _, pending = await asyncio.wait({waiting}, timeout=5.0)
+            waiting.cancel()
+            return bool(pending)
+
+    return run(main())
+
+
+def test_one_that_falls_in_is_waited_for_with_all_who_came_since() -> None:
+    assert waits(NEW) and waits(NEW, MEETS) and not waits(MEETS)
+
+
+def test_a_round_that_began_before_is_not_kept_waiting_for_it() -> None:
+    """Who gives it a state is in that round, which waits for the last gradient."""
+    assert not waits(MEETS, NEW)
+    assert waits((WAITS, Phase.MATCHING, 3), NEW), "that one is of another version"
+    assert not waits(MEETS, NEW, (FALLS, Phase.FALLING_IN, 3)), "it has loaded a release since"
