@@ -242,6 +242,7 @@ class Roster:
         return lost
 
     def phased(self, peer: PeerId) -> int:
+        """When a learner that is alive came to its phase, counted by `changes`."""
         return self._learners[peer].phased
 
     def learners(self) -> list[PeerId]:
