@@ -55,7 +55,8 @@ def start(
     """`environ` and `descriptors` (inherited under their numbers) are a program's. Raises OSError."""
     if callable(command):
         # A collection writes to each object that it looks at, and its page is shared no more: later ones look
-        # at none of these. What is garbage by now is still this process's to finalize, on a thread that may.
+        # at none of these. What is garbage by now is still this process's to finalize: here, and not on the
+        # thread that starts children.
         gc.collect()
         gc.freeze()
         return _in_starter(functools.partial(Fork, command))

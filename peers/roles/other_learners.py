@@ -71,16 +71,15 @@ class OtherLearners:
         """Wait for a learner that falls in, before a round; a gradient takes me `learns` seconds."""
         host = self._host
         while not (host.stop.is_set() or ahead()):
-            if not self._falling_in.awaited(self._all_beats(), self._version(), learns, host.steady()):
-                return
-            if self._met_before(self._falling_in.one):
+            beats, now = self._all_beats(), host.steady()
+            if not self._falling_in.awaited(beats, self._version(), learns, now) or self._met_before():
                 return
             await host.changed(host.config.run.pace.beat)
 
-    def _met_before(self, one: PeerId | None) -> bool:
-        """Do others wait for me in a round that began before this one said that it falls in? None of them
-        gives it a state before that is over."""
-        roster = self._host.roster
+    def _met_before(self) -> bool:
+        """Do others wait for me in a round that began before the one that I wait for said that it falls in?
+        None of them gives it a state before that is over."""
+        roster, one = self._host.roster, self._falling_in.one
         if one is None or (beat := roster.beat(one)) is None or beat.phase is not Phase.FALLING_IN:
             return False
         here = self.at_my_version().items()

@@ -1,14 +1,14 @@
-"""The averager process: takes orders from its peer through a pipe, gathers a group, reduces, writes the mean
-where it read.
+"""Rounds in the averager process: takes orders of its peer, gathers a group, reduces, writes the mean where
+it read.
 
     peer --- Order ---> matching -> all-reduce -> shared buffer --- Ended ---> peer
                             ^ calls of other averager processes, through the peer's p2pd
 
-The first thread reads the pipe, rounds run in a second one. Invariants: the buffer changes during a round
-only, and holds the mean after a complete one (after a lost one nothing of use); who was not invited is not
-served; the process ends with its parent. The process shares no lock with the peer: hivemind's MPFuture takes
-locks of all its processes, and one that is frozen or killed while it holds one takes the whole peer along. So
-hivemind's calls and reducer are used and its DecentralizedAverager, which is a process, is not.
+Invariants: the buffer changes during a round only, and holds the mean after a complete one (after a lost one
+nothing of use); who was not invited is not served. The process shares no lock with the peer: hivemind's
+MPFuture takes locks of all its processes, and one that is frozen or killed while it holds one takes the whole
+peer along. So hivemind's calls and reducer are used and its DecentralizedAverager, which is a process, is
+not. Not handled here: the process itself (swarm.net.averager_process).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from swarm.core.opposition import Opposition
@@ -44,31 +45,25 @@ class Waits(NamedTuple):
     patience: float
 
 
+@dataclass(eq=False)
 class Seat:
     """A peer in a meeting, from its call to its outcome."""
 
-    def __init__(
-        self,
-        peer: PeerId,
-        tensors: Sequence[torch.Tensor],
-        claim: Claim,
-        kept: Kept,
-        expects: frozenset[PeerId],
-        said: Said,
-        window: float,
-    ) -> None:
-        self.peer = peer
-        self.tensors = tensors
-        self.claim = claim
-        self.kept = kept
-        self.expects = expects
-        self.awaits = expects
+    peer: PeerId
+    tensors: Sequence[torch.Tensor]
+    claim: Claim
+    kept: Kept
+    expects: frozenset[PeerId]
+    said: Said
+    window: float
+    """Loop time until which it waits for others."""
+
+    def __post_init__(self) -> None:
+        self.awaits = self.expects
         """Those of them that are not known to be gone."""
-        self.said = said
-        self.window = window
-        """Loop time until which it waits for others."""
-        self.since = asyncio.get_running_loop().time()
-        self.outcome: asyncio.Future[Average | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.since = loop.time()
+        self.outcome: asyncio.Future[Average | None] = loop.create_future()
 
     def settle(self, outcome: Average | RoundLost | None) -> None:
         if self.outcome.done():

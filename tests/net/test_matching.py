@@ -54,8 +54,7 @@ def met(starts, dial_only=(), dead=0, versions=None, invite=None, patience=0.0, 
         invited = tuple(map(tag, (ids[number], *guests)))
         announced = Announcement(version, 1.0, 1.0, 0.0, number in dial_only, 0, invited)
         if told is not None:
-            dead = set(ids[len(starts) :])
-            asyncio.get_running_loop().call_later(told, world[ids[number]].gone, dead)
+            asyncio.get_running_loop().call_later(told, world[ids[number]].gone, ids[len(starts) :])
         group = await world[ids[number]].gather(announced, guests, patience)
         return group and (group.group_id, {ids.index(peer) for peer in group.peer_ids})
 
