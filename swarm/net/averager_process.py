@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import threading
@@ -19,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import torch
 
+from swarm.allocation import keep_freed
 from swarm.event_loop import EventLoop
 from swarm.net.averager_messages import FromParent, Gone, Leave, Order, encode
 from swarm.net.averaging import Rounds, Setup
@@ -27,11 +27,9 @@ from swarm.process import Pipe
 LEAVE = 1.0
 """Seconds for a process to take its handlers back when it leaves; then it is killed."""
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Options of mallopt(3)."""
-
 KEPT = 32 << 20
-"""Bytes that each of the C library's arenas may keep: some parts at each stage."""
+"""Bytes that each of the C library's arenas keeps: some parts at each stage. Pages that it gives back and
+asks for again cost more than all that is computed on them."""
 
 
 def serve(setup: Setup) -> None:
@@ -42,7 +40,7 @@ def serve(setup: Setup) -> None:
     pipe = Pipe()
     logging.getLogger("hivemind").setLevel(logging.WARNING)
     torch.set_num_threads(1)
-    _keep_memory()
+    keep_freed(KEPT)
     loop = EventLoop()
     rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
     threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
@@ -57,14 +55,6 @@ def serve(setup: Setup) -> None:
                 with contextlib.suppress(OSError):  # p2pd is gone, or late
                     asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
                 return
-
-
-def _keep_memory() -> None:
-    """The C library keeps what a part took for the next one: pages that it gives back and asks for again cost
-    more than all that is computed on them."""
-    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            ctypes.CDLL(None).mallopt(option, KEPT)
 
 
 def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:

@@ -1,0 +1,34 @@
+"""How memory that torch takes on a CPU comes from the kernel and goes back to it.
+
+A page that the kernel gives is zeroed at its first touch, 4 KiB at a time: a gradient, or a call that
+samples, that takes its hundreds of megabytes anew each time spends up to a tenth of its CPU on that.
+
+    large_pages    2 MiB at a time, for tensors that are as large
+    keep_freed     what was freed stays with the process, for the next call
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
+"""Options of mallopt(3)."""
+
+
+def large_pages() -> None:
+    """Ask for them, unless the person said what torch is to do. Torch looks at its first large tensor."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
+def keep_freed(most: int | None = None) -> None:
+    """The C library keeps what is freed, up to `most` bytes in each of its arenas; None: all of it, for a
+    process that needs as much again in its next call."""
+    if most is None:
+        options = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
+    else:
+        options = {M_MMAP_THRESHOLD: most, M_TRIM_THRESHOLD: most}
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
+        for option, value in options.items():
+            ctypes.CDLL(None).mallopt(option, value)
