@@ -258,9 +258,9 @@ def parts(setup: Answer, config: Config, apart: bool = False) -> tuple[Engine, A
     if apart and engine_choice.chosen(model, config).name == "hf":
         engine = process = ProcessEngine(config.peer.engine)
         process.set_up(model, config)
-        source = Rendered(tasks.source(run.task, run.seed), process.render, slow=True)
+        source = Rendered(tasks.source(run.task, run.seed), process.render_all, slow=True)
     else:
-        engine, render = factory.engine(model, config), factory.load_tokenization(model, run).render
+        engine, render = factory.engine(model, config), factory.load_tokenization(model, run).render_all
         source = Rendered(tasks.source(run.task, run.seed), render)
     engine.load(Weights.of(genesis(model, config), 0))
     return engine, source

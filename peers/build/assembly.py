@@ -355,7 +355,7 @@ async def _act(
             say("loading the model")
             learner, tokens = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             replay = partial(factory.replay, run.model, host.config)
-            async with open_source(run, host, node, tokens.render) as source:
+            async with open_source(run, host, node, tokens.render_all) as source:
                 async with live_line(host), kept_up(host, local, node, run):
                     folder = local.folder / "checkpoint"
                     await host.run(program(host, learner, source, tokens, folder, replay).run)
@@ -375,7 +375,7 @@ async def _use_engine(local: LocalPeer, run: RunFolder, node: Node, host: Host, 
     engine, tokens, why = await code.engine(node.work, run.model, host.config)
     say(f"{why} (loaded in {host.now() - began:.1f} s)")
     with contextlib.closing(engine):
-        async with open_source(run, host, node, tokens.render, slow=engine.name == "hf") as source:
+        async with open_source(run, host, node, tokens.render_all, slow=engine.name == "hf") as source:
             async with live_line(host), kept_up(host, local, node, run):
                 given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
                 act = program_of(role, run.settings)(host, engine, source, *given)
@@ -392,6 +392,6 @@ async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code:
     tokens = await node.work.run(Kind.LOAD, factory.load_tokenization, run.model, run.settings)
     replay = partial(factory.replay, run.model, host.config)
     program = program_of(host.who.role, run.settings)
-    async with open_source(run, host, node, tokens.render) as source:
+    async with open_source(run, host, node, tokens.render_all) as source:
         async with live_line(host), kept_up(host, local, node, run):
             await host.run(program(host, source, tokens.vocabulary, replay).run)

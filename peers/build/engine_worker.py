@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peers.errors import explain
+from swarm.allocation import keep_freed
 from swarm.blocks import Blocks, Damaged, read_leaf_list
 from swarm.config import Config, EngineSettings
 from swarm.image import ReadOnly
@@ -100,7 +101,7 @@ class Greedy(Message, frozen=True):
 
 
 class Render(Message, frozen=True):
-    task: Task
+    tasks: Sequence[Task]
 
 
 class Ready(Message, frozen=True):
@@ -190,17 +191,17 @@ class EngineWorker:
             case Greedy():
                 return Texts(self._engine.greedy(call.prompts))
             case Render():
-                return Texts([self._rendered(call.task)])
+                return Texts(self._rendered(call.tasks))
 
     def stop(self) -> None:
         """End the call that samples now."""
         if self._engine is not None:
             self._engine.stop()
 
-    def _rendered(self, task: Task) -> str:
+    def _rendered(self, tasks: Sequence[Task]) -> list[str]:
         assert self._tokens is not None
         try:
-            return self._tokens.render(task)
+            return self._tokens.render_all(tasks)
         except Lost as overrun:
             raise EngineError(str(overrun)) from overrun
 
@@ -214,6 +215,7 @@ class EngineWorker:
 
         self._tokens = factory.load_tokenization(Path(call.model), call.config.run)
         self._engine = factory.hf(Path(call.model), call.config, self._alive)
+        keep_freed()  # not what loading the model took, which may be as much as the model
         return Ready(self._tokens.templated, self._tokens.vocabulary)
 
 

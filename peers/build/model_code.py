@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,8 +44,8 @@ class Tokens(Protocol):
         """Number of tokens; every token is below it."""
         ...
 
-    def render(self, task: Task) -> str:
-        """A task as a prompt."""
+    def render_all(self, tasks: Sequence[Task]) -> list[str]:
+        """Tasks as prompts."""
         ...
 
 

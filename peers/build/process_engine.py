@@ -3,7 +3,7 @@ when it dies or hangs.
 
     ProcessEngine(settings)  --starts-->  the process imports what computes, while the peer joins
       set_up(model, config)               the model is loaded
-      load, sample, greedy, render        one call, one answer
+      load, sample, greedy, render_all    one call, one answer
 
 The event loop and the engine take no time from each other, and the peer's own process needs no torch. A
 release travels as the name of its file, which both map. A call whose process dies, or shows no sign of life
@@ -137,13 +137,13 @@ class ProcessEngine:
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         return self._ask(Greedy([*prompts]), Texts).texts
 
-    def render(self, task: Task) -> str:
-        """The text that the model reads. Raises ValueError for a conversation that its template cannot write,
-        and RewardError where there is no process to write it."""
-        if not self._templated and not task.messages:
-            return task.prompt  # without the milliseconds of a question
+    def render_all(self, tasks: Sequence[Task]) -> list[str]:
+        """The texts that the model reads. Raises ValueError where its template cannot write one of them,
+        and RewardError where there is no process to write them."""
+        if not self._templated and not any(task.messages for task in tasks):
+            return [task.prompt for task in tasks]  # without the milliseconds of a question
         try:
-            return self._ask(Render(task), Texts).texts[0]
+            return self._ask(Render(tasks), Texts).texts
         except EngineError as error:
             raise RewardError(str(error)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,20 +17,16 @@ from swarm.process import Lost
 from swarm.protocol import Kind
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import RewardError, Say, TaskSource
-from swarm.tasks.rendered import Rendered
+from swarm.tasks.rendered import Render, Rendered
 from swarm.types import Task
 
 if TYPE_CHECKING:
     from swarm.net.hive import Node
 
-Render = Callable[[Task], str]
-"""Writes a task as the text that the model reads. Raises ValueError for one that it cannot write, and Lost
-where the process that writes it is gone, or was ended by a limit."""
-
 
 def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False) -> TaskSource:
-    """`slow`: `render` asks another process. Raises TaskError, or WrongUsage when the chat template does not
-    fit.
+    """`render` may raise Lost, too: the process that writes is gone, or was ended by a limit. `slow`: it asks
+    another process. Raises TaskError, or WrongUsage when the chat template does not fit.
 
     Reward code that came with the run is run as `peer.rewards.code` says; on the machine that started the run
     it is trusted.
@@ -47,9 +43,9 @@ def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool 
         raise (WrongUsage if isinstance(error, ValueError) else CannotHere)(str(error)) from error
 
 
-def _written(render: Render, task: Task) -> str:
+def _written(render: Render, tasks: Sequence[Task]) -> list[str]:
     try:
-        return render(task)
+        return render(tasks)
     except Lost as lost:
         raise RewardError(str(lost)) from lost
 

@@ -132,7 +132,8 @@ class _Maker:
 
         torch.set_num_threads(max(1, self._arithmetic(line.steps[0]).threads))
         learner, tokens = self._learner(line)
-        with closing(task_source.source(self._run, Config(run=self._settings), tokens.render, say)) as source:
+        made = task_source.source(self._run, Config(run=self._settings), tokens.render_all, say)
+        with closing(made) as source:
             for step in line.steps:
                 vectors = [self._gradient(learner, tokens, source, step, k) for k in range(len(step.batches))]
                 learner.step(self._mean(vectors, step.made.recipe))

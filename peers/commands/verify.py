@@ -113,7 +113,7 @@ def _replayed(
     replay = factory.replay(run.model, config)
     if group.noise != replay.noise:
         raise CannotHere(f"nobody can replay groups whose noise is {group.noise!r}: they verify nothing")
-    source = task_source.source(run, config, tokens.render, say)
+    source = task_source.source(run, config, tokens.render_all, say)
     try:
         prompt = source.task(group.task).prompt
     finally:

@@ -27,7 +27,7 @@ class RewardCalls:
     async def tasks(self, indices: Sequence[int]) -> list[Task]:
         """Training tasks to sample. Raises RewardError when a source that makes them in another process
         fails."""
-        return await self._made(Kind.DRAW, lambda: [self.source.task(index) for index in indices])
+        return await self._made(Kind.DRAW, self.source.tasks, indices)
 
     async def task_and_rewards(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
         """A training task by its index, and the rewards of another peer's completions. Raises RewardError.
@@ -54,9 +54,8 @@ class RewardCalls:
 
     async def _made(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         try:
-            return (
-                await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)
-            )
+            slow = self.source.slow_tasks if kind is Kind.DRAW else self.source.slow
+            return await self.host.ports.work.run(kind, function, *args) if slow else function(*args)
         except (RewardError, TaskError) as error:
             self._fault.failed(str(error))
             raise RewardError(str(error)) from error

@@ -84,6 +84,10 @@ class Tokenization:
             )
         return task.prompt
 
+    def render_all(self, tasks: Sequence[Task]) -> list[str]:
+        """The text of each task, as `render` gives it."""
+        return [self.render(task) for task in tasks]
+
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Ids of rendered prompts, at least one each and all below `vocabulary`."""
         rows = self.tokenizer(list(prompts), add_special_tokens=not self.templated).input_ids

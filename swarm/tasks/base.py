@@ -60,8 +60,14 @@ class TaskSource(UnscoredSource, Protocol):
     """A source of tasks and their rewards."""
 
     slow: bool
-    """Whether tasks or rewards are slow or come from another process: they are then requested outside of the
-    event loop, one at a time."""
+    """Whether rewards are slow or come from another process: they are then requested outside of the event
+    loop, a group at a time."""
+    slow_tasks: bool
+    """The same of tasks."""
+
+    def tasks(self, indices: Sequence[int]) -> list[Task]:
+        """The training tasks of these indices, at less cost than one by one where a process makes them."""
+        ...
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         """One finite reward for each completion. Raises RewardError."""
@@ -92,10 +98,20 @@ class WarmStart(TaskSource, Protocol):
         ...
 
 
-class Exercises(abc.ABC):
+class OneByOne(abc.ABC):
+    """Base of sources that make their tasks one by one."""
+
+    @abc.abstractmethod
+    def task(self, index: int) -> Task: ...
+
+    def tasks(self, indices: Sequence[int]) -> list[Task]:
+        return [self.task(index) for index in indices]
+
+
+class Exercises(OneByOne):
     """Base of sources whose reward is a quick function of one completion."""
 
-    slow = False
+    slow = slow_tasks = False
 
     @abc.abstractmethod
     def reward(self, task: Task, completion: str) -> float:
@@ -104,7 +120,7 @@ class Exercises(abc.ABC):
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         return [self.reward(task, completion) for completion in completions]
 
-    def close(self) -> None:  # noqa: B027 (a default, not a duty)
+    def close(self) -> None:
         """Nothing to free."""
 
 

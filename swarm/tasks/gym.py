@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm import extras
-from swarm.tasks.base import NotInstalled, Options, RewardError, TaskError, checked
+from swarm.tasks.base import NotInstalled, OneByOne, Options, RewardError, TaskError, checked
 from swarm.tasks.worker import Worker
 from swarm.types import Task
 
@@ -42,10 +42,10 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Gym:
     return checked(Gym(name, seed, options, timeout))
 
 
-class Gym:
+class Gym(OneByOne):
     """The task source of one reasoning-gym exercise; see the module."""
 
-    slow = True
+    slow = slow_tasks = True
 
     def __init__(self, name: str, seed: int, options: Options, timeout: float) -> None:
         if importlib.util.find_spec("reasoning_gym") is None:

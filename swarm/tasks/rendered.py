@@ -15,11 +15,11 @@ import msgspec
 from swarm.tasks.base import Say, TaskSource
 from swarm.types import Task
 
-Render = Callable[[Task], str]
+Render = Callable[[Sequence[Task]], list[str]]
 
 
 class Rendered:
-    """A task source with rendered prompts. `render` raises ValueError for a task that it cannot write,
+    """A task source with rendered prompts. `render` raises ValueError where it cannot write one of the tasks,
     and RewardError where it did not get to write it: the next one may be written."""
 
     def __init__(
@@ -27,20 +27,24 @@ class Rendered:
     ) -> None:
         """Raises ValueError when not even the first task can be rendered; `say` gets a line about the first
         later task that cannot. `slow`: `render` asks another process."""
-        self.environment, self.slow = source.environment, source.slow or slow
+        self.environment = source.environment
+        self.slow, self.slow_tasks = source.slow, source.slow_tasks or slow
         self._source, self._render, self._say = source, render, say
         self._said = False
         self._plain: dict[int, Task] = {}
         """Held-out tasks by their index: a source has them in a row only."""
-        render(source.task(0))
+        render([source.task(0)])
 
     def task(self, index: int) -> Task:
-        return self._rendered(self._source.task(index))
+        return self.tasks([index])[0]
+
+    def tasks(self, indices: Sequence[int]) -> list[Task]:
+        return self._rendered(self._source.tasks(indices))
 
     def held_out(self, n: int) -> list[Task]:
         tasks = self._source.held_out(n)
         self._plain.update((task.index, task) for task in tasks)
-        return [self._rendered(task) for task in tasks]
+        return self._rendered(tasks)
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         plain = self._source.task(task.index) if task.index >= 0 else self._plain[task.index]
@@ -49,15 +53,19 @@ class Rendered:
     def close(self) -> None:
         self._source.close()
 
-    def _rendered(self, task: Task) -> Task:
+    def _rendered(self, tasks: Sequence[Task]) -> list[Task]:
         try:
-            text = self._render(task)
+            texts = self._render(tasks)
         except ValueError as error:
-            text = "\n\n".join(turn.content for turn in task.messages) or task.prompt
-            if not self._said:
-                self._said = True
-                self._say(
-                    f"task {task.index} and perhaps others are given to the model without its template:"
-                    f" {error}"
-                )
-        return msgspec.structs.replace(task, prompt=text)
+            if len(tasks) > 1:
+                return [rendered for task in tasks for rendered in self._rendered([task])]
+            texts = [self._plainly(tasks[0], str(error))]
+        return [msgspec.structs.replace(task, prompt=text) for task, text in zip(tasks, texts, strict=True)]
+
+    def _plainly(self, task: Task, why: str) -> str:
+        if not self._said:
+            self._said = True
+            self._say(
+                f"task {task.index} and perhaps others are given to the model without its template: {why}"
+            )
+        return "\n\n".join(turn.content for turn in task.messages) or task.prompt

@@ -16,7 +16,7 @@ from typing import Any
 
 from swarm import config
 from swarm.tasks import rewards
-from swarm.tasks.base import CodePolicy, TaskError, UnscoredSource, checked
+from swarm.tasks.base import CodePolicy, OneByOne, TaskError, UnscoredSource, checked
 from swarm.tasks.dataset import ANSWERS, DataSet
 from swarm.tasks.sandbox import NoSandbox
 from swarm.types import Task
@@ -66,10 +66,10 @@ def _scorer(
         raise TaskError(str(error)) from error
 
 
-class ScoredSource:
+class ScoredSource(OneByOne):
     """A source with the rewards of a run; see the module."""
 
-    slow = True
+    slow = slow_tasks = True
 
     def __init__(self, source: UnscoredSource, scorer: rewards.RunRewards) -> None:
         self.environment = source.environment

@@ -23,7 +23,7 @@ from typing import Any
 
 from swarm import extras
 from swarm.tasks import sandbox
-from swarm.tasks.base import NotInstalled, Options, RewardError, TaskError, checked
+from swarm.tasks.base import NotInstalled, OneByOne, Options, RewardError, TaskError, checked
 from swarm.tasks.permutation import permuted
 from swarm.tasks.worker import Worker
 from swarm.types import Message, Task
@@ -52,10 +52,10 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Verifier:
     return checked(Verifier(name, seed, options, timeout))
 
 
-class Verifier:
+class Verifier(OneByOne):
     """The task source of one verifiers environment; see the module."""
 
-    slow = True
+    slow = slow_tasks = True
 
     def __init__(self, name: str, seed: int, options: Options, timeout: float) -> None:
         self.environment, self._seed = f"verifiers:{name}", seed

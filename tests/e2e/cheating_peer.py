@@ -56,7 +56,7 @@ class TrickyEngine:
         self._tokens = factory.load_tokenization(model, config.run)
         self._policy = LanguageModel(self._honest._policy, self._tokens)
         self._old, self._loaded = old, False
-        self.letters, self.render = self._tokens.vocabulary, self._tokens.render
+        self.letters, self.render_all = self._tokens.vocabulary, self._tokens.render_all
         self.sample, self.greedy = self._honest.sample, self._honest.greedy
         self.statistics, self.close = self._honest.statistics, self._honest.close
 

@@ -112,7 +112,7 @@ def sealed(task: Task, version: int, seed: int, sampled: object, rewards: tuple[
 
 
 def rendered(folder: RunFolder, config: Config) -> TaskSource:
-    render = factory.load_tokenization(folder.model, config.run).render
+    render = factory.load_tokenization(folder.model, config.run).render_all
     return task_source.source(folder, config, render, lambda line: None)
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import undecided_policy
@@ -88,9 +89,9 @@ def test_it_answers_what_the_engine_answers_in_this_process(
 
 def test_tasks_are_rendered_there(engine: ProcessEngine) -> None:
     task = Task(environment="digit-sums", index=1, prompt="12=", answer="3")
-    assert engine.render(task) == "12="
+    assert engine.render_all([task, task]) == ["12=", "12="]
     with pytest.raises(ValueError, match="is a conversation"):  # the embedded model has no chat template
-        engine.render(Task(environment="a", index=1, prompt="", answer="", messages=(Message("user", "1"),)))
+        engine.render_all([task, msgspec.structs.replace(task, messages=(Message("user", "1"),))])
 
 
 def test_a_release_that_cannot_be_loaded_leaves_the_one_before(

@@ -65,7 +65,7 @@ class Recorded:
         self.record.mkdir(parents=True)
         learner.save(self.record)
         (self.record / "checkpoint.safetensors").rename(self.record / f"{0:09}.state")
-        source = task_source.source(self.run, self._config, self._tokens.render, print)
+        source = task_source.source(self.run, self._config, self._tokens.render_all, print)
         engine = factory.hf(self.run.model, self._config)
         engine.load(start)
         made = release(version=0, weights=start.digest, publisher=self.learners[0].me, size=1)

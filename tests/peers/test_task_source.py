@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,13 @@ from swarm.tasks.base import RewardError
 from swarm.types import Task
 
 
-def written(task: Task) -> str:
+def written(tasks: Sequence[Task]) -> list[str]:
     """A chat template that needs too much for one task and refuses another one."""
-    if task.index == 2:
+    if any(task.index == 2 for task in tasks):
         raise Lost("the chat template needs too much")
-    if task.index == 3:
+    if any(task.index == 3 for task in tasks):
         raise ValueError("no such role")
-    return f"<{task.prompt}>"
+    return [f"<{task.prompt}>" for task in tasks]
 
 
 def test_a_conversation_that_no_limit_lets_be_written_is_left_out_and_a_refused_one_is_told_once(
@@ -51,6 +52,6 @@ def test_a_conversation_that_no_limit_lets_be_written_is_left_out_and_a_refused_
 
 def test_an_engines_process_answers_that_a_conversation_was_not_written() -> None:
     worker = EngineWorker(lambda: None)
-    worker._engine, worker._tokens = SimpleNamespace(), SimpleNamespace(render=written)  # type: ignore[assignment]
+    worker._engine, worker._tokens = SimpleNamespace(), SimpleNamespace(render_all=written)  # type: ignore[assignment]
     task = Task(environment="x", index=2, prompt="1+1", answer="2")
-    assert worker.answer(Render(task)) == Failed("engine", "the chat template needs too much")
+    assert worker.answer(Render([task])) == Failed("engine", "the chat template needs too much")

@@ -63,7 +63,7 @@ class Parties:
     def group(self) -> Group:
         config = Config(run=self._run.settings)
         engine, tokens = factory.hf(self._run.model, config), tokenization.load(self._run.model)
-        source = task_source.source(self._run, config, tokens.render, print)
+        source = task_source.source(self._run, config, tokens.render_all, print)
         engine.load(self._weights)
         task = source.task(3)
         drawn = engine.sample([task.prompt], 4, [SEED])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,10 +120,10 @@ class Asked(Exercises):
         return 1.0
 
 
-def template(task: Task) -> str:
-    if task.messages[-1].role == "tool":
+def template(tasks: Sequence[Task]) -> list[str]:
+    if any(task.messages[-1].role == "tool" for task in tasks):
         raise ValueError("this template knows no tools")
-    return f"<{task.messages[-1].content}>"
+    return [f"<{task.messages[-1].content}>" for task in tasks]
 
 
 def test_rendered_prompts_are_what_the_model_reads_and_rewards_see_what_the_source_made() -> None:
@@ -139,11 +140,12 @@ def test_one_conversation_that_the_template_cannot_write_is_given_plainly_and_sa
     told: list[str] = []
     source = Rendered(Asked(), template, told.append)
     assert source.task(3).prompt == source.task(3).prompt == "q3"
+    assert [task.prompt for task in source.tasks([2, 3, 4])] == ["<q2>", "q3", "<q4>"]
     assert len(told) == 1 and "knows no tools" in told[0]
 
 
 def test_a_template_that_cannot_write_the_first_task_is_refused() -> None:
-    def never(task: Task) -> str:
+    def never(tasks: Sequence[Task]) -> list[str]:
         raise ValueError("this template takes no system message")
 
     with pytest.raises(ValueError, match="no system message"):
