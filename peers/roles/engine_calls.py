@@ -11,7 +11,7 @@ Faulted event repeats each minute until it does. Not handled here: restarts, whi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
@@ -59,23 +59,27 @@ class EngineCalls:
             self._kind, self._wait = None, WAIT
         return result
 
-    async def sample(
+    def sample(
         self, engine: Engine, prompts: Sequence[str], seeds: Sequence[int]
-    ) -> list[Completions] | None:
-        """One group per prompt; None when the call was stopped. Raises EngineError."""
-        sampling, clock = self.host.config.run.sampling, self.host.now
+    ) -> Awaitable[list[Completions] | None]:
+        """Begin a call, of which one group per prompt comes; None when it was stopped. Who awaits it gets
+        EngineError raised."""
+        sampling = self.host.config.run.sampling
         self._most = len(prompts) * sampling.group_size * sampling.max_tokens
         call = self.run(Kind.SAMPLE, engine.sample, prompts, sampling.group_size, seeds)
-        self._call, self._began = asyncio.ensure_future(call), clock()
+        self._call, self._began = asyncio.ensure_future(call), self.host.now()
+        return self._sampled(self._call)
+
+    async def _sampled(self, call: asyncio.Task[list[Completions]]) -> list[Completions] | None:
         try:
-            sampled = await self._call
+            sampled = await call
         except asyncio.CancelledError:
             if (me := asyncio.current_task()) is not None and me.cancelling():
                 raise
             return None
         finally:
             self._call = None
-        if (seconds := clock() - self._began) > 0:
+        if (seconds := self.host.now() - self._began) > 0:
             self._pace = sum(len(one.tokens) for one in sampled) / seconds
         return sampled
 

@@ -3,7 +3,7 @@
     refresh   best release to be had -> (injected delay) -> ready        one at a time, beside the rest
     draw      ready policy adopted between groups only
               wait for credit -> tasks -> engine.sample -> completions
-    score     rewards -> groups                                          slow ones beside the rest, in order
+    score     rewards -> groups                                          beside the next call
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
 Invariant: all completions of a group come from one version. A table (swarm.core.deliveries) says what happens
@@ -15,8 +15,9 @@ a group whose rewards cannot be computed is dropped. Not handled here: what lear
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,8 +97,11 @@ class Sampler:
         self._deliveries: set[asyncio.Task[None]] = set()
         self._refused: dict[Outcome, float] = {}
         """Verdict -> when one of its refusals was told last."""
+        self._may_score = asyncio.Event()
+        """The engine has its next call, or gets none now."""
+        self._may_score.set()
         self._scoring = 0
-        """Groups that are sampled and not yet scored."""
+        """Groups that are being scored."""
         self._queue = asyncio.Lock()
         """Held by a group that waits for a learner with credit: such groups leave one by one, and no new
         ones are drawn meanwhile."""
@@ -185,19 +189,15 @@ class Sampler:
         if count <= 0:
             return await self._idle(Phase.NO_CREDIT)
         host.status.phase = Phase.SAMPLING
-        draws = [self.curriculum.next(self._policy[0].weights) for _ in range(count)]
+        weights = self._policy[0].weights
+        draws = [self.curriculum.next(weights) for _ in range(count)]
         try:
-            to_sample = await self.reward_calls.tasks([draw.task for draw in draws])
+            sampled = await self._drawn(draws)
         except RewardError:
             return await self._idle(Phase.NO_TASKS)
-        sampled = await self._drawn(to_sample, draws)
-        await self.outbox.count(self._policy[0].weights, draws[-1].number + 1)
+        tasks.create_task(self.outbox.count(weights, draws[-1].number + 1))
         for drawn in sampled:
-            if self.source.slow:
-                self._scoring += 1
-                await self._start_delivery(tasks, self._score_and_deliver(drawn))
-            elif (group := await self._seal(drawn)) is not None:
-                await self._start_delivery(tasks, self._deliver(group))
+            await self._start_delivery(tasks, self._score_and_deliver(drawn))
 
     async def _start_delivery(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
         await self._places.acquire()
@@ -209,15 +209,17 @@ class Sampler:
         self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _drawn(self, tasks: Sequence[Task], draws: Sequence[Draw]) -> list[Drawn]:
-        """Sample these draws; none is sampled when their groups would come too late."""
+    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn]:
+        """Sample these draws; none is sampled when their groups would come too late. Raises RewardError where
+        there are no tasks."""
         host = self.host
         assert self._policy is not None
-        used = host.now()
+        with self._engine_first():
+            tasks = await self.reward_calls.tasks([draw.task for draw in draws])
+            used, prompts = host.now(), [task.prompt for task in tasks]
+            call = self.engine_calls.sample(self.engine, prompts, [draw.seed for draw in draws])
         with host.status.computing(host.now):
-            sampled = await self.engine_calls.sample(
-                self.engine, [task.prompt for task in tasks], [draw.seed for draw in draws]
-            )
+            sampled = await call
         finished = host.now()
         if sampled is None:
             return []
@@ -230,6 +232,15 @@ class Sampler:
         )
         made = zip(tasks, draws, sampled, strict=True)
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
+
+    @contextlib.contextmanager
+    def _engine_first(self) -> Iterator[None]:
+        """What the body begins begins before anything of the last call is scored."""
+        self._may_score.clear()
+        try:
+            yield
+        finally:
+            self._may_score.set()
 
     def _stop_doomed(self) -> None:
         """Stop the call whose groups are outside the window before they are finished."""
@@ -259,6 +270,8 @@ class Sampler:
         return group
 
     async def _score_and_deliver(self, drawn: Drawn) -> None:
+        await self._may_score.wait()
+        self._scoring += 1
         try:
             group = await self._seal(drawn)
         finally:

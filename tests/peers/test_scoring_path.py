@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
@@ -51,11 +52,11 @@ torch.set_num_threads(1)
 
 
 class Flawed(Toy):
-    """The toy task with rewards that fail for some tasks, or that count as slow."""
+    """The toy task with rewards that fail for some tasks, or that count as slow, or with slow tasks."""
 
-    def __init__(self, fails: Callable[[Task], bool], slow: bool = False) -> None:
+    def __init__(self, fails: Callable[[Task], bool], slow: bool = False, slow_tasks: bool = False) -> None:
         super().__init__(1, {})
-        self.slow, self._fails = slow, fails
+        self.slow, self.slow_tasks, self._fails = slow, slow_tasks, fails
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         if self._fails(task):
@@ -168,6 +169,13 @@ def test_slow_rewards_do_not_keep_the_engine_waiting() -> None:
     assert min(event.seconds for event in slow.of(events.Sampled)) >= 1.9, (
         "a group is finished when it is scored"
     )
+
+
+def test_the_engine_has_its_next_call_before_the_groups_of_the_last_one_are_scored() -> None:
+    told = Told(lambda role: Flawed(never, slow_tasks=role is Role.SAMPLER), sample=1.0, draw=0.5)
+    seconds = Counter(event.seconds for event in told.of(events.Sampled))
+    # scored half a second after the call, when the next tasks are there; at once where no call follows
+    assert {*seconds} <= {1.0, 1.5} and seconds[1.5] > seconds[1.0]
 
 
 def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so() -> None:
