@@ -15,6 +15,7 @@ whose arithmetic takes longer and for which a swarm's overhead is smaller.
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.partner import Answer, Partner
+from benchmarks.priority import step_back
 from benchmarks.processes.sampling import RUN
 from benchmarks.processes.serving import serving
 from benchmarks.table import Figure, Gap, Line, Unmeasured, number
@@ -43,7 +45,13 @@ TOKENS = 64
 """Longest completion. A random model hardly ever ends earlier; real ones are longer, and a swarm costs less
 then."""
 
-TURNS = 5
+STARTS = 5
+"""Fresh processes of each side: what memory they get makes a call of 256 completions up to 8 % faster or
+slower for as long as they live."""
+
+TURNS = 3
+"""After each start."""
+
 SECONDS = 1.0
 """Seconds of one turn on each side."""
 
@@ -75,6 +83,7 @@ def measure(
     say: Say,
     sizes: Sequence[tuple[int, int]] = SIZES,
     tokens: int = TOKENS,
+    starts: int = STARTS,
     turns: int = TURNS,
     seconds: float = SECONDS,
 ) -> Iterator[Line]:
@@ -93,7 +102,7 @@ def measure(
             most = max(tasks for tasks, _ in sizes)
             setup = {**shared, "engine": engine, "settings": [f"peer.engine.tasks={most}"]}
             for part in (
-                _pace(say, setup, sizes, Turns(turns, seconds)),
+                _pace(say, setup, sizes, Turns(starts, turns, seconds)),
                 _arrival(say, setup),
                 _agreement(say, setup),
             ):
@@ -134,13 +143,33 @@ def _served(setup: Answer, dtype: str = "auto", adapters: bool = False) -> Itera
 
 @dataclass(frozen=True)
 class Turns:
+    starts: int
     count: int
+    """After each start."""
     seconds: float
     """Of each, on each side."""
 
 
+Done = dict[str, list[Answer]]
+"""Turns alone, in a swarm, and without this project ("plain")."""
+
+
 def _pace(say: Say, setup: Answer, sizes: Sequence[tuple[int, int]], turns: Turns) -> Iterator[Line]:
-    say(f"starting {setup['engine']} in a swarm and alone")
+    engine = setup["engine"]
+    done: dict[tuple[int, int], Done] = {size: defaultdict(list) for size in sizes}
+    for start in range(turns.starts):
+        say(f"starting {engine} in a swarm and alone, {start + 1} of {turns.starts}")
+        with _started(setup) as partners:
+            for size in sizes:
+                for way, told in _taken(partners, size, turns).items():
+                    done[size][way] += told
+    for size in sizes:
+        yield from _figures(say, engine, size, done[size])
+
+
+@contextmanager
+def _started(setup: Answer) -> Iterator[tuple[Partner, Partner]]:
+    """The engine in a swarm and alone."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-bench-")))
         for name in ("sink", "swarm", "alone"):
@@ -150,6 +179,7 @@ def _pace(say: Say, setup: Answer, sizes: Sequence[tuple[int, int]], turns: Turn
             Partner("benchmarks.processes.sink", {"folder": str(home / "sink"), "run": RUN})
         )
         address = sink.hear()["addresses"][0]
+        step_back(sink.pid)  # a learner has a machine of its own
         mine = [
             {"folder": str(home / "swarm"), "sink": address},
             {"folder": str(home / "alone"), "sink": ""},
@@ -159,13 +189,10 @@ def _pace(say: Say, setup: Answer, sizes: Sequence[tuple[int, int]], turns: Turn
         )
         for partner in (swarm, alone):
             partner.hear()
-        for size in sizes:
-            yield from _size(say, setup["engine"], (swarm, alone), size, turns)
+        yield swarm, alone
 
 
-def _size(
-    say: Say, engine: str, partners: tuple[Partner, Partner], size: tuple[int, int], turns: Turns
-) -> Iterator[Line]:
+def _taken(partners: tuple[Partner, Partner], size: tuple[int, int], turns: Turns) -> Done:
     """In every turn: alone, in the swarm, without this project."""
     swarm, alone = partners
     for partner in partners:
@@ -173,10 +200,14 @@ def _size(
     ways = {"alone": (alone, "sample"), "swarm": (swarm, "sample"), "plain": (alone, "plain")}
     calls = {way: _calls(*ways[way], turns.seconds) for way in ("alone", "plain")}
     calls["swarm"] = calls["alone"]
-    done: dict[str, list[Answer]] = {way: [] for way in ways}
+    done: Done = {way: [] for way in ways}
     for _ in range(turns.count):
         for way, (partner, do) in ways.items():
             done[way].append(partner.ask(do=do, calls=calls[way]))
+    return done
+
+
+def _figures(say: Say, engine: str, size: tuple[int, int], done: Done) -> Iterator[Line]:
     rates = {way: [one["tokens"] / one["seconds"] for one in turns_] for way, turns_ in done.items()}
     middle = {way: median(rates[way]) for way in rates}
     what = f"{engine}, {size[0] * size[1]} completion{'s' * (size != (1, 1))} a call"
@@ -192,8 +223,8 @@ def _size(
         against="the engine alone",
         other=middle["alone"],
         note=(
-            f"the swarm costs {median(costs):.1%} ({costs[0]:.1%} to {costs[-1]:.1%} in {turns.count} turns"
-            f" of {calls['alone']} calls), {_extra(done):.1f} ms of CPU a call; aim < 5 %"
+            f"the swarm costs {median(costs):.1%} ({costs[0]:.1%} to {costs[-1]:.1%} in {len(costs)} turns),"
+            f" {_extra(done):.1f} ms of CPU a call; aim < 5 %"
         ),
     )
     yield Figure(

@@ -103,10 +103,11 @@ def test_a_gate_counts_the_time_between_calls_as_well() -> None:
 
 def test_what_a_swarm_costs_is_said_with_its_spread_and_its_cpu() -> None:
     swarm, alone = Asked({"sample": 950.0}, 0.012), Asked({"sample": 1000.0, "plain": 500.0}, 0.010)
-    inside, outside = engines._size(quiet, "hf", (swarm, alone), (2, 8), Turns(3, 1.0))  # type: ignore[arg-type]
+    done = engines._taken((swarm, alone), (2, 8), Turns(1, 3, 1.0))  # type: ignore[arg-type]
+    inside, outside = engines._figures(quiet, "hf", (2, 8), done)
     assert isinstance(inside, Figure) and isinstance(outside, Figure)
     assert (inside.what, inside.ratio) == ("hf, 16 completions a call, in a swarm", pytest.approx(0.95))
-    assert "costs 5.0% (5.0% to 5.0% in 3 turns of 10 calls), 2.0 ms of CPU" in inside.note
+    assert "costs 5.0% (5.0% to 5.0% in 3 turns), 2.0 ms of CPU" in inside.note
     assert (outside.against, outside.ratio) == ("transformers' generate", pytest.approx(2.0))
     assert {question["calls"] for question in swarm.questions[1:]} == {10}
 
@@ -170,7 +171,7 @@ def test_a_first_token_is_sampled_with_each_release_that_arrives(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_row_of_the_engines_on_small_turns() -> None:
-    lines = list(engines.measure(quiet, sizes=((2, 2),), tokens=8, turns=1, seconds=0.05))
+    lines = list(engines.measure(quiet, sizes=((2, 2),), tokens=8, starts=2, turns=1, seconds=0.05))
     found = {line.what: line for line in lines if isinstance(line, Figure)}
     gaps = [line.why for line in lines if isinstance(line, Gap)]
     assert all("not installed" in why for why in gaps), gaps
