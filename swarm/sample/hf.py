@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
 
 from swarm.blocks import Blocks
 from swarm.heads import Head, pack
 from swarm.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, Tokenizer
+from swarm.sample.growing_cache import growing_cache
 from swarm.types import Noise
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel
+    from transformers import DynamicCache, PreTrainedModel
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class HfEngine:
         greedy without seeds, one for each prompt."""
         device = self._model.device
         ids, attend = self._padded(prompts)
-        cache = DynamicCache(config=self._model.config)
+        cache = growing_cache(self._model.config)
         logits = self._forward(ids, attend, cache)
         if copies > 1:
             cache.batch_repeat_interleave(copies)
@@ -204,8 +204,9 @@ class HfEngine:
             if left == 0 or t + 1 == self._max_tokens:
                 break
             if left < len(rows):
-                # A row that has ended would cost as much as a live one; dropping it copies the cache once.
-                keep = live.nonzero()[:, 0]
+                # A row that has ended would cost as much as a live one: the last live ones take their places.
+                keep = torch.arange(left, device=device)
+                keep[~live[:left]] = left + live[left:].nonzero()[:, 0]
                 cache.batch_select_indices(keep)
                 rows, chosen = rows[keep], chosen[keep]
                 attend = None if attend is None else attend[keep]

@@ -1,0 +1,78 @@
+"""The cache of keys and values of the engine `hf`, whose layers grow in place.
+
+    transformers' own layer    a copy of all tokens for each new one, and of all rows when one has ended
+    a GrowingLayer             writes the new token behind the others, and a live row over one that has ended
+
+A layer's tensors are the first rows and tokens of larger ones. These are made anew, for the rows that are
+left, when they are full: an eighth longer, so that a token is copied some eight times. Layers of other kinds
+(a sliding window, linear attention) do not grow, and are transformers' own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer
+
+LEAST = 32
+"""Tokens that a layer grows by at least."""
+
+
+def growing_cache(config: PretrainedConfig) -> DynamicCache:
+    """An empty cache for a model of this config."""
+    cache = DynamicCache(config=config)
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+class GrowingLayer(DynamicLayer):
+    """Keys and values are (N, heads, tokens, d)."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._more_keys, self._more_values = Room(), Room()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys = self._more_keys.extended(self.keys, key_states)
+        self.values = self._more_values.extended(self.values, value_states)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Row i is what row indices[i] was. Rows that stay where they are cost nothing."""
+        if self.get_seq_length():
+            self.keys, self.values = _selected(self.keys, indices), _selected(self.values, indices)
+
+
+class Room:
+    """A tensor whose beginning a layer has."""
+
+    def __init__(self) -> None:
+        self._whole: Tensor | None = None
+
+    def extended(self, held: Tensor, new: Tensor) -> Tensor:
+        """`held` with `new` behind it."""
+        if not held.numel():
+            return new
+        rows, length, end = len(held), held.shape[-2], held.shape[-2] + new.shape[-2]
+        whole = self._whole
+        # Of another place in memory is what somebody else made of it, as a cache whose rows are repeated.
+        if whole is None or whole.data_ptr() != held.data_ptr() or whole.shape[-2] < end:
+            whole = held.new_empty(*held.shape[:-2], end + max(LEAST, end // 8), held.shape[-1])
+            whole[:, :, :length] = held
+            self._whole = whole
+        whole[:rows, :, length:end] = new
+        return whole[:rows, :, :end]
+
+
+def _selected(tensor: Tensor, indices: Tensor) -> Tensor:
+    moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero()[:, 0]
+    tensor[moved] = tensor[indices[moved]]
+    return tensor[: len(indices)]
