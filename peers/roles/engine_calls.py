@@ -11,7 +11,8 @@ Faulted event repeats each minute until it does. Not handled here: restarts, whi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
@@ -43,6 +44,9 @@ class EngineCalls:
         """Kind of the call that failed last. A successful load does not prove that sampling works again."""
         self._call: asyncio.Task[list[Completions]] | None = None
         """What is sampled now."""
+        self.given = asyncio.Event()
+        """The engine has its next call, or gets none now."""
+        self.given.set()
         self._began, self._pace, self._most = 0.0, 0.0, 0
         """When that call began, tokens a second of the one before, and most tokens of that one."""
 
@@ -82,6 +86,16 @@ class EngineCalls:
         if (seconds := self.host.now() - self._began) > 0:
             self._pace = sum(len(one.tokens) for one in sampled) / seconds
         return sampled
+
+    @contextlib.contextmanager
+    def first(self) -> Iterator[None]:
+        """The call that the body prepares begins before what waits until one is `given`: the scoring of the
+        last one's groups would hold up the engine."""
+        self.given.clear()
+        try:
+            yield
+        finally:
+            self.given.set()
 
     def stop(self, engine: Engine) -> None:
         """What is sampled now is of no use any more; nothing where nothing is sampled."""

@@ -15,9 +15,8 @@ a group whose rewards cannot be computed is dropped. Not handled here: what lear
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,9 +96,6 @@ class Sampler:
         self._deliveries: set[asyncio.Task[None]] = set()
         self._refused: dict[Outcome, float] = {}
         """Verdict -> when one of its refusals was told last."""
-        self._may_score = asyncio.Event()
-        """The engine has its next call, or gets none now."""
-        self._may_score.set()
         self._scoring = 0
         """Groups that are being scored."""
         self._queue = asyncio.Lock()
@@ -214,7 +210,7 @@ class Sampler:
         there are no tasks."""
         host = self.host
         assert self._policy is not None
-        with self._engine_first():
+        with self.engine_calls.first():
             tasks = await self.reward_calls.tasks([draw.task for draw in draws])
             used, prompts = host.now(), [task.prompt for task in tasks]
             call = self.engine_calls.sample(self.engine, prompts, [draw.seed for draw in draws])
@@ -232,15 +228,6 @@ class Sampler:
         )
         made = zip(tasks, draws, sampled, strict=True)
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
-
-    @contextlib.contextmanager
-    def _engine_first(self) -> Iterator[None]:
-        """What the body begins begins before anything of the last call is scored."""
-        self._may_score.clear()
-        try:
-            yield
-        finally:
-            self._may_score.set()
 
     def _stop_doomed(self) -> None:
         """Stop the call whose groups are outside the window before they are finished."""
@@ -270,7 +257,7 @@ class Sampler:
         return group
 
     async def _score_and_deliver(self, drawn: Drawn) -> None:
-        await self._may_score.wait()
+        await self.engine_calls.given.wait()
         self._scoring += 1
         try:
             group = await self._seal(drawn)
