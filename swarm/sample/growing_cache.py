@@ -23,9 +23,23 @@ LEAST = 32
 
 def growing_cache(config: PretrainedConfig) -> DynamicCache:
     """An empty cache for a model of this config."""
-    cache = DynamicCache(config=config)
-    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache, moves = DynamicCache(config=config), Moves()
+    cache.layers = [GrowingLayer(moves) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
+
+
+class Moves:
+    """Which rows others take the places of, once for all layers: a GPU is waited for."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def among(self, indices: Tensor) -> Tensor:
+        """The i where indices[i] is not i."""
+        if self._last is None or self._last[0] is not indices:
+            stay = torch.arange(len(indices), device=indices.device)
+            self._last = indices, (indices != stay).nonzero()[:, 0]
+        return self._last[1]
 
 
 class GrowingLayer(DynamicLayer):
@@ -34,9 +48,9 @@ class GrowingLayer(DynamicLayer):
     keys: Tensor
     values: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, moves: Moves) -> None:
         super().__init__()
-        self._more_keys, self._more_values = Room(), Room()
+        self._moves, self._more_keys, self._more_values = moves, Room(), Room()
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
@@ -48,7 +62,10 @@ class GrowingLayer(DynamicLayer):
     def batch_select_indices(self, indices: Tensor) -> None:
         """Row i is what row indices[i] was. Rows that stay where they are cost nothing."""
         if self.get_seq_length():
-            self.keys, self.values = _selected(self.keys, indices), _selected(self.values, indices)
+            moved = self._moves.among(indices)
+            for held in (self.keys, self.values):
+                held[moved] = held[indices[moved]]
+            self.keys, self.values = self.keys[: len(indices)], self.values[: len(indices)]
 
 
 class Room:
@@ -70,9 +87,3 @@ class Room:
             self._whole = whole
         whole[:rows, :, length:end] = new
         return whole[:rows, :, :end]
-
-
-def _selected(tensor: Tensor, indices: Tensor) -> Tensor:
-    moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero()[:, 0]
-    tensor[moved] = tensor[indices[moved]]
-    return tensor[: len(indices)]

@@ -9,7 +9,7 @@ import torch
 from transformers import Gemma3TextConfig, LlamaConfig
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from swarm.sample.growing_cache import LEAST, GrowingLayer, growing_cache
+from swarm.sample.growing_cache import LEAST, GrowingLayer, Moves, growing_cache
 
 HEADS, SIZE = 2, 3
 
@@ -20,7 +20,7 @@ def states(rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_holds_what_transformers_own_cache_holds(seed: int) -> None:
-    rng, ours, theirs = Random(seed), GrowingLayer(), DynamicLayer()
+    rng, ours, theirs = Random(seed), GrowingLayer(Moves()), DynamicLayer()
     rows = rng.randint(1, 3)
 
     def added(tokens: int) -> None:
@@ -44,7 +44,7 @@ def test_it_holds_what_transformers_own_cache_holds(seed: int) -> None:
 
 
 def test_a_token_and_the_end_of_a_row_copy_no_other_token() -> None:
-    layer = GrowingLayer()
+    layer = GrowingLayer(Moves())
     for _ in range(2):
         layer.update(*states(4, 1))
     first = layer.keys.data_ptr()
