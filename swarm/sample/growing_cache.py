@@ -4,8 +4,8 @@
     a GrowingLayer             writes the new token behind the others, and a live row over one that has ended
 
 A layer's tensors are the first rows and tokens of larger ones. These are made anew, for the rows that are
-left, when they are full: an eighth longer, so that a token is copied some eight times. Layers of other kinds
-(a sliding window, linear attention) do not grow, and are transformers' own.
+left, when they are full: an eighth longer, so that a token is copied some eight times, and never longer than
+a row may be. Layers of other kinds (a sliding window, linear attention) are transformers' own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ LEAST = 32
 """Tokens that a layer grows by at least."""
 
 
-def growing_cache(config: PretrainedConfig) -> DynamicCache:
-    """An empty cache for a model of this config."""
+def growing_cache(config: PretrainedConfig, longest: int) -> DynamicCache:
+    """An empty cache for a model of this config, and rows of at most `longest` tokens."""
     cache, moves = DynamicCache(config=config), Moves()
-    cache.layers = [GrowingLayer(moves) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [
+        GrowingLayer(longest, moves) if type(layer) is DynamicLayer else layer for layer in cache.layers
+    ]
     return cache
 
 
@@ -48,9 +50,9 @@ class GrowingLayer(DynamicLayer):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, moves: Moves) -> None:
+    def __init__(self, longest: int, moves: Moves) -> None:
         super().__init__()
-        self._moves, self._more_keys, self._more_values = moves, Room(), Room()
+        self._moves, self._more_keys, self._more_values = moves, Room(longest), Room(longest)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
@@ -71,7 +73,8 @@ class GrowingLayer(DynamicLayer):
 class Room:
     """A tensor whose beginning a layer has."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
         self._whole: Tensor | None = None
 
     def extended(self, held: Tensor, new: Tensor) -> Tensor:
@@ -82,7 +85,8 @@ class Room:
         whole = self._whole
         # Of another place in memory is what somebody else made of it, as a cache whose rows are repeated.
         if whole is None or whole.data_ptr() != held.data_ptr() or whole.shape[-2] < end:
-            whole = held.new_empty(*held.shape[:-2], end + max(LEAST, end // 8), held.shape[-1])
+            size = min(end + max(LEAST, end // 8), self._longest)
+            whole = held.new_empty(*held.shape[:-2], size, held.shape[-1])
             whole[:, :, :length] = held
             self._whole = whole
         whole[:rows, :, length:end] = new

@@ -170,7 +170,7 @@ class HfEngine:
         greedy without seeds, one for each prompt."""
         device = self._model.device
         ids, attend = self._padded(prompts)
-        cache = growing_cache(self._model.config)
+        cache = growing_cache(self._model.config, ids.shape[1] + self._max_tokens)
         logits = self._forward(ids, attend, cache)
         if copies > 1:
             cache.batch_repeat_interleave(copies)

@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from swarm.sample.growing_cache import LEAST, GrowingLayer, Moves, growing_cache
 
-HEADS, SIZE = 2, 3
+HEADS, SIZE, LONGEST = 2, 3, 3 * LEAST + 9
 
 
 def states(rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,7 +20,7 @@ def states(rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_holds_what_transformers_own_cache_holds(seed: int) -> None:
-    rng, ours, theirs = Random(seed), GrowingLayer(Moves()), DynamicLayer()
+    rng, ours, theirs = Random(seed), GrowingLayer(LONGEST, Moves()), DynamicLayer()
     rows = rng.randint(1, 3)
 
     def added(tokens: int) -> None:
@@ -41,10 +41,11 @@ def test_it_holds_what_transformers_own_cache_holds(seed: int) -> None:
             theirs.batch_select_indices(kept)
             assert torch.equal(ours.keys, theirs.keys) and torch.equal(ours.values, theirs.values)
     assert ours.get_seq_length() == theirs.get_seq_length() > 3 * LEAST
+    assert ours.keys.untyped_storage().nbytes() <= LONGEST * 4 * 3 * HEADS * SIZE * ours.keys.itemsize
 
 
 def test_a_token_and_the_end_of_a_row_copy_no_other_token() -> None:
-    layer = GrowingLayer(Moves())
+    layer = GrowingLayer(LONGEST, Moves())
     for _ in range(2):
         layer.update(*states(4, 1))
     first = layer.keys.data_ptr()
@@ -56,9 +57,9 @@ def test_a_token_and_the_end_of_a_row_copy_no_other_token() -> None:
 
 
 def test_layers_of_other_kinds_are_transformers_own() -> None:
-    plain = growing_cache(LlamaConfig(num_hidden_layers=2))
+    plain = growing_cache(LlamaConfig(num_hidden_layers=2), 8)
     assert [type(layer) for layer in plain.layers] == [GrowingLayer] * 2
     mixed = growing_cache(
-        Gemma3TextConfig(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])
+        Gemma3TextConfig(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"]), 8
     )
     assert [type(layer) for layer in mixed.layers] == [DynamicSlidingWindowLayer, GrowingLayer]
