@@ -49,6 +49,7 @@ from swarm import config as settings
 from swarm.config import DelayLaw, Run
 from swarm.core import returns
 from swarm.core.admission import Admission
+from swarm.core.curriculum import Draw
 from swarm.events import Audited, Event, Judged, Rejected, Stepped, Trained
 from swarm.learn.weights import from_bytes
 from swarm.peer_limits import Auditing
@@ -207,28 +208,37 @@ class CheatingSampler(Sampler):
         super().__init__(host, parts.engine(), tasks, None)
         self._cheat = (CHEATS | FORGERIES).get(cheat, CHEATS["honest"])()
         self._lie, self._truth = LIES.get(cheat, lambda group: group), truth
+        self._true: dict[int, Drawn] = {}
+        """id() of what it says that it drew -> what it had to draw, for what is not signed yet."""
+
+    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn]:
+        says = list[Drawn]()
+        for drawn in await super()._drawn(draws):
+            if (said := self._cheat(self, drawn)) is None:
+                self._note(None, False)
+                continue
+            due = draws_of(self).of(drawn.policy[0].weights, self.host.ports.me, said.draw.number)
+            says.append(said._replace())  # it may say the same twice
+            self._true[id(says[-1])] = drawn_again(self, drawn, due)
+        return says
 
     async def _seal(self, drawn: Drawn) -> Group | None:
-        said = self._cheat(self, drawn)
-        group = await super()._seal(said) if said is not None else None
+        true, group = self._true.pop(id(drawn)), await super()._seal(drawn)
         if group is not None:
             group = self._lie(group)
-        what = (self.host.now(), group.id if group is not None else "", not is_genuine(self, drawn, group))
-        self._truth.sent.setdefault(self.host.ports.me, []).append(what)
+            self._note(group, is_genuine(self, true, group))
         return group
 
+    def _note(self, group: Group | None, genuine: bool) -> None:
+        what = (self.host.now(), group.id if group is not None else "", not genuine)
+        self._truth.sent.setdefault(self.host.ports.me, []).append(what)
 
-def is_genuine(sampler: Sampler, drawn: Drawn, group: Group | None) -> bool:
-    """Whether the group is what an honest sampler makes of its draw; none at all is not."""
-    if group is None:
-        return False
-    release = drawn.policy[0]
-    due = draws_of(sampler).of(release.weights, sampler.host.ports.me, group.draw)
-    true = drawn_again(sampler, drawn, due)
-    rewards = sampler.source.rewards(true.task, true.completions.texts)
-    return group == make_group(
-        sampler.host.ports.me, release, due, true.completions, rewards, group.times
-    ) and (group.times.released == release.released)
+
+def is_genuine(sampler: Sampler, true: Drawn, group: Group) -> bool:
+    """Whether the group is what an honest sampler makes of its draw, which is `true`."""
+    rewards, release = sampler.source.rewards(true.task, true.completions.texts), true.policy[0]
+    honest = make_group(sampler.host.ports.me, release, true.draw, true.completions, rewards, group.times)
+    return group == honest and group.times.released == release.released
 
 
 def _cheat(host: Host, parts: sim.PolicyParts, cheat: str, truth: Truth) -> CheatingSampler:

@@ -24,9 +24,9 @@ from peers.build.model_code import ModelCode
 from peers.roles.sampler import Drawn, Sampler
 from peers.studies.cheats import ANYWHERE, CHEATS, Cheat, at_temperature
 from swarm.config import Config
+from swarm.core.curriculum import Draw
 from swarm.protocol import Kind
 from swarm.sample.base import Completions
-from swarm.types import Group
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def main(cheat: str, words: Sequence[str]) -> int:
     said = OFFERED[cheat]()
 
     class CheatingSampler(Sampler):
-        async def _seal(self, drawn: Drawn) -> Group | None:
-            instead = said(self, drawn)
-            return await super()._seal(instead) if instead is not None else None
+        async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn]:
+            drawn = await super()._drawn(draws)  # the engine is free until this returns
+            return [instead for one in drawn if (instead := said(self, one)) is not None]
 
     async def engine(code: ModelCode, work: Work, model: Path, config: Config) -> tuple[Any, ...]:
         await code.imported()
