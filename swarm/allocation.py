@@ -5,6 +5,7 @@ samples, that takes its hundreds of megabytes anew each time spends up to a tent
 
     large_pages    2 MiB at a time, for tensors that are as large
     keep_freed     what was freed stays with the process, for the next call
+    give_back      what was freed goes back to the kernel now
 """
 
 from __future__ import annotations
@@ -29,6 +30,15 @@ def keep_freed(most: int | None = None) -> None:
         options = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
     else:
         options = {M_MMAP_THRESHOLD: most, M_TRIM_THRESHOLD: most}
+    for option, value in options.items():
+        _ask("mallopt", option, value)
+
+
+def give_back() -> None:
+    """All that was freed and that the C library kept."""
+    _ask("malloc_trim", 0)
+
+
+def _ask(function: str, *arguments: int) -> None:
     with contextlib.suppress(AttributeError, OSError):  # only glibc has it
-        for option, value in options.items():
-            ctypes.CDLL(None).mallopt(option, value)
+        getattr(ctypes.CDLL(None), function)(*arguments)

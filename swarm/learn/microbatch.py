@@ -12,7 +12,6 @@ and what to do once a single group does not fit.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from swarm.allocation import give_back
 
 RAISE_AFTER = 50
 """Gradients without a failure after which twice as many groups are tried: a failure costs one forward pass,
@@ -66,8 +67,7 @@ def free(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     else:
-        with contextlib.suppress(AttributeError, OSError):  # only glibc has it
-            ctypes.CDLL(None).malloc_trim(0)
+        give_back()
 
 
 def available(device: torch.device, ram: Callable[[], int] | None = None) -> int | None:

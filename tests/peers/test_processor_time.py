@@ -46,5 +46,6 @@ def test_a_process_in_a_session_of_its_own_and_one_that_ended_count(peer: subpro
     while sum(home.cpu().values()) < 2 * BUSY and time.monotonic() < deadline:
         time.sleep(0.02)
     spent = home.cpu()
-    assert min(spent["children"], spent["peer"]) > BUSY - 0.035
+    least = round(min(spent["children"], spent["peer"]), 2)  # a sum of hundredths
+    assert least >= BUSY - 0.03
     assert processor_time.total(peer.pid) >= 2 * BUSY - 0.04
