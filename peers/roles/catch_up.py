@@ -1,5 +1,6 @@
 """Loads the swarm's release into a learner that is behind it or differs from it.
 
+    at the start        -> the swarm's news, before what my disk has
     a better release    -> is it what my round made?                              (peers.roles.other_bytes)
                         -> the full state of a learner that is at it: I fall in (peers.roles.state_transfer)
     without that state  -> its weights (peers.roles.next_release)
@@ -25,6 +26,9 @@ from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind
 from swarm.types import Release
+
+SETTLE = 2.0
+"""Seconds that a learner waits at its start for news of a release newer than its own checkpoint."""
 
 RETRY = 0.5
 """Seconds of pause after a release could not be loaded: a lost rank process has restarted by then."""
@@ -55,6 +59,20 @@ class CatchUp:
         """The time until which no state is asked for."""
         self.fell_in = False
         """What I took last is the whole state of a learner that is in rounds: I step as they do."""
+
+    async def hear_news(self) -> None:
+        """At the start, wait a while for a release that is ahead of mine; without one, for any. What an
+        earlier life left on my disk may be long past: somebody is asked before I take it."""
+        host, until, held = self._host, self._host.steady() + SETTLE, self._host.releases.held
+        asked = held is None or held.version == 0
+        while not host.stop.is_set() and (host.steady() < until or self._learner.version < 0):
+            if self._own_release.is_ahead() and (asked or host.steady() >= until):
+                return
+            peers = [peer for peer, _ in host.roster]
+            await host.releases.queries.ask_newest(peers)
+            if asked or not peers:
+                await host.changed(SETTLE / 4)
+            asked = asked or bool(peers)
 
     async def take(self, had: Had) -> Release | None:
         """Load the better release. None when that failed, or it is not what my round made; the learner is

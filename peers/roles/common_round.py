@@ -153,11 +153,11 @@ class CommonRound:
         return outcome
 
     async def _watch(self, partners: Sequence[PeerId]) -> None:
-        """Nobody waits for the gradient of one that is lost, leaves or begins anew meanwhile."""
+        """Nobody waits for the gradient of one that is lost, leaves, begins anew or steps on meanwhile."""
         host, awaited = self._host, {*partners}
         while awaited:
             await host.ports.clock.sleep(host.config.run.pace.beat)
-            if gone := awaited.difference(self._other_learners.ready()):
+            if gone := awaited.difference(self._other_learners.may_meet()):
                 host.ports.averager.gone(gone)
                 awaited -= gone
 

@@ -53,9 +53,6 @@ from swarm.protocol import Kind
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest
 
-SETTLE = 2.0
-"""Seconds that a learner waits at its start for news of a release newer than its own checkpoint."""
-
 
 class LearnerPeer:
     def __init__(
@@ -160,12 +157,7 @@ class LearnerPeer:
             await self._hold_loaded(made_of, (-1, Digest("")))
             # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
-        wait_until = self.host.steady() + SETTLE
-        while not self.host.stop.is_set() and (self.host.steady() < wait_until or self.learner.version < 0):
-            if self.own_release.is_ahead():
-                return
-            await self.host.releases.queries.ask_newest([peer for peer, _ in self.host.roster])
-            await self.host.changed(SETTLE / 4)
+        await self._catch_up.hear_news()
 
     # --- the round ------------------------------------------------------------------------------------------
 

@@ -55,7 +55,8 @@ class OtherBytes:
 
     def _judge(self, release: Release, steps: float) -> bool:
         status, votes = self._host.status, self._host.releases.doubts.votes
-        if steps > FAR and not status.astray and self._host.ports.me in votes.got_another_mean():
+        deceived = votes.got_another_mean(release.version)
+        if steps > FAR and not status.astray and self._host.ports.me in deceived:
             status.astray = True
             text = "a reducer handed me another mean than most of my round got: my step is not theirs"
             self._host.emit(events.Noted, level="warning", text=f"version {release.version}: {text}")

@@ -63,6 +63,11 @@ class OtherLearners:
         beats = self._all_beats().items()
         return [peer for peer, beat in beats if beat.version >= 0 and beat.phase not in RESTING]
 
+    def may_meet(self) -> list[PeerId]:
+        """Those of them that may come to a round of my version."""
+        beats = self._all_beats()
+        return [peer for peer in self.ready() if beats[peer].version <= self._version()]
+
     def _all_beats(self) -> dict[PeerId, Beat]:
         beats = ((peer, self._host.roster.beat(peer)) for peer in self._host.roster.learners())
         return {peer: beat for peer, beat in beats if beat is not None and peer != self._host.ports.me}

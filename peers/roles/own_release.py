@@ -196,7 +196,7 @@ class OwnRelease:
         """My position in the order of publishers of our round's version; each waits for the ones before. Last
         come those who released something else before, and those whose steps may be others."""
         votes, learners = self.host.releases.doubts.votes, self._other_learners
-        deceived = votes.got_another_mean()
+        deceived = votes.got_another_mean(self.learner.version)
         order = publishers([(learners.incarnation(peer), peer) for peer in self._members])
 
         def last(peer: PeerId) -> bool:

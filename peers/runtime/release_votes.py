@@ -217,9 +217,10 @@ class ReleaseVotes:
         """Did it release something else than our round made, not long ago?"""
         return publisher in self._false and self._host.now() < self._false[publisher].until
 
-    def got_another_mean(self) -> set[PeerId]:
-        """Members of my last round, me too, that say that they got another mean than most of them."""
-        members, roster = self.witness.newest(), self._host.roster
+    def got_another_mean(self, version: int) -> set[PeerId]:
+        """Of the members of the round that made my version, me too, those that say that they got another mean
+        than most of them."""
+        members, roster = self.witness.members(version), self._host.roster
         beats = {peer: roster.beat(peer) for peer in members if peer != self._host.ports.me}
         marks = {peer: beat.mean for peer, beat in beats.items() if beat is not None}
         return got_another({**marks, self._host.ports.me: self._host.status.mean}, len(members))

@@ -60,10 +60,6 @@ class Witness:
         """Of the round that made it; nobody where that was none of mine."""
         return self._made[version].members if version in self._made else ()
 
-    def newest(self) -> Collection[PeerId]:
-        """Members of my newest round."""
-        return next(reversed(self._made.values())).members if self._made else ()
-
     def ended(self) -> float:
         """When my newest round ended."""
         return next(reversed(self._made.values())).began if self._made else 0.0

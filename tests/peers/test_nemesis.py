@@ -343,6 +343,7 @@ KEPT = (
         ),
     ),
     nemesis.plan(2123),
+    nemesis.plan(335),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -358,7 +359,8 @@ without it; or two whose moments differ deny each other's releases. One waits fo
 and its own becomes the best one; or one that takes over a state in vain denies a release that was made while
 it said that it was no witness. A clock that is set back by an hour while a learner waits: its wait is as long
 as it was. The only one who knows what a release was made of does not answer a learner that takes it, and its
-line is known before that one is asked again."""
+line is known before that one is asked again. Two of four have a round while the other two have theirs, whose
+mean is another one."""
 
 
 @pytest.mark.parametrize("script", KEPT)

@@ -10,6 +10,7 @@ from still_host import still_host
 
 from peers.runtime.release_votes import Against, Why, mark
 from swarm.config import DelayLaw
+from swarm.core.same_mean import mark as mean_mark
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
@@ -88,3 +89,31 @@ def denies(astray: bool) -> bool:
 def test_a_member_of_which_it_found_a_release_false_is_denied_by_a_learner_that_steps_as_the_others() -> None:
     assert denies(astray=False)
     assert not denies(astray=True), "its own bytes are not what the round made"
+
+
+def got_another_mean(in_round: bool) -> set[PeerId]:
+    """Who of three learners got another mean of the round to version 3: the others say the same one, I say
+    another. I was `in_round` with them, or with a fourth one, while they met."""
+    me, *others = LEARNERS[:3]
+    weights = Digest("b" * 64)
+
+    async def main() -> set[PeerId]:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still_host(network, me, Role.LEARNER)
+            votes, status, now = host.releases.doubts.votes, host.status, host.now()
+            status.version, status.weights = 2, weights
+            theirs, mine = (mean_mark(weights, made) for made in (b"theirs..", b"mine...."))
+            for peer in (*others, LEARNERS[3]):
+                its = beat(name=peer, version=2, weights=weights, at=now, mean=theirs)
+                assert host.roster.hear(peer, its, now)
+            votes.witness.averaged(1, {me, *others}, now)
+            votes.met({me, *others} if in_round else {me, LEARNERS[3]}, patient=False)
+            status.mean = mine
+            return votes.got_another_mean(3)
+
+    return run(main())
+
+
+def test_members_of_another_round_of_my_version_say_nothing_about_the_mean_of_mine() -> None:
+    assert got_another_mean(in_round=True) == {LEARNERS[0]}
+    assert got_another_mean(in_round=False) == set()

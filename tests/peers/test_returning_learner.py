@@ -12,11 +12,13 @@ import pytest
 from test_roles_swarm import EPOCH, Told, scenario, seconds
 
 from peers.roles.gradients import Gradients
+from peers.roles.other_learners import OtherLearners
 from swarm.config import Averaging, BatchSize
 from swarm.core.audit import audit
 from swarm.core.batcher import Waiting
-from swarm.events import Averaged, Dropped, Moved, Released, Trained
+from swarm.events import Averaged, Judged, Moved, Released, Stepped, Trained
 from swarm.sim.scenario import Fault, SimulatedLinks
+from swarm.types import PeerId
 
 LEARN, KILLED, DOWN = 4.0, 30.0, 20.0
 WHO = "learner-2"
@@ -77,10 +79,35 @@ def test_who_comes_back_learns_on_no_group_that_others_have_trained(
     told = returning(tmp_path)
     (fell_in,) = falls(told)
     learnt = set().union(*(groups for at, groups in began if at >= fell_in.at))
-    dropped = told.of(Dropped, WHO, since=fell_in.at - EPOCH)
-    trained = {group for event in dropped for group in event.groups}
-    assert trained and learnt and not trained & learnt
-    assert {event.why for event in dropped} == {"duplicate"}
+    on_its_disk = {event.group for event in told.of(Judged, WHO, until=KILLED) if event.verdict == "admit"}
+    steps = [event for event in told.of(Stepped) if event.version <= fell_in.version]
+    trained = {group for event in steps for group in event.groups}
+    assert on_its_disk & trained and on_its_disk & learnt and not trained & learnt
+
+
+def test_who_comes_back_takes_what_the_others_have_and_not_what_its_disk_has(tmp_path: Path) -> None:
+    told = returning(tmp_path)
+    (fell_in,) = falls(told)
+    loaded = [event for event in told.of(Moved, WHO, since=KILLED + DOWN) if event.cause == "loaded"]
+    newest = max(event.release.version for event in told.of(Released, until=KILLED + DOWN))
+    assert newest <= fell_in.version and not loaded
+
+
+def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = OtherLearners.partners
+
+    def partners(others: OtherLearners) -> list[PeerId]:
+        back = others._host.now() - EPOCH > KILLED + DOWN and others._host.ports.me != WHO
+        return [peer for peer in real(others) if not (back and peer == WHO)]
+
+    monkeypatch.setattr(OtherLearners, "partners", partners)
+    told = returning(tmp_path)
+    fell_in, *_ = falls(told)
+    leaves = next(event for event in told.of(Moved, WHO) if event.at > fell_in.at)
+    stepped = [event.at for event in told.of(Moved) if event.cause == "stepped" and event.at > fell_in.at]
+    assert leaves.cause == "ahead seen" and leaves.at - min(stepped) < LEARN
 
 
 def test_learners_that_begin_together_learn_before_their_first_round() -> None:
