@@ -40,6 +40,10 @@ LEARNERS, SAMPLERS = 4, 16
 EVERY = 30.0
 """Seconds from a kill to the same peer's return, and from there to the next kill."""
 
+BUCKETS, LINE = 832, 184_000.0
+"""Of the table, whose release has 53 kB then, and bytes a second of a line: a state takes 3 s, ten times as
+long as a release, and heartbeats a fiftieth of the line."""
+
 MINUTES, BEGINNING, END = 10.0, 60.0, 75.0
 """Of virtual time, and seconds at its begin and end that do not count: groups of the last ones are not
 trained yet."""
@@ -157,7 +161,7 @@ def trace(minutes: float, seed: int = 1) -> tuple[Fault, ...]:
     )
 
 
-def scene(overlap: bool, churn: bool, minutes: float) -> Scenario:
+def scene(overlap: bool, churn: bool, minutes: float, seed: int = 1) -> Scenario:
     return Scenario(
         name="busy",
         hours=minutes / 60,
@@ -170,21 +174,22 @@ def scene(overlap: bool, churn: bool, minutes: float) -> Scenario:
             Kind.PACK.value: DelayLaw(law="constant", seconds=0.5),
         },
         each=(Kind.LEARN.value,),
-        links=SimulatedLinks(bandwidth=4000.0),
+        links=SimulatedLinks(bandwidth=LINE),
         run=Run(
             name="busy",
             batch=BatchSize(groups=16),
-            task=TaskSettings(name="toy"),
+            task=TaskSettings(name="toy", options={"buckets": BUCKETS}),
             sampling=Sampling(max_tokens=4),
             optimizer=Optimizer(lr=0.05),
             averaging=Averaging(overlap=overlap),
         ),
-        faults=trace(minutes) if churn else (),
+        faults=trace(minutes, seed) if churn else (),
     )
 
 
-def played(overlap: bool, churn: bool, minutes: float) -> Played:
+def played(overlap: bool, churn: bool, minutes: float, seed: int = 1) -> Played:
+    """`seed`: which trace of kills."""
     found = Played(minutes)
     with tempfile.TemporaryDirectory(prefix="busy-") as disks:
-        World(scene(overlap, churn, minutes), found.spawn, sinks=[found.take], disks=Path(disks)).run()
+        World(scene(overlap, churn, minutes, seed), found.spawn, sinks=[found.take], disks=Path(disks)).run()
     return found

@@ -61,18 +61,21 @@ class CatchUp:
         """What I took last is the whole state of a learner that is in rounds: I step as they do."""
 
     async def hear_news(self) -> None:
-        """At the start, wait a while for a release that is ahead of mine; without one, for any. What an
-        earlier life left on my disk may be long past: somebody is asked before I take it."""
-        host, until, held = self._host, self._host.steady() + SETTLE, self._host.releases.held
-        asked = held is None or held.version == 0
+        """At the start, wait a while for a release that is ahead of mine, and for a learner that is at it:
+        what an earlier life left on my disk may be long past. Without one, for any."""
+        host, until = self._host, self._host.steady() + SETTLE
         while not host.stop.is_set() and (host.steady() < until or self._learner.version < 0):
-            if self._own_release.is_ahead() and (asked or host.steady() >= until):
+            if self._own_release.is_ahead() and (self._others_are_ahead() or host.steady() >= until):
                 return
-            peers = [peer for peer, _ in host.roster]
-            await host.releases.queries.ask_newest(peers)
-            if asked or not peers:
-                await host.changed(SETTLE / 4)
-            asked = asked or bool(peers)
+            await host.releases.queries.ask_newest([peer for peer, _ in host.roster])
+            await host.changed(SETTLE / 4)
+
+    def _others_are_ahead(self) -> bool:
+        """Is a learner at the release that I would take? All begin with version 0."""
+        release = self._own_release.next.awaited(self._own_release.above())
+        if release is None or release.version == 0:
+            return True
+        return self._other_learners.at_release(release) is not None
 
     async def take(self, had: Had) -> Release | None:
         """Load the better release. None when that failed, or it is not what my round made; the learner is

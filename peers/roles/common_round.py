@@ -18,6 +18,7 @@ from peers.roles.freeze import Freeze
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
 from peers.roles.rechecks import BatchRechecks
+from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport
 from peers.roles.trained_groups import marks
 from peers.runtime.host import Host
@@ -46,11 +47,13 @@ class CommonRound:
         own_release: OwnRelease,
         report: StepReport,
         rechecks: BatchRechecks,
+        transfer: StateTransfer,
         version: Callable[[], int],
     ) -> None:
         """`version()` is this learner's version."""
         self._host, self._other_learners, self._own_release = host, other_learners, own_release
         self._report, self._version, self._rechecks = report, version, rechecks
+        self._transfer = transfer
         self.members: frozenset[PeerId] = frozenset()
         """Of the last round; me where I was alone."""
         self.marks: Mapping[PeerId, bytes] = {}
@@ -66,6 +69,8 @@ class CommonRound:
         self._freeze = Freeze(host, other_learners, own_release.is_overtaken)
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
+        self._gave_way = False
+        """I left the last one before it began: the others wait for one that waits for my state."""
 
     def begin(self, learnt_ahead: float) -> None:
         """There is a new gradient, for which it took so many seconds beside an earlier round."""
@@ -75,7 +80,8 @@ class CommonRound:
         """Average the gradient over the learners that take part; mine counts alone where none is ready."""
         host, start = self._host, self._host.now()
         learns = self._report.seconds.get("learn", 0.0)
-        await self._other_learners.all_here(learns, self._own_release.is_ahead)
+        ahead, against = self._own_release.is_ahead, self._rechecks.against()
+        await self._other_learners.all_here(learns, ahead, against)
         others = self._others()
         # the others cannot use a gradient of weights that are not the release's
         if self._own_release.is_overtaken():
@@ -97,6 +103,8 @@ class CommonRound:
             await self._lost(error)
             return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)
+        if outcome is None and self._gave_way:
+            return Cause.ROUND_BROKE
         if outcome is None:
             # one that had its gradient before the round waits for those that compute theirs
             early = host.steady() < self._patient_until and self._other_learners.are_learning()
@@ -107,7 +115,7 @@ class CommonRound:
     async def join(self, nothing: Gradient) -> Cause:
         """Be in the others' round of my version without a gradient: I get their mean, and step as they do."""
         others, own = self._other_learners, self._own_release
-        partners = others.partners() if self._others() else ()
+        partners = [*others.partners(), *others.falling_in()] if self._others() else []
         if own.is_overtaken() or not partners:
             return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NOBODY_CAME
         try:
@@ -133,7 +141,7 @@ class CommonRound:
         """One round with `partners`, for whose gradients I wait `waits` seconds where that is more than the
         run's match window; see the Averager port."""
         host, settings = self._host, self._host.config.run.averaging
-        patience = max(0.0, waits - settings.match)
+        patience, self._gave_way = max(0.0, waits - settings.match), False
         watch = asyncio.ensure_future(self._watch(partners))
         try:
             with self._other_learners.meeting(patience, host.steady() < self._patient_until) as members:
@@ -153,11 +161,18 @@ class CommonRound:
         return outcome
 
     async def _watch(self, partners: Sequence[PeerId]) -> None:
-        """Nobody waits for the gradient of one that is lost, leaves, begins anew or steps on meanwhile."""
-        host, awaited = self._host, {*partners}
+        """Nobody waits for the gradient of one that is lost, leaves, begins anew or steps on meanwhile; nor
+        do I for all others while they wait for one that waits for my state."""
+        host, others, beat = self._host, self._other_learners, self._host.config.run.pace.beat
+        awaited, since = {*partners}, host.steady()
         while awaited:
-            await host.ports.clock.sleep(host.config.run.pace.beat)
-            if gone := awaited.difference(self._other_learners.may_meet()):
+            await host.changed(beat)
+            gone = awaited.difference(others.may_meet())
+            if not (self._transfer.comes_first and awaited.difference(gone) <= others.waiting()):
+                since = host.steady()
+            elif host.steady() - since > beat:
+                gone, self._gave_way = awaited, True
+            if gone:
                 host.ports.averager.gone(gone)
                 awaited -= gone
 

@@ -95,7 +95,13 @@ class LearnerPeer:
         self._report = StepReport(host, self.inbox)
         self.rechecks = BatchRechecks(host, learner, self.inbox, self.round_totals.of_round)
         self._common_round = CommonRound(
-            host, self.other_learners, self.own_release, self._report, self.rechecks, lambda: learner.version
+            host,
+            self.other_learners,
+            self.own_release,
+            self._report,
+            self.rechecks,
+            self.transfer,
+            lambda: learner.version,
         )
         self.recorder = Recorder(host, learner, self.rechecks, self.own_release, folder)
         self._faults = FaultReports(host)

@@ -63,29 +63,48 @@ class OtherLearners:
         beats = self._all_beats().items()
         return [peer for peer, beat in beats if beat.version >= 0 and beat.phase not in RESTING]
 
+    def falling_in(self) -> list[PeerId]:
+        """Those that take over a state, for whom others wait with their round."""
+        return [peer for peer, beat in self._all_beats().items() if beat.phase is Phase.FALLING_IN]
+
     def may_meet(self) -> list[PeerId]:
-        """Those of them that may come to a round of my version."""
+        """Those that may come to a round of my version."""
         beats = self._all_beats()
-        return [peer for peer in self.ready() if beats[peer].version <= self._version()]
+        here = (peer for peer in self.ready() if beats[peer].version <= self._version())
+        return [*here, *self.falling_in()]
+
+    def waiting(self) -> set[PeerId]:
+        """Those of them that wait for others with their gradients of my version."""
+        beats = self.at_my_version().items()
+        return {peer for peer, beat in beats if beat.phase is Phase.MATCHING}
 
     def _all_beats(self) -> dict[PeerId, Beat]:
         beats = ((peer, self._host.roster.beat(peer)) for peer in self._host.roster.learners())
         return {peer: beat for peer, beat in beats if beat is not None and peer != self._host.ports.me}
 
-    async def all_here(self, learns: float, ahead: Callable[[], bool]) -> None:
-        """Wait for a learner that falls in, before a round; a gradient takes me `learns` seconds."""
+    async def all_here(
+        self, learns: float, ahead: Callable[[], bool], against: Collection[PeerId] = ()
+    ) -> None:
+        """Wait for learners that fall in, before a round, but for those whom I am `against`; a gradient takes
+        me `learns` seconds."""
         host = self._host
         while not (host.stop.is_set() or ahead()):
-            beats, now = self._all_beats(), host.steady()
+            now = host.steady()
+            beats = {peer: beat for peer, beat in self._all_beats().items() if peer not in against}
             if not self._falling_in.awaited(beats, self._version(), learns, now) or self._met_before():
                 return
             await host.changed(host.config.run.pace.beat)
 
     def _met_before(self) -> bool:
         """Do others wait for me in a round that began before the one that I wait for said that it falls in?
-        None of them gives it a state before that is over."""
+        None of them gives it a state before that is over. Who waited for another one before waits as I do."""
         roster, one = self._host.roster, self._falling_in.one
-        if one is None or (beat := roster.beat(one)) is None or beat.phase is not Phase.FALLING_IN:
+        if (
+            one is None
+            or self._falling_in.beside
+            or (beat := roster.beat(one)) is None
+            or beat.phase is not Phase.FALLING_IN
+        ):
             return False
         here = self.at_my_version().items()
         return any(

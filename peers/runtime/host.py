@@ -58,6 +58,10 @@ DELIVERED_KEPT = 1024
 TRAFFIC_EVERY = 5
 """Heartbeats between two Transferred events, of which one is as long as two heartbeats: flows are means."""
 
+LATER = 0.1
+"""Seconds beyond its patience after which a peer is lost: two readings of a clock differ, and what is told of
+its silence, in tenths, is more than that."""
+
 FAREWELL = 3.0
 """Seconds of a goodbye: a p2pd that hangs takes none, and others miss this peer after `patience`."""
 
@@ -360,9 +364,11 @@ class Host:
             self.emit(events.Transferred, **passed)
 
     async def _expire_forever(self) -> None:
+        look = self.config.run.pace.patience / 4
         while True:
-            await self.ports.clock.sleep(self.config.run.pace.patience / 4)
-            for peer, silent in self.roster.expire(self.now()):
+            lost, until = self.roster.expire(self.now())
+            for peer, silent in lost:
                 self.emit(events.Lost, subject=peer, silent=round(silent, 1))
                 self.move()
             self._clock_check.look()
+            await self.ports.clock.sleep(min(look, until - self.now() + LATER))

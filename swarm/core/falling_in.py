@@ -7,9 +7,9 @@ it makes the same bytes from then on.
 Who has a state in time is in the round without a gradient; where that came to nothing, it learns first.
 
 All learners wait for the same one, whose heartbeats they all hear; where some went on, the state would be
-one of an earlier version. One at a time is waited for, and after a wait in vain the same one not again until
-RESTS times as long is over. Not handled here: how often a learner falls in (peers.roles.catch_up), what a
-state is (peers.roles.state_transfer).
+one of an earlier version. One after the other is waited for; after a wait in vain nobody more before this
+round, and the same one not again until RESTS times as long is over. Not handled here: how often a learner
+falls in (peers.roles.catch_up), what a state is (peers.roles.state_transfer).
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class FallingIn:
         self._most = most
         self.one: PeerId | None = None
         """That is waited for."""
+        self.beside = False
+        """It is waited for since another one came, that all waited for."""
         self._since = self._here = 0.0
         """When it said that it falls in; when it had done so."""
         self._rests: dict[PeerId, float] = {}
@@ -46,8 +48,10 @@ class FallingIn:
     def awaited(self, beats: Mapping[PeerId, Beat], version: int, learns: float, now: float) -> bool:
         """Whether there is one to wait for. `beats`: the other learners' heartbeats; `version`: mine, whose
         gradient took `learns` seconds."""
-        if self.one is None and not self._choose(beats, now):
-            return False
+        if self.one is None:
+            self.beside = False
+            if not self._choose(beats, now):
+                return False
         assert self.one is not None
         beat = beats.get(self.one)
         if beat is not None and beat.phase is Phase.FALLING_IN:
@@ -56,10 +60,11 @@ class FallingIn:
                 return True
         elif beat is not None and beat.version == version and self._comes(beat, learns, now):
             return True
-        if beat is None or beat.version != version or beat.phase is Phase.LEARNING:
+        came = beat is not None and beat.version == version and beat.phase is not Phase.LEARNING
+        if not came:
             self._rests[self.one] = now + RESTS * (now - self._since)
-        self.one = None
-        return False
+        self.one, self.beside = None, came
+        return came and self._choose(beats, now)
 
     def _choose(self, beats: Mapping[PeerId, Beat], now: float) -> bool:
         self._rests = {peer: until for peer, until in self._rests.items() if until > now}

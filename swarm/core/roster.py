@@ -229,17 +229,21 @@ class Roster:
     def _forget_learner(self, peer: PeerId) -> None:
         self.changes += self._learners.pop(peer, None) is not None
 
-    def expire(self, now: float) -> list[tuple[PeerId, float]]:
-        """Remove and return peers that were silent for too long, with the seconds of their silence:
-        patience is that of the run, and in proportion more for who beats more seldom."""
-        lost = [
-            (peer, now - known.heard)
-            for peer, known in self._known.items()
-            if now - known.heard > self._patience * granted(known.beat)
-        ]
+    def expire(self, now: float) -> tuple[list[tuple[PeerId, float]], float]:
+        """Remove peers that were silent for too long: returns them, with the seconds of their silence, and
+        the time until which nobody else is. Patience is that of the run, and in proportion more for who beats
+        more seldom."""
+        lost: list[tuple[PeerId, float]] = []
+        until = math.inf
+        for peer, known in self._known.items():
+            ends = known.heard + self._patience * granted(known.beat)
+            if now > ends:
+                lost.append((peer, now - known.heard))
+            else:
+                until = min(until, ends)
         for peer, _ in lost:
             self.forget(peer)
-        return lost
+        return lost, until
 
     def phased(self, peer: PeerId) -> int:
         """When a learner that is alive came to its phase, counted by `changes`."""

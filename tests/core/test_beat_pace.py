@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -40,5 +41,5 @@ def test_who_beats_more_seldom_is_missed_later_unless_others_wait_for_it() -> No
         assert granted(told) == (4.0 if role is Role.SAMPLER else 1.0)
     absurd = [granted(beat(role=Role.SAMPLER, slower=said)) for said in (-1.0, 0.0, 1e300)]
     assert absurd == [1.0, 1.0, SLOWEST]
-    assert known.expire(NOW + 39) == [(LEARNER, 39.0)]
-    assert known.expire(NOW + 41) == [(SAMPLER, 41.0)]
+    assert known.expire(NOW + 39) == ([(LEARNER, 39.0)], NOW + 40)
+    assert known.expire(NOW + 41) == ([(SAMPLER, 41.0)], math.inf)

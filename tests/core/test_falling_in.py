@@ -72,6 +72,13 @@ def test_who_has_no_groups_is_not_waited_for() -> None:
     assert waiting.at(4, {NEW: falls()})
 
 
+def test_who_falls_in_beside_one_that_came_is_waited_for_too() -> None:
+    waiting = Waiting()
+    assert waiting.at(0, {NEWER: falls(incarnation=9), NEW: falls(incarnation=5)})
+    assert waiting.at(3, {NEWER: falls(incarnation=9), NEW: here(Phase.MATCHING)})
+    assert not waiting.at(5, {NEWER: here(Phase.MATCHING), NEW: here(Phase.MATCHING)})
+
+
 def test_one_is_waited_for_at_a_time_and_all_wait_for_the_same_one() -> None:
     waiting, both = Waiting(), {NEWER: falls(incarnation=9), NEW: falls(incarnation=5)}
     assert waiting.at(0, both)

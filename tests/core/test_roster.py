@@ -42,13 +42,13 @@ def test_an_old_beat_is_no_sign_of_life() -> None:
     assert not heard.hear(A, beat(seq=4), NOW + 9)
     assert not heard.hear(A, beat(seq=5), NOW + 9)
     assert heard.silent(A, NOW + 9) == 9
-    assert heard.expire(NOW + 11) == [(A, 11.0)]
+    assert heard.expire(NOW + 11)[0] == [(A, 11.0)]
 
 
 def test_a_peer_is_lost_after_the_patience_and_back_when_it_is_heard_again() -> None:
     heard = roster(a=1)
-    assert heard.expire(NOW + 10) == []
-    assert heard.expire(NOW + 10.5) == [(A, 10.5)] and A not in heard
+    assert heard.expire(NOW + 10) == ([], NOW + 10)
+    assert heard.expire(NOW + 10.5) == ([(A, 10.5)], math.inf) and A not in heard
     assert heard.hear(A, beat(seq=9), NOW + 11) and A in heard
 
 

@@ -24,12 +24,15 @@ LEARN, KILLED, DOWN = 4.0, 30.0, 20.0
 WHO = "learner-2"
 
 
-def returning(disks: Path, overlap: bool = True, at: float = KILLED, minutes: float = 1.7) -> Told:
-    """Three learners of which the last one is killed and comes back. A state is here in two seconds."""
+def returning(
+    disks: Path, overlap: bool = True, *others: Fault, learners: int = 3, minutes: float = 1.7
+) -> Told:
+    """Learners of which one is killed and comes back. A state is here in two seconds."""
     plain = scenario(
         minutes,
-        (3, 14),
-        Fault(at=at, fault="bounce", down=DOWN, peer=WHO),
+        (learners, 14),
+        Fault(at=KILLED, fault="bounce", down=DOWN, peer=WHO),
+        *others,
         averaging=Averaging(overlap=overlap),
         batch=BatchSize(groups=12, close_after=3.0),
     )
@@ -38,9 +41,9 @@ def returning(disks: Path, overlap: bool = True, at: float = KILLED, minutes: fl
     return Told(msgspec.structs.replace(plain, prices=prices, links=links), disks)
 
 
-def falls(told: Told) -> list[Any]:
+def falls(told: Told, who: str = WHO) -> list[Any]:
     """When it has the state of the others."""
-    return [event for event in told.of(Moved, WHO, since=KILLED + DOWN) if event.cause == "fell in"]
+    return [event for event in told.of(Moved, who, since=KILLED + DOWN) if event.cause == "fell in"]
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -108,6 +111,32 @@ def test_who_is_left_out_of_a_round_waits_for_nobody_who_has_stepped_on(
     leaves = next(event for event in told.of(Moved, WHO) if event.at > fell_in.at)
     stepped = [event.at for event in told.of(Moved) if event.cause == "stepped" and event.at > fell_in.at]
     assert leaves.cause == "ahead seen" and leaves.at - min(stepped) < LEARN
+
+
+@pytest.mark.parametrize("later", [0.0, 1.0, 2.0])
+def test_two_that_come_back_are_in_the_next_round_with_all_others(tmp_path: Path, later: float) -> None:
+    other = Fault(at=KILLED, fault="bounce", down=DOWN + later, peer="learner-1")
+    told = returning(tmp_path, True, other, learners=4, minutes=1.2)
+    (fell_in, *_), (second, *_) = falls(told), falls(told, "learner-1")
+    rounds = told.of(Averaged, "learner-0", since=max(fell_in.at, second.at) - EPOCH)
+    assert fell_in.version == second.version == rounds[0].version and len(rounds[0].members) == 4
+
+
+def test_who_meets_nobody_while_all_others_wait_for_one_gives_that_one_its_state(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It went to its round before it heard that another falls in, and all others heard of that first."""
+    early = PeerId("learner-0")
+
+    def met_before(others: OtherLearners) -> bool:
+        return others._host.ports.me == early and others._host.now() - EPOCH < KILLED + DOWN + 2.0
+
+    monkeypatch.setattr(OtherLearners, "_met_before", met_before)
+    monkeypatch.setattr(OtherLearners, "at_release", lambda *_: early)
+    told = returning(tmp_path)
+    fell_in, *_ = falls(told)
+    steps = told.of(Trained, early, since=KILLED + DOWN + 2.0, until=fell_in.at - EPOCH + LEARN)
+    assert [step.members for step in steps] == [3]
 
 
 def test_learners_that_begin_together_learn_before_their_first_round() -> None:

@@ -38,4 +38,5 @@ def test_a_seed_hears_no_more_of_many_samplers_than_of_a_few(monkeypatch: pytest
     reports = [event for event in settled if isinstance(event, Transferred) and event.peer == "sampler-0"]
     assert 0 < len(reports) <= (SECONDS - SETTLED) / (5 * PACE.beat * min(slower)) + 1
     ((lost, silent),) = [(event.subject, event.silent) for event in events if isinstance(event, Lost)]
-    assert lost == "sampler-1" and silent > PACE.patience * SAMPLERS / CROWD, "and is missed as much later"
+    patience = PACE.patience * SAMPLERS / CROWD
+    assert lost == "sampler-1" and patience < silent < patience + 0.2, "and is missed as much later"
