@@ -103,12 +103,10 @@ class CommonRound:
             await self._lost(error)
             return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)
-        if outcome is None and self._gave_way:
-            return Cause.ROUND_BROKE
         if outcome is None:
             # one that had its gradient before the round waits for those that compute theirs
             early = host.steady() < self._patient_until and self._other_learners.are_learning()
-            return Cause.ROUND_BROKE if early else await self._without_round()
+            return Cause.ROUND_BROKE if early or self._gave_way else await self._without_round()
         await self._averaged(outcome)
         return Cause.AVERAGED
 

@@ -82,9 +82,7 @@ class OtherLearners:
         beats = ((peer, self._host.roster.beat(peer)) for peer in self._host.roster.learners())
         return {peer: beat for peer, beat in beats if beat is not None and peer != self._host.ports.me}
 
-    async def all_here(
-        self, learns: float, ahead: Callable[[], bool], against: Collection[PeerId] = ()
-    ) -> None:
+    async def all_here(self, learns: float, ahead: Callable[[], bool], against: Collection[PeerId]) -> None:
         """Wait for learners that fall in, before a round, but for those whom I am `against`; a gradient takes
         me `learns` seconds."""
         host = self._host

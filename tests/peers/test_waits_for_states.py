@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from random import Random
 
 from nouns import beat
@@ -21,7 +22,7 @@ NEW = FALLS, Phase.FALLING_IN, 1
 MEETS = WAITS, Phase.MATCHING, 4
 
 
-def waits(*heard: tuple[PeerId, Phase, int]) -> bool:
+def waits(*heard: tuple[PeerId, Phase, int], against: Collection[PeerId] = ()) -> bool:
     """Does a learner at version 4 wait that heard these, in this order?"""
 
     async def main() -> bool:
@@ -31,7 +32,7 @@ def waits(*heard: tuple[PeerId, Phase, int]) -> bool:
             for seq, (peer, phase, version) in enumerate(heard):
                 told = beat(version=version, phase=phase, seq=seq + 1, at=host.now())
                 assert host.roster.hear(peer, told, host.now())
-            waiting = asyncio.ensure_future(others.all_here(5.0, lambda: False))
+            waiting = asyncio.ensure_future(others.all_here(5.0, lambda: False, against))
             _, pending = await asyncio.wait({waiting}, timeout=5.0)
             waiting.cancel()
             return bool(pending)
@@ -48,3 +49,7 @@ def test_a_round_that_began_before_is_not_kept_waiting_for_it() -> None:
     assert not waits(MEETS, NEW)
     assert waits((WAITS, Phase.MATCHING, 3), NEW), "that one is of another version"
     assert not waits(MEETS, NEW, (FALLS, Phase.FALLING_IN, 3)), "it has loaded a release since"
+
+
+def test_nobody_is_waited_for_whom_it_wants_to_be_left_out() -> None:
+    assert not waits(NEW, against=[FALLS]) and waits(NEW, against=[WAITS])
