@@ -72,7 +72,7 @@ class CatchUp:
 
     def _others_are_ahead(self) -> bool:
         """Is a learner at the release that I would take? All begin with version 0."""
-        release = self._own_release.next.awaited(self._own_release.above())
+        release = self._own_release.awaited()
         if release is None or release.version == 0:
             return True
         return self._other_learners.at_release(release) is not None
@@ -125,7 +125,7 @@ class CatchUp:
         """Load a better release with the full state of a learner that has it; None when there is no such
         learner, or its state would come too late. The others wait for me until `took`."""
         own, host, start = self._own_release, self._host, self._host.steady()
-        release = own.next.awaited(own.above())
+        release = own.awaited()
         if release is None or start < self._no_state_before:
             return None
         # nobody waits there: who is behind takes the outer steps that it missed

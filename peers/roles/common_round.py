@@ -165,8 +165,8 @@ class CommonRound:
         awaited, since = {*partners}, host.steady()
         while awaited:
             await host.changed(beat)
-            gone = awaited.difference(others.may_meet())
-            if not (self._transfer.comes_first and awaited.difference(gone) <= others.waiting()):
+            gone = awaited - others.may_meet()
+            if not (self._transfer.comes_first and awaited - gone <= others.waiting()):
                 since = host.steady()
             elif host.steady() - since > beat:
                 gone, self._gave_way = awaited, True

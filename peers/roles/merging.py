@@ -104,7 +104,7 @@ class Merging:
 
     async def _is_mergeable(self, had: Had) -> bool:
         run, own = self._host.config.run, self._own_release
-        release = own.next.awaited(own.above())
+        release = own.awaited()
         if run.release.fork != "merge" or had.version <= 0 or release is None or had.is_of_its_round(release):
             return False
         return await self._young_fork(had.released, release) is not None

@@ -37,7 +37,7 @@ class OtherBytes:
 
     async def _differs(self, had: Had) -> bool:
         host, own, votes = self._host, self._own_release, self._host.releases.doubts.votes
-        release = own.next.awaited(own.above())
+        release = own.awaited()
         if release is None or not (had.is_of_its_round(release) and votes.stands()):
             return False
         arrived = await own.next.wait()

@@ -60,18 +60,20 @@ class OtherLearners:
 
     def ready(self) -> list[PeerId]:
         """Other learners that can take part in a round now."""
-        beats = self._all_beats().items()
-        return [peer for peer, beat in beats if beat.version >= 0 and beat.phase not in RESTING]
+        return [peer for peer, beat in self._all_beats().items() if _takes_part(beat)]
 
     def falling_in(self) -> list[PeerId]:
         """Those that take over a state, for whom others wait with their round."""
         return [peer for peer, beat in self._all_beats().items() if beat.phase is Phase.FALLING_IN]
 
-    def may_meet(self) -> list[PeerId]:
+    def may_meet(self) -> set[PeerId]:
         """Those that may come to a round of my version."""
-        beats = self._all_beats()
-        here = (peer for peer in self.ready() if beats[peer].version <= self._version())
-        return [*here, *self.falling_in()]
+        version, beats = self._version(), self._all_beats().items()
+        return {
+            peer
+            for peer, beat in beats
+            if beat.phase is Phase.FALLING_IN or (_takes_part(beat) and beat.version <= version)
+        }
 
     def waiting(self) -> set[PeerId]:
         """Those of them that wait for others with their gradients of my version."""
@@ -374,3 +376,7 @@ class OtherLearners:
 
     def _next(self) -> set[PeerId]:
         return self.with_unheard_release(self._version() + 1)
+
+
+def _takes_part(beat: Beat) -> bool:
+    return beat.version >= 0 and beat.phase not in RESTING

@@ -115,6 +115,10 @@ class OwnRelease:
         """A release that ranks above my version is here, or is worth waiting for."""
         return self.next.better(self.above())
 
+    def awaited(self) -> Release | None:
+        """The release that ranks above my version and is worth waiting for, if there is one."""
+        return self.next.awaited(self.above())
+
     def is_overtaken(self) -> bool:
         """A release of a later version, or a better one of my version, is here or is worth waiting for."""
         return self.is_ahead() or self._differs()

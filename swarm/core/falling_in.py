@@ -48,10 +48,8 @@ class FallingIn:
     def awaited(self, beats: Mapping[PeerId, Beat], version: int, learns: float, now: float) -> bool:
         """Whether there is one to wait for. `beats`: the other learners' heartbeats; `version`: mine, whose
         gradient took `learns` seconds."""
-        if self.one is None:
-            self.beside = False
-            if not self._choose(beats, now):
-                return False
+        if self.one is None and not self._choose(beats, now):
+            return False
         assert self.one is not None
         beat = beats.get(self.one)
         if beat is not None and beat.phase is Phase.FALLING_IN:
@@ -63,8 +61,9 @@ class FallingIn:
         came = beat is not None and beat.version == version and beat.phase is not Phase.LEARNING
         if not came:
             self._rests[self.one] = now + RESTS * (now - self._since)
-        self.one, self.beside = None, came
-        return came and self._choose(beats, now)
+        self.one = None
+        self.beside = came and self._choose(beats, now)
+        return self.beside
 
     def _choose(self, beats: Mapping[PeerId, Beat], now: float) -> bool:
         self._rests = {peer: until for peer, until in self._rests.items() if until > now}
