@@ -1,7 +1,7 @@
 """A chat template is a program that comes with a run's model: a process of its own runs it, within limits.
 
-    conversation --> ChatTemplate.write --pipe--> writer: jinja, at most SECONDS and MEMORY for each
-            text <-- or Unwritten, Overrun            ^ forked again by its keeper when a limit ends it
+    conversations --> ChatTemplate.write --pipe--> writer: jinja, at most SECONDS for each, and MEMORY
+            texts <-- or Unwritten, Overrun            ^ forked again by its keeper when a limit ends it
 
 jinja's sandbox reaches no file, no module and no more than 100,000 numbers of one `range`; loops in loops,
 powers and the length of what is written have no limit there, and no handler of a signal runs inside a power:
@@ -29,16 +29,19 @@ from swarm.process import Child, Ended, Lost, Pipe
 from swarm.process_start import forget_parent, set_name
 
 Turns = Sequence[dict[str, str]]
+Conversation = tuple[Turns, bool]
+"""Its turns, and whether the last one, a begun answer, is continued."""
+
 Write = Callable[[Turns, bool], str]
-"""Writes a conversation; the second argument says whether its last turn, a begun answer, is continued."""
+"""Writes a conversation."""
 
 SECONDS = 2.0
 """Of processor time for a conversation: one takes less than a millisecond, the first one, which compiles the
 template, some hundredths of a second."""
 
 PATIENCE = 10.0
-"""Seconds until an answer, on a machine that is as busy as it can be or from a process that was stopped: its
-caller may be an event loop."""
+"""Seconds for a conversation, on a machine that is as busy as it can be or from a process that was stopped:
+its caller may be an event loop."""
 
 MEMORY = 512 << 20
 """Bytes of address space beyond those of the process that forks: jinja and a template need some megabytes."""
@@ -58,7 +61,12 @@ those that come after."""
 
 
 class Unwritten(ValueError):
-    """The template refuses this conversation, or fails with it, on every machine alike."""
+    """The template refuses a conversation, or fails with it, on every machine alike."""
+
+    def __init__(self, why: str, index: int) -> None:
+        """`index`: of the conversation, the first such one."""
+        super().__init__(why)
+        self.index = index
 
 
 class Overrun(Lost):
@@ -81,35 +89,37 @@ class ChatTemplate:
         self._lock = threading.Lock()
         self._overruns = 0
 
-    def write(self, turns: Turns, answered: bool) -> str:
-        """The text of a conversation. Raises Unwritten, and Overrun."""
-        frame = msgspec.msgpack.encode((turns, answered))
+    def write(self, conversations: Sequence[Conversation]) -> list[str]:
+        """The text of each conversation: one question for all, since a process takes longer to wake up than
+        to write one. Raises Unwritten, and Overrun."""
+        if not conversations:
+            return []
         with self._lock:
             if self._overruns >= OVERRUNS:
                 raise self._overrun(f"is not used any more: it needed too much {OVERRUNS} times")
-            answer = self._asked(frame)
-            self._overruns += answer.kind == "overrun"
-        if answer.kind == "unwritten":
-            raise Unwritten(answer.text)
-        if answer.kind != "written":
-            raise self._overrun(answer.text)
-        return answer.text
+            answers = self._asked(msgspec.msgpack.encode(conversations), PATIENCE * len(conversations))
+            self._overruns += answers[-1].kind == "overrun"
+        if answers[-1].kind == "unwritten":
+            raise Unwritten(answers[-1].text, len(answers) - 1)
+        if answers[-1].kind != "written":
+            raise self._overrun(answers[-1].text)
+        return [answer.text for answer in answers]
 
     def _overrun(self, why: str) -> Overrun:
         return Overrun(f"the chat template in {self._where} {why}")
 
-    def _asked(self, frame: bytes, again: bool = True) -> Answer:
+    def _asked(self, frame: bytes, seconds: float, again: bool = True) -> list[Answer]:
         """Raises Overrun where there is no answer, because its process is stopped or ends `again`."""
         if self._child is None:
             self._child = Child(Keeper(self._write))
             self._ended = weakref.finalize(self, self._child.end)
         try:
-            return msgspec.msgpack.decode(self._child.ask(frame, PATIENCE), type=Answer)
+            return msgspec.msgpack.decode(self._child.ask(frame, seconds), type=list[Answer])
         except Lost as lost:
             self._child = None
             self._ended()
             if again and isinstance(lost, Ended):  # it may have been killed while nobody asked
-                return self._asked(frame, again=False)
+                return self._asked(frame, seconds, again=False)
             raise self._overrun(f"wrote nothing: its process {lost}") from lost
 
 
@@ -133,7 +143,7 @@ class Keeper:
                 # Whether somebody waits for an answer is not known here: the parent asks another keeper.
                 return print(f"its writer ended with code {code}")
             needs = f"needs more than {SECONDS:g} s of processor time for one conversation"
-            pipe.send(msgspec.msgpack.encode(Answer("overrun", needs)))
+            pipe.send(msgspec.msgpack.encode([Answer("overrun", needs)]))
 
     def _answer_all(self, pipe: Pipe) -> None:
         """Until a limit ends this process, or its parent closes the pipe."""
@@ -141,11 +151,15 @@ class Keeper:
         most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         while (frame := pipe.receive()) is not None:
-            turns, answered = msgspec.msgpack.decode(frame)
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)
-            answer = msgspec.msgpack.encode(self._answer(turns, answered))
+            answers = list[Answer]()
+            for turns, answered in msgspec.msgpack.decode(frame):
+                signal.setitimer(signal.ITIMER_PROF, SECONDS)
+                answers.append(self._answer(turns, answered))
+                if answers[-1].kind != "written":
+                    break
+            frame = msgspec.msgpack.encode(answers)
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-            pipe.send(answer)
+            pipe.send(frame)
 
     def _answer(self, turns: list[dict[str, str]], answered: bool) -> Answer:
         try:

@@ -73,20 +73,23 @@ class Tokenization:
         self._check()
 
     def render(self, task: Task) -> str:
-        """The text that the model reads. Raises ModelError for a conversation that its template cannot
-        write, and Overrun where it needs more than it may (swarm.learn.template_limits)."""
-        if self.templated:
-            return self._write(task.messages or (Message(role="user", content=task.prompt),))
-        if task.messages:
-            raise ModelError(
-                f"task {task.index} of {task.environment} is a conversation, and {self._why_not()}: "
-                "take a model with a chat template, or a data set with plain prompts"
-            )
-        return task.prompt
+        """The text that the model reads. Raises as `render_all`."""
+        return self.render_all([task])[0]
 
     def render_all(self, tasks: Sequence[Task]) -> list[str]:
-        """The text of each task, as `render` gives it."""
-        return [self.render(task) for task in tasks]
+        """The text of each task. Raises ModelError for a conversation that its template cannot write, and
+        Overrun where it needs more than it may (swarm.learn.template_limits)."""
+        if self.templated:
+            return self._written(
+                [task.messages or (Message(role="user", content=task.prompt),) for task in tasks]
+            )
+        for task in tasks:
+            if task.messages:
+                raise ModelError(
+                    f"task {task.index} of {task.environment} is a conversation, and {self._why_not()}: "
+                    "take a model with a chat template, or a data set with plain prompts"
+                )
+        return [task.prompt for task in tasks]
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Ids of rendered prompts, at least one each and all below `vocabulary`."""
@@ -113,19 +116,23 @@ class Tokenization:
             for row in known
         ]
 
-    def _write(self, messages: Sequence[Message]) -> str:
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        if self._system and turns[0]["role"] != "system":
-            turns.insert(0, {"role": "system", "content": self._system})
+    def _written(self, conversations: Sequence[Sequence[Message]]) -> list[str]:
+        asked = [self._turns(messages) for messages in conversations]
         try:
-            return self._template.write(turns, answered=turns[-1]["role"] == "assistant")
+            return self._template.write([(turns, turns[-1]["role"] == "assistant") for turns in asked])
         except Unwritten as error:
-            roles = ", ".join(turn["role"] for turn in turns)
+            roles = ", ".join(turn["role"] for turn in asked[error.index])
             raise ModelError(
                 f"the chat template in {_where(self.tokenizer)} cannot write a conversation of {roles}"
                 f" ({error}): leave run.task.system empty if it takes no system message, or set"
                 " run.model.template to off"
             ) from error
+
+    def _turns(self, messages: Sequence[Message]) -> list[dict[str, str]]:
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        if self._system and turns[0]["role"] != "system":
+            turns.insert(0, {"role": "system", "content": self._system})
+        return turns
 
     def _check(self) -> None:
         """Raise ModelError unless every id that text, template or end can give has a row in the model."""
@@ -143,7 +150,7 @@ class Tokenization:
 
     def _probed(self) -> str:
         try:
-            return self._write(PROBE)
+            return self._written([PROBE])[0]
         except Overrun as error:
             raise ModelError(f"{error}: it is refused") from error
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import shutil
+import time
 from pathlib import Path
 
 import psutil
@@ -239,6 +240,29 @@ def test_a_chat_template_that_is_harmless_but_for_one_conversation_ends_with_it_
     with pytest.raises(Overrun, match=why):
         ours.render(task(prompt="a bad one"))
     assert ours.render(task(prompt="a good one")) == "a good one"
+
+
+def test_of_several_conversations_the_first_that_cannot_be_written_is_named(hostile: Path) -> None:
+    refuses = "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    (hostile / "chat_template.jinja").write_text(refuses + "{{ messages[-1].content }}")
+    ours = tokenization.load(hostile)
+    good, bad = task(prompt="a good one"), task(Message(role="tool", content="3"))
+    with pytest.raises(ModelError, match=r"cannot write a conversation of tool \(no tools\)"):
+        ours.render_all([good, bad, good])
+    assert ours.render_all([good, task(*CONVERSATION), good]) == ["a good one", "And 2+2?", "a good one"]
+    assert ours.render_all([]) == []
+
+
+def test_a_chat_template_has_its_time_for_each_conversation(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "{% for i in range(99999) %}{% for j in range(33) %}{% endfor %}{% endfor %}"
+    (hostile / "chat_template.jinja").write_text(slow + "{{ messages[-1].content }}")
+    monkeypatch.setattr(template_limits, "SECONDS", 5.0)
+    began = time.monotonic()
+    tokenization.load(hostile).render(task())
+    monkeypatch.setattr(template_limits, "SECONDS", 2 * (time.monotonic() - began))
+    assert tokenization.load(hostile).render_all([task()] * 8) == ["What is 12+30?"] * 8
 
 
 def test_a_chat_template_that_needs_too_much_again_and_again_is_not_asked_any_more(hostile: Path) -> None:
