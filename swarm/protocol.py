@@ -83,9 +83,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
     Service.ACCUSED: ServiceRow(16, REQUEST, "who audits", "AccusedQuery", "Group that it judged"),
-    Service.SUBMITTED: ServiceRow(
-        16, REQUEST, "learners", "SubmittedQuery", "Submitted, or one of its Groups"
-    ),
+    Service.SUBMITTED: ServiceRow(16, REQUEST, "learners", "SubmittedQuery", "Submitted, or a Group of it"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(16, REQUEST, "the owner and who was invited", "Membership", "Membership"),
     Service.ENTER: ServiceRow(16, REQUEST, "everybody", "Membership, or nothing", "Entry"),
@@ -297,6 +295,8 @@ class Thread(StrEnum):
     """Threads of the Work port: each runs one call at a time, in order."""
 
     MODEL = "work"
+    DRAW = "draw"
+    """Tasks may come from other programs and are made while the model samples others."""
     SCORE = "score"
     """Rewards wait for other programs and are computed while the model computes."""
     CUT = "cut"
@@ -347,7 +347,7 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.SAVE: KindRow(Thread.MODEL, "a file that must last"),
     Kind.KEEP: KindRow(Thread.LOG, "groups, and what was trained of them, to the disk"),
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
-    Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
+    Kind.DRAW: KindRow(Thread.DRAW, "tasks from a source"),
     Kind.OPEN: KindRow(Thread.INTAKE, "large groups from their frames, and their texts"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
     Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks"),

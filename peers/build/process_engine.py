@@ -16,6 +16,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ _answers = msgspec.msgpack.Decoder(engine_worker.Answer)
 
 
 class ProcessEngine:
-    """Calls come from one thread at a time; `close` and `stop` from any."""
+    """Calls from several threads take turns; `close` and `stop` come from any at any time."""
 
     name = "hf"
 
@@ -79,6 +80,7 @@ class ProcessEngine:
         self._counts = SampleCounts()
         self._closed = False
         self._starts = 0
+        self._turn = threading.Lock()
         self._child: Child | None = None
         self._sampling: Child | None = None
         """Its process, while that samples: only then it knows what to do with a nudge."""
@@ -106,30 +108,19 @@ class ProcessEngine:
         path = self.scratch / f"v{weights.version}-{weights.digest[:12]}"
         with writing(self.scratch):
             weights.blocks.put(path)
-        old, fresh = self._held, self._child is None
-        try:
-            if fresh:
-                self._restart(None)
-            self._answered(Load.of(path, weights), Done, self._settings.timeout)
-        except BaseException:
-            if fresh:
-                self._end()  # it has no policy
-            if old is None or old[0] != path:
-                path.unlink(missing_ok=True)
-            raise
-        self._held = path, weights
-        if old is not None and old[0] != path:
-            old[0].unlink(missing_ok=True)
+        with self._turn:
+            self._load(path, weights)
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began = time.perf_counter()
         call = Sample([*prompts], group_size, [*seeds])
-        self._ready()
-        self._sampling = self._child
-        try:
-            answer = self._answered(call, Sampled, self._settings.timeout)
-        finally:
-            self._sampling = None
+        with self._turn:
+            self._ready()
+            self._sampling = self._child
+            try:
+                answer = self._answered(call, Sampled, self._settings.timeout)
+            finally:
+                self._sampling = None
         groups = [_completions(group) for group in answer.groups]
         self._counts.add(groups, began)
         return groups
@@ -169,11 +160,28 @@ class ProcessEngine:
         except EngineError as error:
             raise CannotHere(f"{error}; peer.engine.name chooses another engine") from error
 
+    def _load(self, path: Path, weights: Weights) -> None:
+        old, fresh = self._held, self._child is None
+        try:
+            if fresh:
+                self._restart(None)
+            self._answered(Load.of(path, weights), Done, self._settings.timeout)
+        except BaseException:
+            if fresh:
+                self._end()  # it has no policy
+            if old is None or old[0] != path:
+                path.unlink(missing_ok=True)
+            raise
+        self._held = path, weights
+        if old is not None and old[0] != path:
+            old[0].unlink(missing_ok=True)
+
     def _ask(self, call: engine_worker.Call, kind: type[T]) -> T:
         """The answer to one call, from a new process where there is none. Raises EngineError, and what the
         call itself raises."""
-        self._ready()
-        return self._answered(call, kind, self._settings.timeout)
+        with self._turn:
+            self._ready()
+            return self._answered(call, kind, self._settings.timeout)
 
     def _ready(self) -> None:
         """A process, from now on if there is none. Raises EngineError."""

@@ -95,7 +95,7 @@ class EngineCalls:
         try:
             yield
         finally:
-            self.given.set()
+            asyncio.get_running_loop().call_soon(self.given.set)  # once the call, a task, has begun
 
     def stop(self, engine: Engine) -> None:
         """What is sampled now is of no use any more; nothing where nothing is sampled."""

@@ -3,6 +3,7 @@
     refresh   best release to be had -> (injected delay) -> ready        one at a time, beside the rest
     draw      ready policy adopted between groups only
               wait for credit -> tasks -> engine.sample -> completions
+              the tasks of the next call are made beside this one
     score     rewards -> groups                                          beside the next call
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
@@ -25,6 +26,7 @@ import msgspec
 from peers.roles.engine_calls import EngineCalls
 from peers.roles.freshness import Freshness
 from peers.roles.new_group import make_group
+from peers.roles.next_tasks import NextTasks
 from peers.roles.outbox import Outbox
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.faults import REPEAT_AFTER
@@ -87,6 +89,7 @@ class Sampler:
         self.freshness = Freshness(host)
         draws = Draws(host.who.run, host.config.run.batch.groups)
         self.curriculum = Curriculum(draws, host.ports.me)
+        self.next_tasks = NextTasks(self.reward_calls, self.curriculum, self.engine_calls.given)
         self._ready: tuple[Release, Weights, float] | None = None
         """The release to adopt next, its bytes, and when they had arrived."""
         self._policy: tuple[Release, float] | None = None
@@ -106,7 +109,7 @@ class Sampler:
         """Run until the host is asked to stop; then deliver what is sampled, for at most LEAVE_TIMEOUT
         seconds."""
         async with asyncio.TaskGroup() as tasks:
-            refresh = tasks.create_task(self._refresh())
+            refresh = tasks.create_task(self._refresh(tasks))
             undelivered = await self.outbox.open()
             self.curriculum.go_on(self.outbox.drawn)
             for group, learner in undelivered:
@@ -125,7 +128,7 @@ class Sampler:
 
     # --- adopt ----------------------------------------------------------------------------------------------
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, tasks: asyncio.TaskGroup) -> None:
         """Fetch every release that is better than mine; it is ready after the injected delay."""
         host = self.host
         while True:
@@ -135,6 +138,7 @@ class Sampler:
                 continue
             await host.ports.clock.sleep(delays.draw(host.config.peer.delay.policy, host.rng))
             self._ready = (*found, host.now())
+            self.next_tasks.ask(found[0].weights, tasks)
             self._stop_doomed()
             host.move()
 
@@ -187,6 +191,7 @@ class Sampler:
         host.status.phase = Phase.SAMPLING
         weights = self._policy[0].weights
         draws = [self.curriculum.next(weights) for _ in range(count)]
+        self.next_tasks.ask((self._ready or self._policy)[0].weights, tasks)
         try:
             sampled = await self._drawn(draws)
         except RewardError:
@@ -211,7 +216,7 @@ class Sampler:
         host = self.host
         assert self._policy is not None
         with self.engine_calls.first():
-            tasks = await self.reward_calls.tasks([draw.task for draw in draws])
+            tasks = await self.next_tasks.of(draws)
             used, prompts = host.now(), [task.prompt for task in tasks]
             call = self.engine_calls.sample(self.engine, prompts, [draw.seed for draw in draws])
         with host.status.computing(host.now):

@@ -78,6 +78,11 @@ class Curriculum:
         """Take up the counts of an earlier life, oldest release first."""
         self._counts |= counts
 
+    def following(self, weights: Digest, count: int) -> list[Draw]:
+        """The draws that come next under the release with these weights; none of them counts as drawn."""
+        number = self._counts.get(weights, 0)
+        return [self._draws.of(weights, self._sampler, number + i) for i in range(count)]
+
     def next(self, weights: Digest) -> Draw:
         """The next draw under the release with these weights."""
         number = self._counts.pop(weights, 0)

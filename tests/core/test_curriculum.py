@@ -29,6 +29,14 @@ def test_whoever_knows_the_count_computes_the_draw() -> None:
     assert stream(RUN, FIRST, A) == [Draws(RUN, BATCH).of(FIRST, A, number) for number in range(50)]
 
 
+def test_the_draws_that_follow_are_known_and_do_not_count_until_they_are_drawn() -> None:
+    ours = Curriculum(Draws(RUN, BATCH), A)
+    ours.next(FIRST)
+    following = ours.following(FIRST, 3)
+    assert following == ours.following(FIRST, 3) == [ours.next(FIRST) for _ in following]
+    assert ours.following(SECOND, 1)[0].number == 0
+
+
 def test_a_stream_does_not_repeat_itself() -> None:
     draws = stream(RUN, FIRST, A, 3 * ALL)
     assert len({one.task for one in draws}) == len({one.seed for one in draws}) == 3 * ALL

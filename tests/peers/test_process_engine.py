@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -156,6 +158,32 @@ def test_a_call_is_stopped_in_its_process_which_goes_on(engine: ProcessEngine) -
         over.set()
         thread.join()
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before and engine.pid == pid
+
+
+def test_tasks_that_another_thread_asks_for_are_rendered_after_the_call(
+    engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled, asked, both = list[Completions](), list[object](), list[bool]()
+    answered = engine._answered
+
+    def watched(call: Any, *about: Any) -> Any:
+        asked.append(call)
+        both.append(len(asked) > 1)
+        try:
+            return answered(call, *about)
+        finally:
+            asked.remove(call)
+
+    monkeypatch.setattr(engine, "_answered", watched)
+    thread = threading.Thread(target=lambda: sampled.extend(engine.sample(PROMPTS, 512, seeds(1, PROMPTS))))
+    thread.start()
+    while engine._sampling is None:
+        time.sleep(0.001)
+    conversation = Task(environment="x", index=1, prompt="", answer="", messages=(Message("user", "1"),))
+    with pytest.raises(ValueError, match="is a conversation"):
+        engine.render_all([conversation])
+    thread.join()
+    assert [len(group.lengths) for group in sampled] == [512] * len(PROMPTS) and both == [False, False]
 
 
 @pytest.mark.slow

@@ -51,6 +51,9 @@ from swarm.types import Array, Digest, Group, PeerId, Receipt, Release, Task, Ti
 torch.set_num_threads(1)
 
 
+BATCH = BatchSize(groups=8, close_after=3.0)
+
+
 class Flawed(Toy):
     """The toy task with rewards that fail for some tasks, or that count as slow, or with slow tasks."""
 
@@ -84,6 +87,7 @@ class Told:
         self,
         source: Callable[[Role], Flawed],
         minutes: float = 0.8,
+        batch: BatchSize = BATCH,
         right: float = 1.0,
         **prices: float,
     ) -> None:
@@ -96,14 +100,14 @@ class Told:
                 self.learners.append(played)
             return played
 
-        played = self._scenario(minutes, right, {"sample": 1.0, "learn": 0.3} | prices)
+        played = self._scenario(minutes, batch, right, {"sample": 1.0, "learn": 0.3} | prices)
         World(
             played,
             lambda peer: sim.run_peer(peer, sim.policy_parts(peer.config), role),
             sinks=[self.all.append],
         ).run()
 
-    def _scenario(self, minutes: float, right: float, prices: dict[str, float]) -> Scenario:
+    def _scenario(self, minutes: float, batch: BatchSize, right: float, prices: dict[str, float]) -> Scenario:
         return Scenario(
             name="scoring",
             hours=minutes / 60,
@@ -115,7 +119,7 @@ class Told:
                 task=TaskSettings(name="toy"),
                 sampling=Sampling(group_size=4, max_tokens=4),
                 optimizer=Optimizer(lr=0.2),
-                batch=BatchSize(groups=8, close_after=3.0),
+                batch=batch,
                 evaluation=Evaluation(tasks=16, every=5, right=right),
             ),
         )
@@ -172,10 +176,20 @@ def test_slow_rewards_do_not_keep_the_engine_waiting() -> None:
 
 
 def test_the_engine_has_its_next_call_before_the_groups_of_the_last_one_are_scored() -> None:
-    told = Told(lambda role: Flawed(never, slow_tasks=role is Role.SAMPLER), sample=1.0, draw=0.5)
+    batch = BatchSize(groups=32, close_after=30.0)
+    told = Told(
+        lambda role: Flawed(never, slow_tasks=role is Role.SAMPLER), batch=batch, sample=1.0, draw=1.5
+    )
     seconds = Counter(event.seconds for event in told.of(events.Sampled))
     # scored half a second after the call, when the next tasks are there; at once where no call follows
     assert {*seconds} <= {1.0, 1.5} and seconds[1.5] > seconds[1.0]
+
+
+def test_tasks_are_made_while_the_engine_samples_others() -> None:
+    quick = Told(lambda role: Flawed(never), sample=1.0)
+    slow = Told(lambda role: Flawed(never, slow_tasks=role is Role.SAMPLER), sample=1.0, draw=0.5)
+    sampled = [len(told.of(events.Sampled)) for told in (quick, slow)]
+    assert sampled[1] > 0.9 * sampled[0]
 
 
 def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so() -> None:
