@@ -12,11 +12,12 @@ from test_membership_renewal import lab
 from peers import cli
 from peers.build.run_folder import RunFolder
 from swarm import events
-from swarm.identity import Keyring
 from swarm.journal import to_line
 from swarm.protocol import Phase, Role
+from swarm.types import PeerId
 
-ME, LEARNER = (Keyring.new().me for _ in range(2))
+# no random keys: one of the words of which names are made is "silent"
+ME, LEARNER = PeerId("12D3KooWme"), PeerId("12D3KooWlearner")
 __all__ = ["lab"]
 
 
