@@ -27,6 +27,7 @@ class NextTasks:
         self._made: dict[int, Task] = {}
         self._count = 0
         """Draws of the last call."""
+        self._asking: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
     async def of(self, draws: Sequence[Draw]) -> list[Task]:
@@ -42,7 +43,14 @@ class NextTasks:
     def ask(self, weights: Digest, beside: asyncio.TaskGroup) -> None:
         """Have those made that come next under the release with these weights, and no others."""
         if self._calls.source.slow_tasks:
-            beside.create_task(self._ask(weights))
+            asking = beside.create_task(self._ask(weights))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+
+    def cancel(self) -> None:
+        """No next call comes: a source may take long, and nobody waits for it."""
+        for asking in self._asking:
+            asking.cancel()
 
     async def _ask(self, weights: Digest) -> None:
         await self._given.wait()

@@ -121,6 +121,7 @@ class Sampler:
                 except EngineError:
                     await self.engine_calls.wait()
             refresh.cancel()
+            self.next_tasks.cancel()
             if self._deliveries:
                 _, late = await asyncio.wait(self._deliveries, timeout=LEAVE_TIMEOUT)
                 for delivery in late:

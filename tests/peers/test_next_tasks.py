@@ -161,6 +161,20 @@ def test_nothing_is_asked_ahead_while_the_engine_waits_for_its_call() -> None:
     turns(played)
 
 
+def test_who_leaves_does_not_wait_for_tasks_that_nobody_samples() -> None:
+    async def played(host: Host) -> None:
+        async with asyncio.TaskGroup() as beside:
+            turns = Turns(host, beside)
+            await turns.take(FIRST, turns.draw(FIRST))
+            turns.next_tasks.ask(SECOND, beside)
+            await asyncio.sleep(0.1)
+            turns.next_tasks.cancel()
+            left = host.steady()
+        assert host.steady() == left
+
+    on_a_host(played)
+
+
 def test_the_engine_has_its_call_before_anything_goes_on_that_waited_until_it_has() -> None:
     order: list[str] = []
 
