@@ -24,7 +24,7 @@ def main() -> int:
 
     setup = opened()
     torch.set_num_threads(1)
-    loop = SampleAndTrain(Path(setup["model"]))
+    loop = SampleAndTrain(Path(setup["model"]), *setup.get("settings", ()))
     for _ in range(setup["warm"]):
         loop.turn()
     loop.forget()
@@ -39,17 +39,19 @@ def main() -> int:
 
 
 class SampleAndTrain:
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, *sets: str) -> None:
         from benchmarks.local_swarm import settings
         from peers.build import factory
         from swarm.tasks import catalog as tasks
+        from swarm.tasks.rendered import Rendered
         from swarm.types import PeerId
 
-        self.config = settings()
+        self.config = settings(*sets)
         run = self.config.run
         self.engine = factory.engine(model, self.config)
         self.learner, _ = factory.learner(model, self.config)
-        self.source = tasks.source(run.task, run.seed)
+        render = factory.load_tokenization(model, run).render_all
+        self.source = Rendered(tasks.source(run.task, run.seed), render)
         self.me = PeerId("alone")
         self._next = 0
         self.forget()
