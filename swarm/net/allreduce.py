@@ -127,7 +127,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     async def reduce(self) -> None:
         """Put the means where the values were. Nothing changes once this has ended. Raises
         AllreduceException."""
-        loop, fast = asyncio.get_running_loop(), False
+        loop, carried = asyncio.get_running_loop(), 0.0
         began = loop.time()
         work, cut = loop.create_task(self._communicate()), loop.create_task(self.cut.wait())
         tasks = work, cut, loop.create_task(self._handle_missing_senders())
@@ -137,9 +137,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
                 raise AllreduceException(self.broken)
             work.result()
             self.finalize()
-            fast = sum(self.exchanged().values()) >= FAST * (loop.time() - began)
+            carried = sum(self.exchanged().values()) / (loop.time() - began)
         finally:
-            self._p2p.fast = fast
+            self._p2p.carried = int(carried) if carried >= FAST else 0
             self.finalize(cancel=True)  # unless it is done
             for task in tasks:
                 task.cancel()

@@ -180,20 +180,22 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         against = {*self._opposition.against(members), *order.against} & members.keys()
         if self._discord.found(members):
             against = {*map(str, invited)}
+        # A line that nothing fills is not measured; a fast round shows what it carries at least.
+        uplink = order.uplink or self._p2p.carried
         return Announcement(
             order.version,
             order.weight,
             norm,
             order.usual,
             self._setup.listen.dial_only,
-            order.uplink,
+            uplink,
             tuple(members.values()),
             order.marks,
             order.weights,
             # where no part of gradients comes to me I cannot know
             against=tuple(members[peer] for peer in against) if self._reduces else None,
             doubted=tuple(members[peer] for peer in self._presences.against(members)),
-            part=shares.LARGEST_PART,
+            part=shares.LARGEST_PART if uplink else shares.USUAL_PART,
         )
 
     @contextmanager

@@ -76,6 +76,7 @@ async def average(mine, tensors, command):
         answer["exchanged"] = None if got is None else dict(got.exchanged)
         answer["counting"] = None if got is None else sorted(got.marks)
         answer["scaled"] = None if got is None else dict(got.scaled)
+        answer["part"] = None if got is None or got.recipe is None else got.recipe.part
         answer["through"] = None if got is None else sorted(got.through)
         answer["false"] = None if got is None else sorted(got.false)
         if got is not None and got.sketches is not None:

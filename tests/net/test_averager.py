@@ -19,6 +19,7 @@ from process_tree import ended
 
 from swarm.core import discord
 from swarm.core.opposition import LEAST
+from swarm.core.shares import LARGEST_PART, SEVERAL, USUAL_PART
 from swarm.net.codec import SCALE
 from swarm.net.uplink import connections
 
@@ -242,10 +243,10 @@ def sent_by_p2pd(peers):
 
 
 @contextmanager
-def pair(door=0):
+def pair(door=0, numel=LARGE):
     """Two with enough to average that a round is fast; the second one's tickets lead to the port `door`."""
-    first = Peer([], numel=LARGE).meet()
-    peers = [first, Peer(first.addresses, numel=LARGE, door=door).meet()]
+    first = Peer([], numel=numel).meet()
+    peers = [first, Peer(first.addresses, numel=numel, door=door).meet()]
     try:
         yield peers
     finally:
@@ -260,6 +261,19 @@ def test_parts_go_past_p2pd_after_a_fast_round():
             if max(sent_by_p2pd(peers)) < LARGE / 4:
                 return
     pytest.fail("p2pd carried parts in all rounds")
+
+
+def test_parts_are_large_after_a_fast_round():
+    with pair(numel=SEVERAL * LARGEST_PART) as peers:  # two bytes a value: enough for large parts
+        parts = []
+        for _ in range(20):
+            answers = round_of(peers)
+            assert_averaged(answers, peers, 4 / 3)
+            parts += {answer["part"] for answer in answers}
+            if parts[-1] == LARGEST_PART:
+                break
+        assert parts[0] == USUAL_PART, "nobody knows their lines"
+        assert parts[-1] == LARGEST_PART
 
 
 def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once():
