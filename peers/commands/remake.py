@@ -223,7 +223,7 @@ class _Maker:
     def _mean(self, vectors: list[Tensor], recipe: MeanRecipe | None) -> Tensor:
         if recipe is None:
             return vectors[0]
-        from swarm.net.allreduce import mean_again
+        from swarm.net.mean_again import mean_again
 
         return mean_again(vectors, recipe, self._settings.batch.groups, self._settings.averaging.compression)
 

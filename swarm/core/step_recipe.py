@@ -1,7 +1,7 @@
 """What a step follows from, beside its batches: all that makes its bits again.
 
     Arithmetic of each gradient
-    Ingredient of each member, in the round's order + bytes of a part --> swarm.net.allreduce.mean_again
+    Ingredient of each member, in the round's order + bytes of a part --> swarm.net.mean_again
 
 Members announce what their mean is made of while their group forms, so all of them know it. Not handled:
 where groups and tensors come from (peers.roles.recorder).

@@ -5,8 +5,8 @@
 In come a group, what its members claimed and a flat tensor; the means take the place of its values, part by
 part. Invariants: every member ends with the bytes that each reducer encoded; sizes are compared before
 anything is allocated; a part that is lost or of another shape breaks the round for all senders, and leaves
-some values and some means. A mean is added up in the order of the members, so `mean_again` makes the same
-one of their tensors. A value that is too large breaks no round
+some values and some means. A mean is added up in the order of the members, so swarm.net.mean_again makes the
+same one of their tensors. A value that is too large breaks no round
 (swarm.core.standing): a reducer scales parts down that exceed their sender's announced norm, all members
 scale means down that exceed the largest possible mean, and take zeros for parts and means that are not
 finite. From three members on a reducer makes the clipped mean of each part (swarm.core.clipping). Each member
@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterator,
     Callable,
     Collection,
@@ -28,21 +29,22 @@ from collections.abc import (
 from itertools import accumulate
 from typing import (
     Any,
+    NamedTuple,
     TypeVar,
 )
 
 import torch
 from blake3 import blake3
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
-from hivemind.averaging.partition import TensorPartContainer, TensorPartReducer
+from hivemind.averaging.partition import TensorPartReducer
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 
 from swarm.core.clipping import Agreement, Cosines
 from swarm.core.reducers import presence
 from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
-from swarm.core.step_recipe import MeanRecipe
 from swarm.net import sketch
+from swarm.net.ahead import ahead
 from swarm.net.clipping import Mean, Seen, combine
 from swarm.net.codec import Codec
 from swarm.net.norm import norm
@@ -55,6 +57,22 @@ FAST = 16_000_000
 """Bytes a second that a member gets in a round of fast lines, and sends: parts of the next one go past p2pd
 (swarm.net.paced). On a line that is full p2pd loses nothing, and two connections to each other member hold up
 one another's parts: at 20 Mbit/s for longer than a member is patient."""
+
+
+AHEAD = 2
+"""Parts that are read before they are added up, and sums that are begun before the one before them is sent:
+where cores are many, a part waits at each stage for longer than it is computed."""
+
+
+class Sum(NamedTuple):
+    """Of a part of mine, as all members get it."""
+
+    packed: runtime_pb2.Tensor
+    value: torch.Tensor
+    """As receivers decode it."""
+    mean: Mean
+    mine: Agreement
+    """Of my own part with it."""
 
 
 class Runner(AllReduceRunner):  # type: ignore[misc]
@@ -83,14 +101,15 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._parts = [
             [part for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
         ]
-        self._mean: tuple[int, asyncio.Future[tuple[runtime_pb2.Tensor, torch.Tensor]]] | None = None
         # Parts come in any order, and are added up in that of the members: hivemind's reducer, which adds as
         # they come, is given none of their values and tells when all are here.
         mine = self.parts_for_local_averaging
         self._shapes = [part.shape for part in mine]
         self.tensor_part_reducer = TensorPartReducer([torch.Size([0])] * len(mine), len(self.sender_peer_ids))
         self._come: dict[int, dict[int, torch.Tensor]] = {}
-        """Number of a part of mine -> index of a sender -> that part, until the mean is made."""
+        """Number of a part of mine -> index of a sender -> that part, until all are here."""
+        self._sums: dict[int, tuple[asyncio.Future[Sum], int]] = {}
+        """Number of a part of mine -> its sum, and how many members have not asked for it yet."""
         self._seen = {peer: Seen() for peer in self.ordered_peer_ids}
         self._returned = {peer: Agreement() for peer in self.ordered_peer_ids}
         """Reducer -> my parts and its means."""
@@ -168,18 +187,20 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.finalize(cancel=True)
             self.cut.set()
 
-    def _scaled_part(
-        self, sender: int, number: int, packed: runtime_pb2.Tensor, shape: torch.Size
-    ) -> torch.Tensor:
-        """A member's part, sketched as it came, scaled down where it exceeds the announced norm; zeros where
-        it is not finite."""
-        peer = self.sender_peer_ids[sender]
+    def _read_part(self, packed: runtime_pb2.Tensor, shape: torch.Size) -> tuple[torch.Tensor, float]:
+        """A member's part and its norm."""
         part = self._codec.read(packed, shape)
-        if not math.isfinite(size := norm(part)):
+        return part, norm(part)
+
+    async def _scaled_part(self, sender: int, number: int, part: torch.Tensor, size: float) -> torch.Tensor:
+        """A member's part of norm `size`, sketched as it came, scaled down where it exceeds the announced
+        norm; zeros where it is not finite."""
+        peer = self.sender_peer_ids[sender]
+        if not math.isfinite(size):
             self._sent[peer].least = 0.0
             return part.zero_()
         if (total := self._sketches.get(peer)) is not None:
-            sketch.add(total, part, self._key, self.spans[number][0])
+            await _in_thread(sketch.add, total, part, self._key, self.spans[number][0])
         return _scaled(part, self._standing[peer].share * self._sent[peer].take(size))
 
     def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, mine: torch.Tensor) -> torch.Tensor:
@@ -194,14 +215,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         else:
             self._reduced[reducer].least = size = 0.0
             mean.zero_()
-        self._note(reducer, mine, mean, size)
+        self._returned[reducer] = self._returned[reducer].and_of(_agreement(mine, mean, size))
         return mean
-
-    def _note(self, reducer: PeerID, mine: torch.Tensor, mean: torch.Tensor, size: float) -> None:
-        """`size`: the norm of the mean."""
-        both = float(mine.reshape(-1) @ mean.reshape(-1))
-        its = Agreement(both, norm(mine) ** 2, size**2)
-        self._returned[reducer] = self._returned[reducer].and_of(its)
 
     def presences(self) -> dict[str, float]:
         """Reducer of my parts -> how much of them is in its means (swarm.core.reducers)."""
@@ -225,12 +240,19 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             raise
 
     async def _reduce_own(self, index: int) -> None:
+        async with contextlib.aclosing(ahead(self._own_sums(self._parts[index]), AHEAD)) as sums:
+            number = 0
+            async for coming in sums:
+                made = await asyncio.shield(coming)
+                await _in_thread(self._keep, made)
+                self._parts[index][number].copy_(made.value)
+                number += 1
+
+    async def _own_sums(self, parts: Sequence[torch.Tensor]) -> AsyncGenerator[asyncio.Future[Sum]]:
         sender = self.sender_peer_ids.index(self.peer_id)
         share = self._standing[self.peer_id].share
-        for number, part in enumerate(self._parts[index]):
-            await self._gathered(sender, number, _scaled(part, share))
-            _, rounded = await self._as_sent(number)
-            part.copy_(rounded)
+        for number, part in enumerate(parts):
+            yield await self._gathered(sender, number, _scaled(part, share))
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
         mine, number = self._parts[index], 0
@@ -266,8 +288,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             )
             group = b""
 
-    async def _gathered(self, sender: int, number: int, part: torch.Tensor) -> None:
-        """A member's part of mine is here; wait for those of all others."""
+    async def _gathered(self, sender: int, number: int, part: torch.Tensor) -> asyncio.Future[Sum]:
+        """A member's part of mine is here; wait for those of all others. Their sum is made once for all
+        members, so await it in a shield: who is cancelled must not take it from the others."""
         self._come.setdefault(number, {})[sender] = part
         try:
             await self.tensor_part_reducer.accumulate_part(sender, number, NOTHING)
@@ -277,49 +300,64 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             raise
         if self.broken:
             raise AllreduceException(self.broken)
-
-    async def _as_sent(self, number: int) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
-        """A mean as all members get it, encoded once for all of them. All have taken the one before it: each
-        took it before it sent its next part."""
-        if self._mean is None or self._mean[0] != number:
-            self._mean = number, _in_thread(self._encoded, number)
-        # One that is cancelled does not take it from the others.
-        return await asyncio.shield(self._mean[1])
+        if (come := self._come.pop(number, None)) is not None:
+            self._sums[number] = _in_thread(self._sum, come), len(self.sender_peer_ids)
+        made, waiting = self._sums.pop(number)
+        if waiting > 1:
+            self._sums[number] = made, waiting - 1
+        return made
 
     def cosines(self) -> dict[str, Cosines]:
         """Member -> cosines of its parts, of mine, with those of the others; nothing where none is mine."""
         mine = self.tensor_part_reducer.num_parts
         return {str(peer): seen.cosines for peer, seen in self._seen.items()} if mine else {}
 
-    def _encoded(self, number: int) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
-        """The mean of a part of mine, encoded."""
-        come, peers = self._come.pop(number), self.sender_peer_ids
-        weights = [self._standing[peer].weight for peer in peers]
-        parts = [come[k] for k in range(len(peers))]
+    def _sum(self, come: Mapping[int, torch.Tensor]) -> Sum:
+        """Of all members' parts, by their senders."""
+        peers = self.sender_peer_ids
+        weights, parts = [self._standing[peer].weight for peer in peers], [come[k] for k in range(len(peers))]
         made = combine(parts, weights, self._out)
-        for peer, kept, agreement in zip(peers, made.kept, made.agreements, strict=True):
-            self._seen[peer].add(kept, agreement)
-        packed, mean = self._codec.as_sent(_value(made, parts, weights))
-        self._got[self.peer_id].update(packed.buffer)
-        self._note(self.peer_id, come[peers.index(self.peer_id)], mean, norm(mean))
-        return packed, mean
+        packed, mean = self._codec.as_sent(made.value)
+        return Sum(packed, mean, made, _agreement(come[peers.index(self.peer_id)], mean, norm(mean)))
+
+    def _keep(self, made: Sum) -> None:
+        """What a sum of mine tells; one after the other, in their order."""
+        for peer, kept, company in zip(
+            self.sender_peer_ids, made.mean.kept, made.mean.agreements, strict=True
+        ):
+            self._seen[peer].add(kept, company)
+        self._got[self.peer_id].update(made.packed.buffer)
+        self._returned[self.peer_id] = self._returned[self.peer_id].and_of(made.mine)
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        number, shapes = 0, self._shapes
+        # Some parts are read while others are added up, and others are sent.
+        async with contextlib.aclosing(ahead(self._sums_of(stream, sender_index), AHEAD)) as sums:
+            async for coming in sums:
+                packed = (await asyncio.shield(coming)).packed
+                yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=packed)
+
+    async def _sums_of(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], sender: int
+    ) -> AsyncGenerator[asyncio.Future[Sum]]:
+        number = 0
+        async with contextlib.aclosing(ahead(self._read(stream), AHEAD)) as read:
+            async for coming in read:
+                part = await self._scaled_part(sender, number, *await coming)
+                yield await self._gathered(sender, number, part)
+                number += 1
+        if number != len(self._shapes):
+            raise AllreduceException(f"it sent {number} of {len(self._shapes)} parts")
+
+    async def _read(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData]
+    ) -> AsyncGenerator[asyncio.Future[tuple[torch.Tensor, float]]]:
+        shapes = iter(self._shapes)
         async for message in stream:
-            if number >= len(shapes):
+            if (shape := next(shapes, None)) is None:
                 raise AllreduceException("it sent more parts than belong to me")
-            part = await _in_thread(
-                self._scaled_part, sender_index, number, message.tensor_part, shapes[number]
-            )
-            await self._gathered(sender_index, number, part)
-            packed, _ = await self._as_sent(number)
-            number += 1
-            yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=packed)
-        if number != len(shapes):
-            raise AllreduceException(f"it sent {number} of {len(shapes)} parts")
+            yield _in_thread(self._read_part, message.tensor_part, shape)
 
     async def _ban_sender(self, peer_id: PeerID) -> None:
         """hivemind goes on without a lost sender, and each member gets another mean; here the round ends for
@@ -329,44 +367,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self._break(f"lost {peer_id} after {received} of {self.tensor_part_reducer.num_parts} parts")
 
 
-def mean_again(
-    vectors: Sequence[torch.Tensor], recipe: MeanRecipe, groups: int, compression: str
-) -> torch.Tensor:
-    """The mean of flat float32 `vectors`, of the recipe's members in their order, bit for bit as a round of
-    these members made it; `groups` are those of the run's whole batch."""
-    codec, mean = Codec(compression), torch.empty_like(vectors[0])
-    claims = [Claim(one.weight, one.norm, one.usual) for one in recipe.members]
-    out = [k for k, one in enumerate(recipe.members) if one.out]
-    judged = standings(claims, groups)
-    fractions, weights = [one.share for one in recipe.members], [one.weight for one in judged]
-    of_each = [
-        TensorPartContainer([one], fractions, compression=codec, part_size_bytes=recipe.part)
-        for one in (*vectors, mean)
-    ]
-    for reducer, into in enumerate(of_each[-1]._input_parts_by_peer):
-        allowed = [Allowance(claim.norm) for claim in claims]
-        for number, (part, _) in enumerate(into):
-            come = []
-            for k, container in enumerate(of_each[:-1]):
-                its, _ = container._input_parts_by_peer[reducer][number]
-                share = judged[k].share
-                if k != reducer:
-                    its = codec.read(codec.compress(its), its.shape)
-                    share *= allowed[k].take(norm(its))
-                come.append(its * share if share != 1 else its)
-            value = _value(combine(come, weights, out), come, weights)
-            part.copy_(codec.as_sent(value)[1])
-    return mean
-
-
-def _value(made: Mean, parts: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
-    """What was made of the parts: where nothing was clipped, their weighted mean."""
-    if made.value is not None:
-        return made.value
-    total = torch.zeros_like(parts[0])
-    for part, weight in zip(parts, weights, strict=True):
-        total.add_(part, alpha=weight)
-    return total.div_(sum(weights))
+def _agreement(mine: torch.Tensor, mean: torch.Tensor, size: float) -> Agreement:
+    """Of a part of mine with its mean, of norm `size`."""
+    return Agreement(float(mine.reshape(-1) @ mean.reshape(-1)), norm(mine) ** 2, size**2)
 
 
 def _in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:

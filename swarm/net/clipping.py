@@ -16,35 +16,46 @@ NAMED = 0.25
 keep all, one of three times the norm of the others a third; four times the opposite of one keeps a sixth."""
 
 
+LARGE = 1e38
+"""Products of parts that are larger than this do not fit float32, though their norms are finite
+(swarm.net.norm); they are scaled first."""
+
+
 class Mean(NamedTuple):
     """What members' parts make together."""
 
-    value: torch.Tensor | None
-    """Float32; None where it is their weighted mean."""
+    value: torch.Tensor
+    """Float32."""
     kept: list[float]
     """See swarm.core.clipping.Clipped."""
     agreements: list[Company]
 
 
 def combine(parts: Sequence[torch.Tensor], weights: Sequence[float], out: Collection[int] = ()) -> Mean:
-    """The clipped mean of float32 tensors of one shape, without the members `out`."""
+    """The clipped mean of float32 tensors of one shape, without the members `out`; where nothing is cut, the
+    weighted mean."""
     products = _products(parts)
     judged = clipped(products, weights, out)
-    value = None
-    if not judged.is_mean:
-        value = torch.zeros_like(parts[0])
-        for part, factor in zip(parts, judged.factors, strict=True):
-            value.add_(part, alpha=factor)
+    value = torch.zeros_like(parts[0])
+    for part, factor in zip(parts, weights if judged.is_mean else judged.factors, strict=True):
+        value.add_(part, alpha=factor)
+    if judged.is_mean:
+        value.div_(sum(weights))
     return Mean(value, judged.kept, agreements(products, judged.factors))
 
 
 def _products(parts: Sequence[torch.Tensor]) -> list[list[float]]:
-    # The squares of large gradients do not fit float32.
-    largest = max(map(norm, parts)) or 1.0
-    rows = torch.empty(len(parts), parts[0].numel())
-    for part, row in zip(parts, rows, strict=True):
-        torch.div(part.reshape(-1), largest, out=row)
-    return [[product * largest**2 for product in row] for row in (rows @ rows.T).tolist()]
+    products = _dots(parts)
+    if max(map(max, products)) < LARGE:
+        return products
+    largest = max(map(norm, parts))
+    return [[product * largest**2 for product in row] for row in _dots([part / largest for part in parts])]
+
+
+def _dots(parts: Sequence[torch.Tensor]) -> list[list[float]]:
+    flat = [part.reshape(-1) for part in parts]
+    half = [[float(one @ other) for other in flat[: k + 1]] for k, one in enumerate(flat)]
+    return [[half[max(j, k)][min(j, k)] for j in range(len(flat))] for k in range(len(flat))]
 
 
 NOBODY = Company(Agreement(), ())

@@ -336,19 +336,14 @@ def _average(
     ids, so that it is one result for all; by the clipped mean where some are far from it, and without those
     at `out`. Returns what is left of each member's gradient, 1 for one that is not to be named, and the
     cosines of each with the others'."""
-    import torch
-
     from swarm.net.clipping import Seen, combine
 
-    total, seen = sum(one.weight for one in judged), [Seen() for _ in seats]
+    seen = [Seen() for _ in seats]
     for k in range(len(seats[0].tensors)):
         parts = [seat.tensors[k].float() * one.share for seat, one in zip(seats, judged, strict=True)]
         made = combine(parts, [one.weight for one in judged], out)
-        mean = torch.zeros_like(parts[0])
-        for seat, one in zip(seats, judged, strict=True):
-            mean.add_(seat.tensors[k].to(torch.float32), alpha=one.weight * one.share / total)
         for seat, its, kept, agreement in zip(seats, seen, made.kept, made.agreements, strict=True):
             its.add(kept, agreement)
-            seat.tensors[k].copy_(mean if made.value is None else made.value)
+            seat.tensors[k].copy_(made.value)
     cosines: dict[str, Cosines] = {seat.peer: its.cosines for seat, its in zip(seats, seen, strict=True)}
     return [one.share * its.share for one, its in zip(judged, seen, strict=True)], cosines

@@ -2,7 +2,9 @@
 streams."""
 
 import asyncio
+import math
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +14,12 @@ from hivemind.p2p import PeerID, ServicerBase
 from swarm.core.shares import Uplink, shares
 from swarm.core.standing import Claim
 from swarm.core.step_recipe import Ingredient, MeanRecipe
-from swarm.net.allreduce import Runner, mean_again
+from swarm.net import allreduce
+from swarm.net.allreduce import Runner
+from swarm.net.clipping import combine
 from swarm.net.codec import SCALE, Codec
-from swarm.net.norm import norm
+from swarm.net.mean_again import mean_again
+from swarm.net.norm import CHUNK, norm
 
 GROUP = b"group"
 
@@ -180,6 +185,33 @@ def test_parts_beyond_what_was_announced_are_held_to_it_and_break_no_round():
     fair = [result for k, result in enumerate(results) if k != 2]
     assert norm(the_one(fair)) < 1.5 * honest
     assert all(runner.scaled().keys() == {liar} for _, runner in fair)
+
+
+def test_a_part_is_added_up_while_the_one_before_it_is(monkeypatch):
+    meeting = threading.Barrier(2)
+
+    def met(*arguments):
+        """A sum that ends once another one has begun."""
+        meeting.wait(1.5)
+        return combine(*arguments)
+
+    monkeypatch.setattr(allreduce, "combine", met)
+    one, two = draws(2, 80_000)
+    results = reduced([one, two], lines=[Uplink(), Uplink(dial_only=True)])
+    assert len(results[0][1].spans) % 2 == 0
+    torch.testing.assert_close(the_one(results), (one + two) / 2, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-15, 3e16])
+def test_who_is_against_whom_does_not_depend_on_how_large_gradients_are(scale):
+    one, two, three = (part + 0.5 for part in draws(3, 2 * CHUNK))
+    parts = [one, two, -three]
+    assert all(math.isfinite(norm(part * scale)) for part in parts)
+    usual, scaled = (
+        [company.cosines.mean for company in combine([part * by for part in parts], [1.0] * 3).agreements]
+        for by in (1.0, scale)
+    )
+    assert min(usual) < -0.2 and scaled == pytest.approx(usual, abs=1e-4)
 
 
 def test_a_weight_beyond_the_batch_counts_as_a_share_of_it():

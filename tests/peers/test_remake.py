@@ -30,7 +30,7 @@ from swarm.events import Trained
 from swarm.identity import Keyring
 from swarm.learn import tiny
 from swarm.learn.base_learner import BaseLearner
-from swarm.net.allreduce import mean_again
+from swarm.net.mean_again import mean_again
 from swarm.net.norm import norm
 from swarm.replays import rows_of
 from swarm.sim.world import SimPeer, World
