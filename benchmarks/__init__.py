@@ -9,6 +9,7 @@
     averaging  seconds a round, 1M and 25M parameters, 2 and 4         bare hivemind; plain TCP, the limit
     averaging-100M  the same, 100M                                     the same
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
+    tokens-13M  the same, a model of 12.7M parameters                  one process that does all in turn
     accuracy   wall and CPU seconds to 60 % of the demo's held-out     one process that does all in turn; TRL
                tasks
     memory     MiB of each role's processes                            -
@@ -67,6 +68,7 @@ ROWS = {
     "averaging": "benchmarks.rows.averaging",
     "averaging-100M": "benchmarks.rows.averaging:large",
     "tokens": "benchmarks.rows.tokens",
+    "tokens-13M": "benchmarks.rows.tokens:wide",
     "accuracy": "benchmarks.rows.accuracy",
     "memory": "benchmarks.rows.memory",
     "patches": "benchmarks.rows.patches",
@@ -95,6 +97,7 @@ ROWS = {
 
 LONG = (
     "averaging-100M",
+    "tokens-13M",
     "releases-all",
     "loop",
     "relay",

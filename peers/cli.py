@@ -307,8 +307,8 @@ def _add_bench(commands: Any) -> None:
     rows = (
         "join, installed, groups, intake, heads, averaging, tokens, accuracy, memory, patches, releases,"
         " rounds, image, scoring; without one, all of these (under ten minutes on two idle cores). By name"
-        " alone: averaging-100M, releases-all, loop, relay, limits, strangers, lines, faults, swarms,"
-        " simulator, splits, unequal, busy, ragged, progress, dashboard, engines"
+        " alone: averaging-100M, tokens-13M, releases-all, loop, relay, limits, strangers, lines, faults,"
+        " swarms, simulator, splits, unequal, busy, ragged, progress, dashboard, engines"
     )
     it.add_argument(
         "names",

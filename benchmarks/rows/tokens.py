@@ -13,14 +13,17 @@ are those of all processes of all peers: on a shared machine they are more meani
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.local_swarm import LocalSwarm, settings
 from benchmarks.partner import Answer, Partner
+from benchmarks.rows.engines import FAMILY, WIDE
 from benchmarks.table import Figure, Gap, Line, Unmeasured
 from swarm import events
 from swarm.protocol import Role
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 SIZES = ((1, 1), (2, 3))
 """(learners, samplers)."""
+
+WIDE_SECONDS, WIDE_WARM = 60.0, 2
+"""As SECONDS and WARM, for a model of which a version takes six seconds."""
 
 MISHAPS = (events.RoundBroke, events.Snapped, events.CaughtUp)
 WARM = 5
@@ -60,20 +66,38 @@ class Window:
 def measure(
     say: Say, seconds: float = SECONDS, sizes: Sequence[tuple[int, int]] = SIZES, reference: bool = True
 ) -> list[Line]:
-    from peers.build import base_model
-
-    setup = {"model": str(base_model.folder(settings().run)), "seconds": seconds, "warm": WARM}
-    windows: dict[tuple[int, int], tuple[Window, Answer]] = {}
-    for size in sizes:
-        # Both sides of a ratio are measured one right after the other.
-        windows[size] = _swarm(say, *size, seconds), _alone(say, setup)
-    lines: list[Line] = []
-    for size, (window, alone) in windows.items():
-        lines += _figures(size, window, alone)
+    setup = _setup(seconds, WARM)
+    windows = _windows(say, sizes, setup)
+    lines = [line for size in sizes for line in _figures("tokens", size, *windows[size])]
     return lines + (_against_trl(say, setup, windows) if reference else [])
 
 
-def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]:
+def wide(say: Say) -> list[Line]:
+    """Row `tokens-13M`: what a group and a version cost beside the model does not grow with it."""
+    from swarm.learn import tiny
+
+    with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
+        tiny.make(Path(folder), FAMILY, **WIDE)
+        windows = _windows(say, SIZES, _setup(WIDE_SECONDS, WIDE_WARM, f"run.model.name={folder}"))
+    return [line for size in SIZES for line in _figures("tokens-13M", size, *windows[size])]
+
+
+def _setup(seconds: float, warm: int, *sets: str) -> Answer:
+    """Of one process in turn, and what a swarm with the settings `sets` needs."""
+    from peers.build import base_model
+
+    model = base_model.folder(settings(*sets).run)
+    return {"model": str(model), "seconds": seconds, "warm": warm, "settings": sets}
+
+
+def _windows(
+    say: Say, sizes: Sequence[tuple[int, int]], setup: Answer
+) -> dict[tuple[int, int], tuple[Window, Answer]]:
+    # Both sides of a ratio are measured one right after the other.
+    return {size: (_swarm(say, *size, setup), _alone(say, setup)) for size in sizes}
+
+
+def _figures(row: str, size: tuple[int, int], window: Window, alone: Answer) -> list[Line]:
     what = "{} learner{} + {} sampler{}".format(size[0], "s" * (size[0] > 1), size[1], "s" * (size[1] > 1))
     rate = alone["tokens"] / alone["seconds"]
     states = ", ".join(f"{state} {share:.0%}" for state, share in window.states.items() if share >= 0.005)
@@ -84,7 +108,7 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
     )
     return [
         Figure(
-            row="tokens",
+            row=row,
             what=f"sampled and trained on, {what}",
             value=window.trained,
             unit="tokens/s",
@@ -98,7 +122,7 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
             other_cpu=alone["tokens"] / alone["cpu"],
         ),
         Figure(
-            row="tokens",
+            row=row,
             what=f"a learner computes, {what}",
             value=window.computing,
             unit="of wall time",
@@ -107,7 +131,7 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
             note=f"{states}{mishaps}",
         ),
         Figure(
-            row="tokens",
+            row=row,
             what=f"CPU, {what}",
             value=1e6 * cores / window.trained,
             unit="s/M tokens",
@@ -144,18 +168,22 @@ def _alone(say: Say, setup: Answer) -> Answer:
         return partner.hear()
 
 
-def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
-    with LocalSwarm() as home:
+def _swarm(say: Say, learners: int, samplers: int, setup: Answer) -> Window:
+    with LocalSwarm(*setup["settings"]) as home:
         say(f"starting {learners} + {samplers}")
         names = [home.join(Role.LEARNER) for _ in range(learners)]
         samples = [home.join(Role.SAMPLER) for _ in range(samplers)]
         home.until(
-            "all learners to train together", lambda: all(trains(home, name, learners) for name in names)
+            "all learners to train together",
+            lambda: all(trains(home, name, learners, setup["warm"]) for name in names),
         )
         home.until("all samplers to sample", lambda: all(has(home, name, events.Sampled) for name in samples))
         say(f"measuring {learners} + {samplers}")
+        # From a step to a step: the tokens of the one that has begun would count on neither side, or on both.
+        _until_next_step(home, names[0])
         began, before = time.time(), home.cpu()
-        home.sleep(seconds)
+        home.sleep(setup["seconds"])
+        _until_next_step(home, names[0])
         ended, after = time.time(), home.cpu()
         cpu = {part: (after[part] - before[part]) / (ended - began) for part in after}
         return _window(home, names, samples, (began, ended), cpu)
@@ -213,10 +241,19 @@ def _states(mine: Sequence[events.AnyEvent], began: float, ended: float) -> dict
     return spent
 
 
-def trains(home: LocalSwarm, peer_folder: str, learners: int) -> bool:
-    """Whether the learner is warm and its last round had so many members."""
-    steps = [event for event in home.events(peer_folder) if isinstance(event, events.Trained)]
-    return len(steps) >= WARM and steps[-1].members == learners
+def trains(home: LocalSwarm, peer_folder: str, learners: int, warm: int = WARM) -> bool:
+    """Whether the learner made `warm` versions, and its last round had so many members."""
+    steps = _steps(home, peer_folder)
+    return len(steps) >= warm and steps[-1].members == learners
+
+
+def _until_next_step(home: LocalSwarm, learner: str) -> None:
+    before = len(_steps(home, learner))
+    home.until("the next version", lambda: len(_steps(home, learner)) > before)
+
+
+def _steps(home: LocalSwarm, learner: str) -> list[events.Trained]:
+    return [event for event in home.events(learner) if isinstance(event, events.Trained)]
 
 
 def has(home: LocalSwarm, peer_folder: str, kind: type[events.Event]) -> bool:
