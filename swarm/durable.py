@@ -51,9 +51,15 @@ def copy_durably(source: Path, path: Path) -> None:
         sync(draft)
 
 
-def write_checked(path: Path, content: bytes | memoryview, mode: int = 0o644) -> None:
-    """Replace the file `path` by `content` and its checksum; `mode` as in write_durably. Raises OSError."""
-    write_durably(path, content, _MARK, blake3(content).digest(), mode=mode)
+def write_checked(path: Path, *content: bytes | memoryview, mode: int = 0o644) -> None:
+    """Replace the file `path` by the parts of `content` and their checksum; `mode` as in write_durably.
+
+    Raises OSError; the old content is still there then.
+    """
+    checksum = blake3()
+    for part in content:
+        checksum.update(part)
+    write_durably(path, *content, _MARK, checksum.digest(), mode=mode)
 
 
 def read_checked(path: Path) -> bytes:

@@ -5,6 +5,8 @@ compute.
         against one process that does all in turn
         against TRL's GRPOTrainer
 
+Row `tokens-13M` is the same with a model of 12.7M parameters, without TRL.
+
 All use the same model, task, batch and group size, and one thread a process. A completion's token, the end
 token included, counts when its group was trained on. Learners compute during the `learn` and `step` seconds
 of their Trained events; the rest of their time is split by the states in Moved events. CPU seconds per token

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,9 +213,10 @@ class BaseLearner(ABC):
         themselves. Raises ValueError, with nothing changed, when they are damaged or of another model.
         """
 
-    @abstractmethod
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
         """Everything that the next step depends on: fp32 weights, moments, counts. `extra` is plain JSON."""
+        with self._dumped() as tensors:
+            return checkpoint.pack(tensors, self._facts(extra))
 
     def load_state(self, state: bytes) -> dict[str, Any]:
         """Load what `state` returned, of another learner or of an earlier process; returns its `extra`. The
@@ -239,8 +241,9 @@ class BaseLearner(ABC):
 
     def masters(self) -> dict[str, Tensor]:
         """Name -> trained weights of my version in float32, copies on the CPU."""
-        tensors, _ = checkpoint.unpack(self.state())
-        return {name: value for name, value in tensors.items() if name.startswith("weight/")}
+        with self._dumped() as tensors:
+            weights = {name: value for name, value in tensors.items() if name.startswith("weight/")}
+            return {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
 
     def merge(self, masters: Mapping[str, Tensor], share: float) -> None:
         """The next version: the mean of my trained weights and of `masters` of this model, which count by
@@ -256,7 +259,8 @@ class BaseLearner(ABC):
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
-        checkpoint.write(folder, self.state(checkpoint.with_rng_state(extra)))
+        with self._dumped() as tensors:
+            checkpoint.write(folder, tensors, self._facts(checkpoint.with_rng_state(extra)))
 
     def restore(self, folder: Path, read: Callable[[dict[str, Any]], Any] = dict) -> Any:
         """Continue from a checkpoint; returns what `read` makes of its `extra`.
@@ -290,10 +294,13 @@ class BaseLearner(ABC):
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
         """Weights, and moments after `steps` steps. Raises ValueError, with nothing changed."""
 
-    def _packed(self, tensors: Mapping[str, Tensor], extra: Mapping[str, object] | None) -> bytes:
-        """The state with these tensors."""
-        facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
-        return checkpoint.pack(tensors, self._kind() | facts)
+    @abstractmethod
+    def _dumped(self) -> AbstractContextManager[dict[str, Tensor]]:
+        """The weights, and the moments where there are some, as `_load_tensors` takes them: not copies."""
+
+    def _facts(self, extra: Mapping[str, object] | None) -> dict[str, object]:
+        """What is said of the state's tensors."""
+        return self._kind() | {"version": self.version, "steps": self._steps, "extra": extra or {}}
 
     def _kind(self) -> dict[str, object]:
         """The facts in which a checkpoint and the learner that loads it must agree."""

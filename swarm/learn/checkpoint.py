@@ -1,7 +1,7 @@
 """Checkpoints: a learner's whole state (fp32 master weights, moments, a few facts) as bytes and as a file.
 
-    tensors + facts --pack--> safetensors bytes --write--> checkpoint.safetensors, with a checksum
-                                                --swarm.net.blobs--> another learner
+    tensors + facts --pack--> safetensors bytes --swarm.net.blobs--> another learner
+                    --write--> the same in checkpoint.safetensors, with a checksum
 
 One file, because two renames would not be atomic together: whole or absent, and read only as it was written.
 Nothing is unpickled.
@@ -20,15 +20,36 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from swarm.durable import read_checked, write_checked
+from swarm.learn.safetensors_header import header
 
 NAME = "checkpoint.safetensors"
 _FACTS = "facts"
 
 
+_DTYPES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
     """Tensors, and facts (plain JSON) as metadata, to safetensors bytes."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return save(plain, {_FACTS: json.dumps(facts)})
+    return save(_plain(tensors), _metadata(facts))
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _metadata(facts: Mapping[str, object]) -> dict[str, str]:
+    return {_FACTS: json.dumps(facts)}
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -66,10 +87,14 @@ def read_rng_state(extra: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
     return state, own
 
 
-def write(folder: Path, data: bytes) -> None:
-    """Replace the checkpoint in `folder`, which is created when missing. Raises OSError; the old checkpoint
-    stays then."""
-    write_checked(folder / NAME, data)
+def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+    """Replace the checkpoint in `folder`, which is created when missing, by what `pack` returns: no copy is
+    made of tensors on the CPU. Raises OSError; the old checkpoint stays then."""
+    # The largest values first, as safetensors has them, so that all of them are aligned.
+    plain = sorted(_plain(tensors).items(), key=lambda item: (-item[1].itemsize, item[0]))
+    told = {name: (_DTYPES[one.dtype], tuple(one.shape), one.nbytes) for name, one in plain}
+    values = (one.view(-1).view(torch.uint8).numpy().data for _, one in plain)
+    write_checked(folder / NAME, header(told, _metadata(facts)), *values)
 
 
 def read(folder: Path) -> bytes:

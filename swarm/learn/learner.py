@@ -12,7 +12,8 @@ then OutOfMemory is raised. Not handled here: what is the same for every learner
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -75,9 +76,6 @@ class Learner(BaseLearner):
             self._steps = 0
             self._optimizer.forget()
 
-    def state(self, extra: Mapping[str, object] | None = None) -> bytes:
-        return self._packed(self._optimizer.dump(), extra)
-
     def statistics(self) -> dict[str, float]:
         return {
             "version": self.version,
@@ -99,6 +97,10 @@ class Learner(BaseLearner):
             self.version, self._steps = -1, 0
             self._optimizer.forget()
             raise
+
+    @contextmanager
+    def _dumped(self) -> Iterator[dict[str, Tensor]]:
+        yield self._optimizer.dump()
 
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
         self._optimizer.check(tensors)

@@ -14,7 +14,6 @@ model has (swarm.learn.weights).
 from __future__ import annotations
 
 import errno
-import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, NamedTuple
@@ -25,11 +24,12 @@ import torch
 from torch import Tensor
 
 from swarm.blocks import Blocks, Damaged
+from swarm.learn import safetensors_header
 
 PIECE = 1 << 20
 """Values of a piece: 2 MiB as they are released, about 10 MB with what is computed of them."""
 
-_LENGTH = 8
+_LENGTH = safetensors_header.LENGTH
 _LONGEST = 100_000_000
 """Bytes of a header at most, as in safetensors."""
 
@@ -147,15 +147,9 @@ class ReleaseFile:
 
 def header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
     """What is before the values of these tensors, whose names are sorted."""
+    tensors = {name: ("BF16", shape, 2 * math.prod(shape)) for name, shape in shapes.items()}
     # from_pretrained refuses a file without this entry.
-    said: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + 2 * math.prod(shape)
-        said[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (start, end)}
-    text = json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _LENGTH)
-    return len(text).to_bytes(_LENGTH, "little") + text
+    return safetensors_header.header(tensors, {"format": "pt"})
 
 
 def values(tensor: Tensor) -> Iterator[memoryview]:

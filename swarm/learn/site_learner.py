@@ -160,9 +160,6 @@ class SiteLearner(Learner):
         super().merge(masters, share)
         self._go_on(progress)
 
-    def state(self, extra: Mapping[str, object] | None = None) -> bytes:
-        return self._packed(self._tensors(), extra)
-
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """As `BaseLearner.save`, with what contributions did not carry; one that was sent may count by now.
         What was stepped since the version and not sent is left out: its groups are trained again."""
@@ -170,17 +167,19 @@ class SiteLearner(Learner):
         if self._sent:
             residual.add_(self._anchor - self._optimizer.gather())
             contributions.subtract(residual.numpy(), self._sent, self.run.averaging.density)
-        packed = self._packed(self._tensors() | {RESIDUAL: residual}, checkpoint.with_rng_state(extra))
-        checkpoint.write(folder, packed)
+        with self._dumped() as tensors:
+            facts = self._facts(checkpoint.with_rng_state(extra))
+            checkpoint.write(folder, tensors | {RESIDUAL: residual}, facts)
 
-    def _tensors(self) -> dict[str, Tensor]:
+    @contextmanager
+    def _dumped(self) -> Iterator[dict[str, Tensor]]:
         tensors = self._optimizer.dump()
         start = 0
         for name, master in self._optimizer.masters.items():
             piece = self._anchor[start : start + master.numel()]
             tensors[f"weight/{name}"] = piece.view(master.shape)
             start += master.numel()
-        return tensors | {MOMENTUM: self._momentum}
+        yield tensors | {MOMENTUM: self._momentum}
 
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
         for name in (MOMENTUM, RESIDUAL):

@@ -4,6 +4,8 @@ tested."""
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -263,11 +265,41 @@ def test_a_checkpoint_that_lacks_a_fact_says_so_and_changes_nothing(tmp_path: Pa
     learner.step(torch.ones(learner.size))
     tensors, facts = checkpoint.unpack(learner.state(checkpoint.with_rng_state({"n": 1})))
     del facts[lacking]
-    checkpoint.write(tmp_path, checkpoint.pack(tensors, facts))
+    checkpoint.write(tmp_path, tensors, facts)
     fresh, _, _ = toy()
     with pytest.raises(ValueError, match=r"cannot be read: .*(rng|version|steps)"):
         fresh.restore(tmp_path)
     assert fresh.version == 0
+
+
+def test_a_checkpoint_has_the_bytes_of_a_state(tmp_path: Path) -> None:
+    """Values of all sizes, the largest first: a file is mapped where it is aligned."""
+    kinds = (torch.uint8, torch.float64, torch.bfloat16, torch.float32, torch.int64, torch.bool)
+    tensors = {f"{k}/å": torch.arange(9).reshape(3, 3).to(kind).T for k, kind in enumerate(kinds)}
+    tensors |= {"scalar": torch.tensor(2.0), "empty": torch.empty(0, 3)}
+    facts = {"version": 3, "extra": {"text": 'a "quoted" line\n'}}
+    checkpoint.write(tmp_path, tensors, facts)
+    found = checkpoint.read(tmp_path)
+    again, told = checkpoint.unpack(found)
+    assert told == facts and again.keys() == tensors.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+    assert len(found) == len(checkpoint.pack(tensors, facts))
+
+
+def test_a_checkpoint_is_written_without_a_copy_of_its_tensors(tmp_path: Path) -> None:
+    script = """
+import resource, sys, torch
+from pathlib import Path
+from swarm.learn import checkpoint
+tensors = {str(k): torch.ones(1 << 22) for k in range(16)}  # 256 MiB
+checkpoint.write(Path(sys.argv[1]), {"warm": torch.ones(8)}, {})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+checkpoint.write(Path(sys.argv[1]), tensors, {})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    used = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    assert used < 32 << 10, f"{used} KiB"
 
 
 def test_a_checkpoint_whose_reader_refuses_it_changes_nothing(tmp_path: Path) -> None:

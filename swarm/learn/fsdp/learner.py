@@ -18,7 +18,7 @@ machines, dead devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -122,7 +122,8 @@ class ShardedLearner(BaseLearner):
             self._steps = 0
         self.version = released.version
 
-    def state(self, extra: Mapping[str, object] | None = None) -> bytes:
+    @contextmanager
+    def _dumped(self) -> Iterator[dict[str, Tensor]]:
         what = ("weight", *MOMENTS) if self._steps else ("weight",)
         with self._slab_tensor(len(what) * self._total, torch.float32) as slab:
             self._ask(Write(what=what, dtype="float32"))
@@ -138,7 +139,7 @@ class ShardedLearner(BaseLearner):
                     for entry in self._entries
                     if entry.trained
                 }
-            return self._packed(tensors, extra)
+            yield tensors
 
     def statistics(self) -> dict[str, float]:
         """As `BaseLearner.statistics`; `micro` and `peak` are of one rank."""
