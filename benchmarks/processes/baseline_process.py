@@ -1,7 +1,7 @@
 """Baseline of the rows `tokens` and `accuracy`: one process that samples and trains in turn, with a peer's
 engine, learner and settings, without a network.
 
-    python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3}'
+    python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3, "settings": []}'
         -> {"tokens", "seconds", "cpu", "learn", ...}
 
 A turn samples a batch of groups in calls of the sampler's size, computes rewards and gradient, steps, and
@@ -24,7 +24,7 @@ def main() -> int:
 
     setup = opened()
     torch.set_num_threads(1)
-    loop = SampleAndTrain(Path(setup["model"]), *setup.get("settings", ()))
+    loop = SampleAndTrain(Path(setup["model"]), *setup["settings"])
     for _ in range(setup["warm"]):
         loop.turn()
     loop.forget()

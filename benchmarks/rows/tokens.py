@@ -70,7 +70,7 @@ def measure(
 ) -> list[Line]:
     setup = _setup(seconds, WARM)
     windows = _windows(say, sizes, setup)
-    lines = [line for size in sizes for line in _figures("tokens", size, *windows[size])]
+    lines = _lines("tokens", windows)
     return lines + (_against_trl(say, setup, windows) if reference else [])
 
 
@@ -81,7 +81,7 @@ def wide(say: Say) -> list[Line]:
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         tiny.make(Path(folder), FAMILY, **WIDE)
         windows = _windows(say, SIZES, _setup(WIDE_SECONDS, WIDE_WARM, f"run.model.name={folder}"))
-    return [line for size in SIZES for line in _figures("tokens-13M", size, *windows[size])]
+    return _lines("tokens-13M", windows)
 
 
 def _setup(seconds: float, warm: int, *sets: str) -> Answer:
@@ -92,11 +92,17 @@ def _setup(seconds: float, warm: int, *sets: str) -> Answer:
     return {"model": str(model), "seconds": seconds, "warm": warm, "settings": sets}
 
 
-def _windows(
-    say: Say, sizes: Sequence[tuple[int, int]], setup: Answer
-) -> dict[tuple[int, int], tuple[Window, Answer]]:
+Windows = dict[tuple[int, int], tuple[Window, Answer]]
+"""Of a swarm, and of one process in turn, by the swarm's size."""
+
+
+def _windows(say: Say, sizes: Sequence[tuple[int, int]], setup: Answer) -> Windows:
     # Both sides of a ratio are measured one right after the other.
     return {size: (_swarm(say, *size, setup), _alone(say, setup)) for size in sizes}
+
+
+def _lines(row: str, windows: Windows) -> list[Line]:
+    return [line for size, both in windows.items() for line in _figures(row, size, *both)]
 
 
 def _figures(row: str, size: tuple[int, int], window: Window, alone: Answer) -> list[Line]:
@@ -144,9 +150,7 @@ def _figures(row: str, size: tuple[int, int], window: Window, alone: Answer) -> 
     ]
 
 
-def _against_trl(
-    say: Say, setup: Answer, windows: dict[tuple[int, int], tuple[Window, Answer]]
-) -> list[Line]:
+def _against_trl(say: Say, setup: Answer, windows: Windows) -> list[Line]:
     say("TRL's GRPOTrainer")
     try:
         with Partner("benchmarks.processes.baseline_trl", setup) as partner:

@@ -20,15 +20,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from swarm.durable import read_checked, write_checked
-from swarm.learn.safetensors_header import header
+from swarm.learn import safetensors_header
 
 NAME = "checkpoint.safetensors"
 _FACTS = "facts"
 
-
 _DTYPES = {
-    torch.float64: "F64",
     torch.int64: "I64",
+    torch.float64: "F64",
     torch.float32: "F32",
     torch.int32: "I32",
     torch.bfloat16: "BF16",
@@ -37,6 +36,7 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+"""In the order in which safetensors has them in a file: the largest values first, so that all are aligned."""
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
@@ -90,11 +90,11 @@ def read_rng_state(extra: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
 def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Replace the checkpoint in `folder`, which is created when missing, by what `pack` returns: no copy is
     made of tensors on the CPU. Raises OSError; the old checkpoint stays then."""
-    # The largest values first, as safetensors has them, so that all of them are aligned.
-    plain = sorted(_plain(tensors).items(), key=lambda item: (-item[1].itemsize, item[0]))
+    order = [*_DTYPES]
+    plain = sorted(_plain(tensors).items(), key=lambda item: (order.index(item[1].dtype), item[0]))
     told = {name: (_DTYPES[one.dtype], tuple(one.shape), one.nbytes) for name, one in plain}
     values = (one.view(-1).view(torch.uint8).numpy().data for _, one in plain)
-    write_checked(folder / NAME, header(told, _metadata(facts)), *values)
+    write_checked(folder / NAME, safetensors_header.header(told, _metadata(facts)), *values)
 
 
 def read(folder: Path) -> bytes:

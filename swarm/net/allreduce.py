@@ -201,7 +201,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             return part.zero_()
         if (total := self._sketches.get(peer)) is not None:
             await _in_thread(sketch.add, total, part, self._key, self.spans[number][0])
-        return _scaled(part, self._standing[peer].share * self._sent[peer].take(size))
+        share = self._standing[peer].share * self._sent[peer].take(size)
+        return part if share == 1 else await _in_thread(part.mul_, share)
 
     def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, mine: torch.Tensor) -> torch.Tensor:
         """A reducer's mean of a part of which `mine` is mine, scaled down where it exceeds the largest
@@ -241,18 +242,18 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
 
     async def _reduce_own(self, index: int) -> None:
         async with contextlib.aclosing(ahead(self._own_sums(self._parts[index]), AHEAD)) as sums:
-            number = 0
-            async for coming in sums:
+            async for part, coming in sums:
                 made = await asyncio.shield(coming)
                 await _in_thread(self._keep, made)
-                self._parts[index][number].copy_(made.value)
-                number += 1
+                part.copy_(made.value)
 
-    async def _own_sums(self, parts: Sequence[torch.Tensor]) -> AsyncGenerator[asyncio.Future[Sum]]:
+    async def _own_sums(
+        self, parts: Sequence[torch.Tensor]
+    ) -> AsyncGenerator[tuple[torch.Tensor, asyncio.Future[Sum]]]:
         sender = self.sender_peer_ids.index(self.peer_id)
         share = self._standing[self.peer_id].share
         for number, part in enumerate(parts):
-            yield await self._gathered(sender, number, _scaled(part, share))
+            yield part, await self._gathered(sender, number, _scaled(part, share))
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
         mine, number = self._parts[index], 0

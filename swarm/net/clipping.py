@@ -39,7 +39,7 @@ def combine(parts: Sequence[torch.Tensor], weights: Sequence[float], out: Collec
     value = torch.zeros_like(parts[0])
     for part, factor in zip(parts, weights if judged.is_mean else judged.factors, strict=True):
         value.add_(part, alpha=factor)
-    if judged.is_mean:
+    if judged.is_mean:  # divided once, as in rounds that are recorded: their bits come again
         value.div_(sum(weights))
     return Mean(value, judged.kept, agreements(products, judged.factors))
 
