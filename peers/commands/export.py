@@ -8,6 +8,7 @@ Not handled here: what peers keep of releases (peers.runtime.releases), a model'
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from pathlib import Path
@@ -135,12 +136,13 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
 
 
 def _kept(peer: Path, run: RunFolder) -> list[Release]:
-    """Releases whose bytes a peer holds."""
+    """Releases whose bytes a peer holds. One that runs drops the older ones while they are read."""
     # any key will do to read what others signed, and that of a peer may be damaged
     frames, found = Frames(run.digest, Keyring.new(), None, run.keys()), []
     for path in sorted((peer / RELEASES).glob("*")):
         try:
-            found.append(frames.read(path.read_bytes(), RELEASE_LIMIT, Release)[1])
+            with contextlib.suppress(FileNotFoundError):
+                found.append(frames.read(path.read_bytes(), RELEASE_LIMIT, Release)[1])
         except wire.WireError as error:
             print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
     return found
@@ -149,7 +151,8 @@ def _kept(peer: Path, run: RunFolder) -> list[Release]:
 def _whole(blobs: Path, release: Release) -> bytes | None:
     """The release's bytes; None when some are missing or damaged."""
     path = blobs / release.weights
-    if not path.is_file() or path.stat().st_size != release.size:
-        return None
-    weights = Blocks.of(path.read_bytes())
-    return weights.whole if weights.root == release.weights else None
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_file() and path.stat().st_size == release.size:
+            weights = Blocks.of(path.read_bytes())
+            return weights.whole if weights.root == release.weights else None
+    return None

@@ -115,6 +115,16 @@ def test_what_peers_kept_is_exported_though_their_keys_are_damaged(run: RunFolde
     assert export.newest_weights(run.path, run)[0] == 0
 
 
+def test_a_release_that_a_running_peer_drops_while_others_are_read_is_left_out(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    releases = run.path / "peers" / "learner-1" / "releases"
+    releases.mkdir(parents=True)
+    (releases / "dropped").symlink_to(releases / "gone")  # listed, and not there when it is read
+    assert export.newest_weights(run.path, run)[0] == 0
+    assert not capsys.readouterr().err
+
+
 def test_a_mark_beside_a_release_whose_number_has_changed_is_not_believed(tmp_path: Path) -> None:
     blocks = Blocks.of(b"weights" * 1000)
     shelf = Shelf(tmp_path, lambda _: None)
