@@ -356,23 +356,40 @@ class OtherLearners:
             await host.changed(host.config.run.pace.beat)
 
     async def _let_others_release(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """For one time-out. Of two rounds of one version, which learners that do not wait for each other
-        make, the one with the oldest learner goes first."""
+        """For one time-out, after which the next of them releases. Of two rounds of one version, which
+        learners that do not wait for each other make, the one with the oldest learner goes first."""
         host = self._host
-        if self.turns.second_round(self.at_my_version(), members):
+        if rivals := self.turns.second_round(self.at_my_version(), members):
             host.beat_now()
             await host.ports.clock.sleep(GOSSIP_SECONDS)
-            if not self._next().difference(members) and self.turns.first(self.at_my_version(), members):
-                return
-        until = host.steady() + host.config.run.release.timeout
-        while (
-            self.turns.steps(self.at_my_version()).union(self._next()).difference(members)
-            and not ahead()
-            and not host.stop.is_set()
-        ):
+        until = host.steady() + host.config.run.release.timeout + GOSSIP_SECONDS
+        while not (self._may_step(members, rivals) or ahead() or host.stop.is_set()):
             if (left := until - host.steady()) <= 0:
                 return
-            await host.changed(left)
+            await host.changed(min(left, GOSSIP_SECONDS))
+
+    def _may_step(self, members: Collection[PeerId], listened: bool) -> bool:
+        """Does another member of my successful round step already, or nobody outside of it; or is my round
+        first, for which I `listened`?"""
+        here = self.at_my_version()
+        if self.turns.stepped(here).intersection(members):
+            return True
+        if self._most_meet(members) or self._next().difference(members):
+            return False
+        others = self.turns.steps(here).difference(members)
+        return not others or (listened and self.turns.first(here, members))
+
+    def _most_meet(self, members: Collection[PeerId]) -> bool:
+        """May most learners be in a round of my version, without me? They would not follow me. Whose round
+        is over says at once whether most were in it."""
+        roster, now = self._host.roster, self._host.now()
+        meet = {
+            peer
+            for peer, beat in self.at_my_version().items()
+            if beat.phase is Phase.MATCHING
+            or (beat.phase is Phase.STEPPING and now - roster.phased(peer)[0] < GOSSIP_SECONDS)
+        }
+        return self._host.releases.doubts.votes.are_most(meet.difference(members))
 
     def _next(self) -> set[PeerId]:
         return self.with_unheard_release(self._version() + 1)

@@ -41,8 +41,9 @@ class KnownPeer:
     """Seconds of its current pause; 0: it takes groups."""
     until: float = 0.0
     """When that pause ends."""
-    phased: int = 0
-    """When a learner came to this phase at this version, or began to fall in, counted by Roster.changes."""
+    phased: tuple[float, int] = 0.0, 0
+    """When a learner came to this phase at this version, or began to fall in: unix seconds, and counted by
+    Roster.changes."""
 
     def ready(self, now: float) -> bool:
         """Whether a group may be sent to it; after a pause one at a time."""
@@ -156,11 +157,11 @@ class Roster:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
         if known is None:
-            known = self._known[peer] = KnownPeer(beat, now, now, credit, phased=self.changes)
+            known = self._known[peer] = KnownPeer(beat, now, now, credit, phased=(now, self.changes))
         else:
             another = beat.version != known.beat.version and beat.phase is not Phase.FALLING_IN
             if another or beat.phase is not known.beat.phase:
-                known.phased = self.changes
+                known.phased = now, self.changes
             known.beat, known.heard, known.credit = beat, now, credit
         self._forget_learner(peer)
         if beat.role is Role.LEARNER:
@@ -245,8 +246,8 @@ class Roster:
             self.forget(peer)
         return lost, until
 
-    def phased(self, peer: PeerId) -> int:
-        """When a learner that is alive came to its phase, counted by `changes`."""
+    def phased(self, peer: PeerId) -> tuple[float, int]:
+        """When a learner that is alive came to its phase: unix seconds, and counted by `changes`."""
         return self._learners[peer].phased
 
     def learners(self) -> list[PeerId]:

@@ -29,7 +29,10 @@ from swarm.types import Beat, PeerId
 GOSSIP_SECONDS = 1.0
 """Seconds in which a heartbeat reaches all learners: gossip takes a few hops, each with a link's delay."""
 
-STEPS = (Phase.STEPPING, Phase.RELEASING, Phase.EARLY)
+STEPPED = (Phase.RELEASING, Phase.EARLY)
+"""Phases of a learner whose step is to be released."""
+
+STEPS = (Phase.STEPPING, *STEPPED)
 """Phases of a learner that is about to make the release."""
 
 WORKS = (Phase.LEARNING, Phase.MATCHING, *STEPS)
@@ -98,10 +101,12 @@ class SoloTurns:
         return len({*self._ready(beats)}.difference(members)) > 1
 
     def first(self, beats: Beats, members: Collection[PeerId]) -> bool:
-        """Whether my round steps before the learners outside of it, after both were announced."""
-        stepping = [(beat.incarnation, peer) for peer, beat in beats.items() if peer in members]
-        rivals = [(beats[PeerId(peer)].incarnation, peer) for peer in self.steps(beats).difference(members)]
-        return publishers([self._me, *stepping, *rivals])[0] in members
+        """Whether my round steps before the learners outside of it, after both were announced. Who stepped
+        already does not go back."""
+        if self.stepped(beats).difference(members):
+            return False
+        stepping = [(beat.incarnation, peer) for peer, beat in beats.items() if beat.phase in STEPS]
+        return publishers([self._me, *stepping])[0] in members
 
     def fresh(self, coming: Collection[PeerId]) -> set[str]:
         """Learners whose release is to be waited for: each once for this gradient."""
@@ -132,6 +137,11 @@ class SoloTurns:
     def steps(beats: Beats) -> set[str]:
         """Learners that are about to make the release."""
         return {peer for peer, beat in beats.items() if beat.phase in STEPS}
+
+    @staticmethod
+    def stepped(beats: Beats) -> set[str]:
+        """Learners whose step is to be released."""
+        return {peer for peer, beat in beats.items() if beat.phase in STEPPED}
 
     def _ready(self, beats: Beats) -> list[PeerId]:
         """Learners that have a gradient of my version and may keep it."""

@@ -362,7 +362,7 @@ def test_an_urgent_group_goes_where_none_is_asked_for_one_at_a_time() -> None:
 
 def test_a_learner_came_to_its_phase_at_its_version_or_began_to_fall_in_then() -> None:
     here = roster()
-    order = list[int]()
+    order = list[tuple[float, int]]()
     for seq, (phase, version) in enumerate(
         [
             (Phase.MATCHING, 4),

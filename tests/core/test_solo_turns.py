@@ -165,6 +165,7 @@ def test_of_two_rounds_the_one_with_the_oldest_learner_goes_first() -> None:
     assert turns().first(both, {ME[1], OLDEST})
     assert not turns().first(both, {ME[1], YOUNGER})
     assert turns().first(beats(older="matching", oldest="matching", younger="stepping"), {ME[1], YOUNGER})
+    assert not turns().first(beats(oldest="stepping", younger="releasing"), {ME[1], OLDEST}), "it has stepped"
 
 
 def test_one_more_round_is_tried_once_for_a_gradient() -> None:
