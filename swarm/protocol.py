@@ -116,8 +116,7 @@ class TopicRow(NamedTuple):
 TOPICS: Mapping[Topic, TopicRow] = {
     Topic.BEAT: TopicRow("Beat", BEAT_LIMIT, True, "heartbeats of whom others depend on"),
     Topic.RELEASE: TopicRow("Release", RELEASE_LIMIT, True, "a version exists"),
-    # A peer that lacks a release subscribes for a while.
-    Topic.BEAT_SAMPLER: TopicRow("Beat", BEAT_LIMIT, False, "heartbeats of the many"),
+    Topic.BEAT_SAMPLER: TopicRow("Beat", BEAT_LIMIT, False, "heartbeats of the many, to who lacks a release"),
     Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
     Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: one exists"),
     Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: which ones count"),
@@ -305,6 +304,7 @@ class Thread(StrEnum):
     """Versions become releases, and back, while the model computes; none waits for a state to be cut."""
     INTAKE = "intake"
     """Large groups are opened while rewards wait for other programs."""
+    SAVE = "save"
     LOG = "log"
     """Groups are acknowledged once the disk has them, whatever the other threads do."""
 
@@ -344,7 +344,7 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.LOAD: KindRow(Thread.MODEL, "weights into a model, or a model from the disk"),
     Kind.COPY: KindRow(Thread.MODEL, "a model's weights or a learner's state, for what comes after the step"),
     Kind.PACK: KindRow(Thread.RELEASE, "copied weights into bytes, and their digest"),
-    Kind.SAVE: KindRow(Thread.MODEL, "a file that must last"),
+    Kind.SAVE: KindRow(Thread.SAVE, "a file that must last, while the model computes"),
     Kind.KEEP: KindRow(Thread.LOG, "groups, and what was trained of them, to the disk"),
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.DRAW, "tasks from a source"),

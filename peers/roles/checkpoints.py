@@ -1,14 +1,18 @@
 """Writes a learner's checkpoints and restores the learner from one after a restart.
 
+    after a step      -> save: the disk has it while the next gradient is computed
+    before a change   -> written: of weights or moments, which are written from where they are
+
 Not handled here: the files themselves (swarm.learn.checkpoint), what the learner does with an old version.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -35,6 +39,14 @@ class Progress(Struct):
     """By a step of this learner; otherwise it loaded the version."""
 
 
+class Begun(NamedTuple):
+    """A checkpoint that is being written."""
+
+    write: Callable[[], None]
+    version: int
+    start: float
+
+
 def progress_of(release: Release) -> Progress:
     """What a release was made of."""
     return Progress(release.parent, release.learners, release.groups, release.merged)
@@ -50,6 +62,7 @@ class Checkpoints:
     ) -> None:
         """Checkpoints are written to `folder`; None writes none. `saved(version)`: one is on the disk."""
         self._host, self._learner, self._folder, self._saved = host, learner, folder, saved
+        self._begun = asyncio.Queue[Begun]()
 
     def resume(self) -> Progress | None:
         """Restore the learner. Returns what the restored version was made of, None when there is no
@@ -69,19 +82,36 @@ class Checkpoints:
             return None
 
     async def save(self, progress: Progress) -> None:
-        """Write a checkpoint; a full disk costs the checkpoint, training goes on."""
-        host, learner = self._host, self._learner
-        if self._folder is None or learner.version < 0:
+        """Begin to write a checkpoint; a full disk costs the checkpoint, training goes on. The learner's
+        state stays as it is until this is `written`."""
+        if self._folder is None or self._learner.version < 0:
             return
-        start = host.now()
+        await self.written()
+        extra, start = msgspec.to_builtins(progress), self._host.now()
+        # (copies the random state of torch, which the next gradient may change)
+        write = await self._host.ports.work.run(Kind.COPY, self._learner.checkpoint, extra)
+        self._begun.put_nowait(Begun(partial(write, self._folder), self._learner.version, start))
+
+    async def written(self) -> None:
+        """Wait until the checkpoint that was begun is on the disk, or is given up."""
+        await self._begun.join()
+
+    async def run(self) -> None:
+        """Write what is begun, beside the round, until cancelled."""
+        while True:
+            await self._write(*await self._begun.get())
+            self._begun.task_done()
+
+    async def _write(self, write: Callable[[], None], version: int, start: float) -> None:
+        host = self._host
         try:
-            await host.ports.work.run(Kind.SAVE, learner.save, self._folder, msgspec.to_builtins(progress))
+            await host.ports.work.run(Kind.SAVE if self._learner.saves_beside else Kind.COPY, write)
         except OSError as error:
-            host.disk.tell("checkpoint", f"no checkpoint of version {learner.version}: {error.strerror}")
+            host.disk.tell("checkpoint", f"no checkpoint of version {version}: {error.strerror}")
             return
         except RankLost as error:
             host.emit(events.Faulted, part=Part.LEARNER, detail=f"no checkpoint of the last version: {error}")
             return
         host.disk.tell("checkpoint", "")
-        host.emit(events.Saved, version=learner.version, seconds=round(host.now() - start, 3))
-        await self._saved(learner.version)
+        host.emit(events.Saved, version=version, seconds=round(host.now() - start, 3))
+        await self._saved(version)

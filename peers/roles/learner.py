@@ -4,6 +4,7 @@
     peers.roles.next_release: a better release than mine -> its bytes, here       beside the loop
     peers.roles.own_release: a step's snapshot -> packed, published, compared     beside the loop
     peers.roles.next_gradient: with run.averaging.overlap, one gradient ahead     beside the loop
+    peers.roles.checkpoints: the state after a step -> the disk, before the next  beside the loop
     loop: the round's table gives a command, a coroutine carries it out and returns the next cause
 
         gather -> learn -> (await my release) -> average -> step -> gather ...
@@ -72,11 +73,7 @@ class LearnerPeer:
         self.inbox = LearnerInbox(host, source, decoder, lambda: learner.version, self.other_learners.as_fast)
         self.auditor = Auditor(host, self.inbox, replay, folder and folder.with_name(FOLDER))
         self.trained = TrainedGroups(
-            host,
-            self.inbox,
-            lambda: (learner.version, self.own_release.weights),
-            self._under_way,
-            folder,
+            host, self.inbox, lambda: (learner.version, self.own_release.weights), self._under_way, folder
         )
         self.checkpoints = Checkpoints(host, learner, folder, self._saved)
         self._batch: list[Waiting] = []
@@ -118,14 +115,15 @@ class LearnerPeer:
         async with asyncio.TaskGroup() as tasks:
             own = self.own_release
             runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
-            checks = (self.inbox.draw_returns.run, self.auditor.run, self.recorder.run)
+            checks = (self.inbox.draw_returns.run, self.auditor.run, self.recorder.run, self.checkpoints.run)
             beside = [tasks.create_task(run()) for run in (*runs, *checks)]
             await self._begin()
             await self._run_rounds()
             await self.recorder.finish()
+            await self.checkpoints.save(self.own_release.made_of)
+            await self.checkpoints.written()
             for task in beside:
                 task.cancel()
-        await self.checkpoints.save(self.own_release.made_of)
         self.inbox.report()
 
     def _under_way(self) -> list[Waiting]:
@@ -311,6 +309,7 @@ class LearnerPeer:
         mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
         await self.trained.stepped(members, mine, self._common_round.marks)
         await self.next_gradient.idle()
+        await self.checkpoints.written()
         await self.other_learners.give_way(members, self.own_release.is_ahead)
         # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(members):
@@ -368,6 +367,7 @@ class LearnerPeer:
         """Load the swarm's release, which is ahead of this learner or differs from it."""
         had = self.own_release.had()
         await self.next_gradient.idle()
+        await self.checkpoints.written()
         await self._merging.keep(had)
         behind = await self._catch_up.take(had)
         self.next_gradient.give_back()

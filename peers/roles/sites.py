@@ -126,6 +126,7 @@ class SiteLearnerPeer(LearnerPeer):
         """Step along my own gradient."""
         host, gradient, start = self.host, self._gradient, self.host.now()
         assert gradient is not None
+        await self.checkpoints.written()
         metrics = await self._gradients.step(self.learner.step_locally, gradient, self._batch)
         if isinstance(metrics, Cause):
             self._forget_batch()
@@ -182,6 +183,7 @@ class SiteLearnerPeer(LearnerPeer):
 
     async def _undo_steps(self) -> None:
         """My version is what I go on from, and the groups that I trained since are back."""
+        await self.checkpoints.written()
         await self.host.ports.work.run(Kind.STEP, self.learner.undo_steps)
         self.trained.undone(self._trained.batches)
         self._trained = Trained()
@@ -212,6 +214,7 @@ class SiteLearnerPeer(LearnerPeer):
     async def step(self) -> Cause:
         """Take the outer step of the list that I have."""
         assert self._taken is not None
+        await self.checkpoints.written()
         if not await self._outer_step(self._taken):
             return Cause.ROUND_BROKE
         await self._save_in_turn()

@@ -97,10 +97,13 @@ class GradientResult(NamedTuple):
 
 
 class BaseLearner(ABC):
-    """One copy of the policy being trained. Not thread-safe: one caller at a time."""
+    """One copy of the policy being trained. Not thread-safe: one caller at a time, but for `saves_beside`."""
 
     size: int
     """P"""
+
+    saves_beside = True
+    """Whether a checkpoint may be written by a thread of its own while a gradient is computed."""
 
     def __init__(self, run: Run, settings: Training | None) -> None:
         """Raises ValueError for an objective that cannot be had."""
@@ -259,8 +262,18 @@ class BaseLearner(ABC):
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
-        with self._dumped() as tensors:
-            checkpoint.write(folder, tensors, self._facts(checkpoint.with_rng_state(extra)))
+        self.checkpoint(extra)(folder)
+
+    def checkpoint(self, extra: Mapping[str, object] | None = None) -> Callable[[Path], None]:
+        """What writes a checkpoint of my state to a folder, as `save` does. It is called before that state
+        changes, and beside a gradient where the learner `saves_beside`."""
+        facts = self._facts(checkpoint.with_rng_state(extra))
+
+        def write(folder: Path) -> None:
+            with self._dumped() as tensors:
+                checkpoint.write(folder, tensors, facts)
+
+        return write
 
     def restore(self, folder: Path, read: Callable[[dict[str, Any]], Any] = dict) -> Any:
         """Continue from a checkpoint; returns what `read` makes of its `extra`.

@@ -160,16 +160,20 @@ class SiteLearner(Learner):
         super().merge(masters, share)
         self._go_on(progress)
 
-    def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
-        """As `BaseLearner.save`, with what contributions did not carry; one that was sent may count by now.
-        What was stepped since the version and not sent is left out: its groups are trained again."""
+    def checkpoint(self, extra: Mapping[str, object] | None = None) -> Callable[[Path], None]:
+        """As `BaseLearner.checkpoint`, with what contributions did not carry; one that was sent may count by
+        now. What was stepped since the version and not sent is left out: its groups are trained again."""
         residual = self._residual.clone()
         if self._sent:
             residual.add_(self._anchor - self._optimizer.gather())
             contributions.subtract(residual.numpy(), self._sent, self.run.averaging.density)
-        with self._dumped() as tensors:
-            facts = self._facts(checkpoint.with_rng_state(extra))
-            checkpoint.write(folder, tensors | {RESIDUAL: residual}, facts)
+        facts = self._facts(checkpoint.with_rng_state(extra))
+
+        def write(folder: Path) -> None:
+            with self._dumped() as tensors:
+                checkpoint.write(folder, tensors | {RESIDUAL: residual}, facts)
+
+        return write
 
     @contextmanager
     def _dumped(self) -> Iterator[dict[str, Tensor]]:

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -208,6 +209,21 @@ def test_a_restored_learner_goes_on_exactly_where_it_was(tmp_path: Path) -> None
         torch.equal(a, b)
         for a, b in zip(one.policy.module.parameters(), two.policy.module.parameters(), strict=True)
     )
+
+
+def test_a_checkpoint_may_be_written_beside_a_gradient(tmp_path: Path) -> None:
+    """Its numbers are those of when it was begun, also the random ones."""
+    learner, engine, source = toy()
+    learner.step(torch.ones(learner.size))
+    batch = sampled(source, engine, range(12))
+    write, drawn = learner.checkpoint({"n": 1}), torch.rand(3)
+    with ThreadPoolExecutor(1) as thread:
+        written = thread.submit(write, tmp_path)
+        gradient(learner, batch)
+        written.result()
+    other, _, _ = toy(spread=0.1)
+    assert other.restore(tmp_path) == {"n": 1}
+    assert torch.equal(torch.rand(3), drawn) and other.state() == learner.state()
 
 
 def test_a_checkpoint_that_cannot_be_finished_leaves_the_one_before(

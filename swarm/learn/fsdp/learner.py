@@ -59,6 +59,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class ShardedLearner(BaseLearner):
     """`close` it; its ranks end with it otherwise, or with the process."""
 
+    saves_beside = False  # the ranks, which have the state, do one thing at a time
+
     def __init__(
         self,
         model: Path,
