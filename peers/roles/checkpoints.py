@@ -82,18 +82,22 @@ class Checkpoints:
             return None
 
     async def save(self, progress: Progress) -> None:
-        """Begin to write a checkpoint; a full disk costs the checkpoint, training goes on. The learner's
-        state stays as it is until this is `written`."""
+        """Write a checkpoint, beside what comes next where the learner can: its state stays as it is until
+        that is `written`. A full disk costs the checkpoint, training goes on."""
         if self._folder is None or self._learner.version < 0:
             return
         await self.written()
         extra, start = msgspec.to_builtins(progress), self._host.now()
         # (copies the random state of torch, which the next gradient may change)
         write = await self._host.ports.work.run(Kind.COPY, self._learner.checkpoint, extra)
-        self._begun.put_nowait(Begun(partial(write, self._folder), self._learner.version, start))
+        begun = Begun(partial(write, self._folder), self._learner.version, start)
+        if self._learner.saves_beside:
+            self._begun.put_nowait(begun)
+        else:
+            await self._write(*begun)
 
     async def written(self) -> None:
-        """Wait until the checkpoint that was begun is on the disk, or is given up."""
+        """Wait until no checkpoint is being written."""
         await self._begun.join()
 
     async def run(self) -> None:

@@ -214,7 +214,6 @@ class SiteLearnerPeer(LearnerPeer):
     async def step(self) -> Cause:
         """Take the outer step of the list that I have."""
         assert self._taken is not None
-        await self.checkpoints.written()
         if not await self._outer_step(self._taken):
             return Cause.ROUND_BROKE
         await self._save_in_turn()
@@ -225,6 +224,7 @@ class SiteLearnerPeer(LearnerPeer):
         host, start, mine = self.host, self.host.now(), self.exchange.mine(taken)
         version, trained = self.learner.version, self._trained
         await self.trained.stepped(taken.members, trained.batches if mine else (), taken.marks)
+        await self.checkpoints.written()
         with host.status.computing(host.now):
             try:
                 metrics = await host.ports.work.run(Kind.STEP, self.learner.outer_step, taken.counted, mine)
