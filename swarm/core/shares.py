@@ -71,6 +71,15 @@ class Uplink(NamedTuple):
     """Bytes of the largest part that it takes."""
 
 
+def announced(filled: int, carried: int) -> int:
+    """What a member says of its line, in bytes per second: what it carried when it was `filled`; where no
+    round filled it, that it is as fast as any, if the last one `carried` so much; 0: it does not know.
+
+    What slower rounds carry depends on the load of machines, and who does not know counts as FASTER: members
+    on both sides of a lower limit would reduce nothing and all."""
+    return filled or (MOST if carried >= MOST else 0)
+
+
 def shares(lines: Sequence[Uplink]) -> list[int]:
     """Each member's share, as whole numbers that are in proportion to the shares: sums of them are exact, so
     that all members cut at the same values. At least one member can be dialled."""

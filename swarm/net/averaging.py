@@ -180,8 +180,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         against = {*self._opposition.against(members), *order.against} & members.keys()
         if self._discord.found(members):
             against = {*map(str, invited)}
-        # A line that nothing fills is not measured; a fast round shows what it carries at least.
-        uplink = order.uplink or self._p2p.carried
+        uplink = shares.announced(order.uplink, self._p2p.carried)
         return Announcement(
             order.version,
             order.weight,

@@ -17,6 +17,7 @@ from swarm.core.shares import (
     SMALLEST_PART,
     USUAL_PART,
     Uplink,
+    announced,
     believed,
     deadline,
     part_bytes,
@@ -43,6 +44,17 @@ def lines_of(*mbit: float) -> list[Uplink]:
 def weights(lines: list[Uplink]) -> list[float]:
     parts = shares(lines)
     return [part / sum(parts) for part in parts]
+
+
+@given(st.lists(st.integers(0, 4 * MOST), min_size=2, max_size=8))
+def test_what_rounds_carried_that_filled_no_line_divides_alike(carried: list[int]) -> None:
+    parts = shares([Uplink(announced(0, rate)) for rate in carried])
+    assert len({*parts}) == 1
+
+
+def test_a_line_that_was_filled_counts_as_what_it_carried_then() -> None:
+    assert announced(MBIT, 100 * MBIT) == announced(MBIT, 0) == MBIT
+    assert announced(0, MOST) == MOST and announced(0, MOST - 1) == 0
 
 
 def lasting(lines: list[Uplink], weights: list[float]) -> float:
