@@ -90,11 +90,9 @@ class Checkpoints:
         extra, start = msgspec.to_builtins(progress), self._host.now()
         # (copies the random state of torch, which the next gradient may change)
         write = await self._host.ports.work.run(Kind.COPY, self._learner.checkpoint, extra)
-        begun = Begun(partial(write, self._folder), self._learner.version, start)
-        if self._learner.saves_beside:
-            self._begun.put_nowait(begun)
-        else:
-            await self._write(*begun)
+        self._begun.put_nowait(Begun(partial(write, self._folder), self._learner.version, start))
+        if not self._learner.saves_beside:
+            await self.written()
 
     async def written(self) -> None:
         """Wait until no checkpoint is being written."""

@@ -267,11 +267,11 @@ class BaseLearner(ABC):
     def checkpoint(self, extra: Mapping[str, object] | None = None) -> Callable[[Path], None]:
         """What writes a checkpoint of my state to a folder, as `save` does. It is called before that state
         changes, and beside a gradient where the learner `saves_beside`."""
-        facts = self._facts(checkpoint.with_rng_state(extra))
+        facts, more = self._facts(checkpoint.with_rng_state(extra)), self._only_in_checkpoints()
 
         def write(folder: Path) -> None:
             with self._dumped() as tensors:
-                checkpoint.write(folder, tensors, facts)
+                checkpoint.write(folder, tensors | more, facts)
 
         return write
 
@@ -310,6 +310,10 @@ class BaseLearner(ABC):
     @abstractmethod
     def _dumped(self) -> AbstractContextManager[dict[str, Tensor]]:
         """The weights, and the moments where there are some, as `_load_tensors` takes them: not copies."""
+
+    def _only_in_checkpoints(self) -> dict[str, Tensor]:
+        """What a checkpoint has beside `_dumped`, and no other learner takes over: copies."""
+        return {}
 
     def _facts(self, extra: Mapping[str, object] | None) -> dict[str, object]:
         """What is said of the state's tensors."""

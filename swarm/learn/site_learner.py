@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -28,7 +27,6 @@ from torch import Tensor
 from swarm.blocks import Damaged
 from swarm.config import Run, Training
 from swarm.image import MakeDraft, in_memory
-from swarm.learn import checkpoint
 from swarm.learn import contribution as contributions
 from swarm.learn.learner import Learner
 from swarm.learn.policy import Policy
@@ -160,20 +158,14 @@ class SiteLearner(Learner):
         super().merge(masters, share)
         self._go_on(progress)
 
-    def checkpoint(self, extra: Mapping[str, object] | None = None) -> Callable[[Path], None]:
-        """As `BaseLearner.checkpoint`, with what contributions did not carry; one that was sent may count by
-        now. What was stepped since the version and not sent is left out: its groups are trained again."""
+    def _only_in_checkpoints(self) -> dict[str, Tensor]:
+        """What contributions did not carry; one that was sent may count by now. What was stepped since the
+        version and not sent is left out: its groups are trained again."""
         residual = self._residual.clone()
         if self._sent:
             residual.add_(self._anchor - self._optimizer.gather())
             contributions.subtract(residual.numpy(), self._sent, self.run.averaging.density)
-        facts = self._facts(checkpoint.with_rng_state(extra))
-
-        def write(folder: Path) -> None:
-            with self._dumped() as tensors:
-                checkpoint.write(folder, tensors | {RESIDUAL: residual}, facts)
-
-        return write
+        return {RESIDUAL: residual}
 
     @contextmanager
     def _dumped(self) -> Iterator[dict[str, Tensor]]:

@@ -106,5 +106,5 @@ def test_no_state_changes_while_it_is_written(
     plain = scenario(1.2, (3, 6), *faults, averaging=averaging, release=releasing)
     told = Told(msgspec.structs.replace(plain, prices=plain.prices | {"save": seconds(4.0)}), tmp_path)
     assert len(told.of(Saved)) > 10
-    steps = {"butterfly": {"step", "merge"}, "sites": {"step_locally", "outer_step"}}
-    assert changed.keys() >= {"load", "load_state"} | steps[mode]
+    own = {"butterfly": {"step", "merge"}, "sites": {"step_locally", "outer_step"}}
+    assert changed.keys() >= {"load", "load_state"} | own[mode]
