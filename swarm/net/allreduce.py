@@ -53,12 +53,6 @@ T = TypeVar("T")
 
 NOTHING = torch.empty(0)
 
-FAST = 16_000_000
-"""Bytes a second that a member gets in a round of fast lines, and sends: parts of the next one go past p2pd
-(swarm.net.paced). On a line that is full p2pd loses nothing, and two connections to each other member hold up
-one another's parts: at 20 Mbit/s for longer than a member is patient."""
-
-
 AHEAD = 2
 """Parts that are read before they are added up, and sums that are begun before the one before them is sent:
 where cores are many, a part waits at each stage for longer than it is computed."""
@@ -158,7 +152,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.finalize()
             carried = sum(self.exchanged().values()) / (loop.time() - began)
         finally:
-            self._p2p.carried = int(carried) if carried >= FAST else 0
+            self._p2p.carried = int(carried)
             self.finalize(cancel=True)  # unless it is done
             for task in tasks:
                 task.cancel()
@@ -202,7 +196,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         if (total := self._sketches.get(peer)) is not None:
             await _in_thread(sketch.add, total, part, self._key, self.spans[number][0])
         share = self._standing[peer].share * self._sent[peer].take(size)
-        return part if share == 1 else await _in_thread(part.mul_, share)
+        return await _scaled(part, share)
 
     def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, mine: torch.Tensor) -> torch.Tensor:
         """A reducer's mean of a part of which `mine` is mine, scaled down where it exceeds the largest
@@ -212,7 +206,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._got[reducer].update(data)
         if math.isfinite(size := norm(mean)):
             share = self._reduced[reducer].take(size)
-            mean, size = _scaled(mean, share), size * share
+            mean, size = mean.mul_(share) if share != 1 else mean, size * share
         else:
             self._reduced[reducer].least = size = 0.0
             mean.zero_()
@@ -253,7 +247,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         sender = self.sender_peer_ids.index(self.peer_id)
         share = self._standing[self.peer_id].share
         for number, part in enumerate(parts):
-            yield part, await self._gathered(sender, number, _scaled(part, share))
+            yield part, await self._gathered(sender, number, await _scaled(part, share))
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
         mine, number = self._parts[index], 0
@@ -380,5 +374,5 @@ def _in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
     return made
 
 
-def _scaled(part: torch.Tensor, share: float) -> torch.Tensor:
-    return part if share == 1 else part.mul_(share)
+async def _scaled(part: torch.Tensor, share: float) -> torch.Tensor:
+    return part if share == 1 else await _in_thread(part.mul_, share)

@@ -39,6 +39,11 @@ KNOCK = 1.5
 SHUT = 600.0
 """Seconds in which a door that was not reached is not tried again."""
 
+FAST = 16_000_000
+"""Bytes a second that a member gets in a round of fast lines, and sends: parts of the next one go past p2pd,
+which would take longer than the lines. On a line that is full p2pd loses nothing, and two connections to each
+other member hold up one another's parts: at 20 Mbit/s for longer than a member is patient."""
+
 Piece = bytes | bytearray | memoryview
 
 
@@ -101,8 +106,7 @@ class PacedP2P(P2P):  # type: ignore[misc]
     door: Door | None = None
     """Where parts come in past p2pd."""
     carried = 0
-    """Bytes a second each way in the last round, where it was fast: then others' doors are tried, since p2pd
-    would take longer than the lines."""
+    """Bytes a second each way in the last round; 0: there was none, or it broke."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +118,7 @@ class PacedP2P(P2P):  # type: ignore[misc]
     async def call_binary_stream_handler(self, peer_id: PeerID, handler_name: str) -> tuple[Any, Any, Any]:
         if not _carries_parts(handler_name):
             return await super().call_binary_stream_handler(peer_id, handler_name)  # type: ignore[no-any-return]
-        if self.carried:
+        if self.carried >= FAST:
             if (past := await self._past(peer_id, handler_name)) is not None:
                 self.through.discard(peer_id)
                 return None, *self._paced(*past)
