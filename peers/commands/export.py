@@ -141,8 +141,9 @@ def _kept(peer: Path, run: RunFolder) -> list[Release]:
     frames, found = Frames(run.digest, Keyring.new(), None, run.keys()), []
     for path in sorted((peer / RELEASES).glob("*")):
         try:
-            with contextlib.suppress(FileNotFoundError):
-                found.append(frames.read(path.read_bytes(), RELEASE_LIMIT, Release)[1])
+            found.append(frames.read(path.read_bytes(), RELEASE_LIMIT, Release)[1])
+        except FileNotFoundError:
+            continue
         except wire.WireError as error:
             print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
     return found

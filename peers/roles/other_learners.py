@@ -383,13 +383,9 @@ class OtherLearners:
         """May most learners be in a round of my version, without me? They would not follow me. Whose round
         is over says at once whether most were in it."""
         roster, now = self._host.roster, self._host.now()
-        meet = {
-            peer
-            for peer, beat in self.at_my_version().items()
-            if beat.phase is Phase.MATCHING
-            or (beat.phase is Phase.STEPPING and now - roster.phased(peer)[0] < GOSSIP_SECONDS)
-        }
-        return self._host.releases.doubts.votes.are_most(meet.difference(members))
+        steps = {peer for peer, beat in self.at_my_version().items() if beat.phase is Phase.STEPPING}
+        met = {peer for peer in steps if now - roster.phased(peer)[0] < GOSSIP_SECONDS}
+        return self._host.releases.doubts.votes.are_most((self.waiting() | met).difference(members))
 
     def _next(self) -> set[PeerId]:
         return self.with_unheard_release(self._version() + 1)
