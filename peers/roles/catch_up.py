@@ -3,6 +3,7 @@
     at the start        -> the swarm's news, before what my disk has
     a better release    -> is it what my round made?                              (peers.roles.other_bytes)
                         -> the full state of a learner that is at it: I fall in (peers.roles.state_transfer)
+        meanwhile       -> its weights, and a gradient                        (peers.roles.weights_meanwhile)
     without that state  -> its weights (peers.roles.next_release)
     then                -> whether my last version is part of it, or was lost (swarm.core.lineage)
 
@@ -13,19 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
+from functools import partial
 
+from peers.roles.checkpoints import Progress, progress_of
+from peers.roles.merging import Merging
+from peers.roles.next_gradient import NextGradient
 from peers.roles.other_bytes import OtherBytes
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import Had, OwnRelease
 from peers.roles.state_transfer import StateTransfer
+from peers.roles.weights_meanwhile import WeightsMeanwhile
 from peers.runtime.host import Host
 from swarm import events
 from swarm.blocks import Damaged
+from swarm.core.lineage import Point
+from swarm.core.rounds import Cause
 from swarm.core.solo_turns import GOSSIP_SECONDS
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind
 from swarm.types import Release
+from swarm.weights import Weights
 
 SETTLE = 2.0
 """Seconds that a learner waits at its start for news of a release newer than its own checkpoint."""
@@ -50,15 +60,23 @@ class CatchUp:
         own_release: OwnRelease,
         other_learners: OtherLearners,
         transfer: StateTransfer,
+        next_gradient: NextGradient,
+        hold: Callable[[Progress, Point, bool], Awaitable[None]],
+        unused: Callable[[], Awaitable[None]],
     ) -> None:
+        """`hold(made_of, had, merged)`: hold what I loaded, or merged, after I had that point; `unused()`:
+        wait while the policy is read."""
         self._host, self._learner, self._transfer = host, learner, transfer
+        self._next_gradient, self._hold = next_gradient, hold
         self._own_release, self._other_learners = own_release, other_learners
         self._other_bytes = OtherBytes(host, own_release)
+        self._merging = Merging(host, learner, own_release, other_learners)
         self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
-        self.fell_in = False
+        self._fell_in = False
         """What I took last is the whole state of a learner that is in rounds: I step as they do."""
+        self.meanwhile = WeightsMeanwhile(host, own_release.awaited, next_gradient.look, unused)
 
     async def hear_news(self) -> None:
         """At the start, wait a while for a release that is ahead of mine, and for a learner that is at it:
@@ -77,25 +95,56 @@ class CatchUp:
             return True
         return self._other_learners.at_release(release) is not None
 
-    async def take(self, had: Had) -> Release | None:
+    async def fetch(self) -> Cause:
+        """Load the better release, once nothing uses my policy, and merge what I had with it where that is
+        worth it."""
+        had, host = self._own_release.had(), self._host
+        await self._merging.keep(had)
+        if (taken := await self._take(had)) is None:
+            return Cause.FETCH_FAILED
+        if not had.is_of_its_round(taken):
+            host.releases.doubts.votes.witness.took()
+        merged = await self._merging.merge(taken)
+        await self._hold_taken(merged or progress_of(taken), taken, had, merged is not None)
+        if merged is None:
+            self._took(taken, had)
+        else:
+            await self._merging.released()
+        joins = merged is None and self._fell_in and self._own_release.is_settled()
+        host.status.early = host.status.early or joins
+        host.beat_now()
+        return Cause.FELL_IN if joins else Cause.LOADED
+
+    async def _take(self, had: Had) -> Release | None:
         """Load the better release. None when that failed, or it is not what my round made; the learner is
         unchanged then."""
+        self.meanwhile.held = None
         if await self._other_bytes.refuses(had):
             return None
-        release = await self._take_state()
+        release = await self._take_state(had)
         in_rounds = self._host.config.run.averaging.mode == "butterfly"
-        self.fell_in = in_rounds and release is not None and release.version > 0  # all begin at version 0
+        self._fell_in = in_rounds and release is not None and release.version > 0  # all begin at version 0
         if release is not None:
             self._host.status.astray = False
             return release
-        if (release := await self._load()) is not None and not had.is_of_its_round(release):
+        release = self.meanwhile.held or await self._load()
+        if release is not None and not had.is_of_its_round(release):
             self._host.status.astray = release.version > 0
         return release
 
-    def took(self, taken: Release, had: Had) -> None:
+    def _took(self, taken: Release, had: Had) -> None:
         """I took a release, and had that version."""
         self._other_learners.set_falling_in(False)
         self._taken.put_nowait((taken, had))
+
+    async def _hold_taken(self, made_of: Progress, taken: Release, had: Had, merged: bool) -> None:
+        """Hold what I took, or merged with it, and a gradient of it or of the version before."""
+        held = self.meanwhile.held
+        if held is not None and held.weights == taken.weights and not merged:
+            return
+        if held is None or held.weights != made_of.parent:
+            self._next_gradient.give_back()
+        await self._hold(made_of, had[:2], merged)
 
     async def run(self) -> None:
         """Say what became of each version that I had, beside the round, until cancelled: where two lines part
@@ -121,9 +170,10 @@ class CatchUp:
         else:
             host.emit(events.CaughtUp, version=taken.version, behind=taken.version - had.version)
 
-    async def _take_state(self) -> Release | None:
+    async def _take_state(self, had: Had) -> Release | None:
         """Load a better release with the full state of a learner that has it; None when there is no such
-        learner, or its state would come too late. The others wait for me until `took`."""
+        learner, or its state would come too late: I may have its weights then. The others wait until
+        `_took`."""
         own, host, start = self._own_release, self._host, self._host.steady()
         release = own.awaited()
         if release is None or start < self._no_state_before:
@@ -136,23 +186,39 @@ class CatchUp:
         if not await host.releases.doubts.leads_on(release):
             return None
         self._other_learners.set_falling_in(True)
-        # a state that is made before all have heard of it may be one that they go on from
-        await host.ports.clock.sleep(GOSSIP_SECONDS)
-        taken = await self._transfer.take(giver, release, start + self._other_learners.most)
-        soon = taken is not None and host.config.run.averaging.overlap
-        pause = STATE_PAUSE_AHEAD if soon else STATE_PAUSE
+        overlap, taken = host.config.run.averaging.overlap, None
+        if overlap:
+            self.meanwhile.begin(giver, partial(self._load_meanwhile, had[:2]))
+        try:
+            # a state that is made before all have heard of it may be one that they go on from
+            await host.ports.clock.sleep(GOSSIP_SECONDS)
+            until = start + self._other_learners.most
+            taken = await self._transfer.take(giver, release, until, self.meanwhile.end)
+            await self.meanwhile.end()
+        finally:
+            if taken is None:
+                self.meanwhile.drop()
+                self._other_learners.set_falling_in(False)
+        pause = STATE_PAUSE_AHEAD if overlap and taken is not None else STATE_PAUSE
         self._no_state_before = host.steady() + pause * (host.steady() - start)
-        if taken is None:
-            self._other_learners.set_falling_in(False)
         return taken
+
+    async def _load_meanwhile(self, had: Point, release: Release, weights: Weights) -> bool:
+        """Load and hold the weights of a release whose state comes. False where they could not be loaded."""
+        if not await self._load_weights(release, weights):
+            return False
+        await self._hold(progress_of(release), had, False)
+        return True
 
     async def _load(self) -> Release | None:
         """Load the weights of the better release, once its bytes are here; None when they did not come while
         they were worth waiting for."""
+        arrived = await self._own_release.next.wait()
+        return arrived[0] if arrived is not None and await self._load_weights(*arrived) else None
+
+    async def _load_weights(self, release: Release, weights: Weights) -> bool:
+        """False where they could not be loaded: the learner is unchanged then."""
         host = self._host
-        if (arrived := await self._own_release.next.wait()) is None:
-            return None
-        release, weights = arrived
         try:
             await host.ports.work.run(Kind.LOAD, self._learner.load, weights)
         except (ValueError, RankLost, Damaged) as error:
@@ -165,5 +231,5 @@ class CatchUp:
             if isinstance(error, Damaged):
                 await host.releases.lose(release.weights)
             await host.ports.clock.sleep(RETRY)
-            return None
-        return release
+            return False
+        return True

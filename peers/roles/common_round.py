@@ -110,19 +110,21 @@ class CommonRound:
         await self._averaged(outcome)
         return Cause.AVERAGED
 
-    async def join(self, nothing: Gradient) -> Cause:
-        """Be in the others' round of my version without a gradient: I get their mean, and step as they do."""
-        others, own = self._other_learners, self._own_release
+    async def join(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
+        """Be in the others' round of my version, for which they waited: with a gradient, or with that of no
+        batch. I get the mean, and step as they do."""
+        others, own, start = self._other_learners, self._own_release, self._host.now()
         partners = [*others.partners(), *others.falling_in()] if self._others() else []
         if own.is_overtaken() or not partners:
             return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NOBODY_CAME
         try:
-            outcome = await self._meet(nothing, (), partners, others.longest_wait())
+            outcome = await self._meet(gradient, batch, partners, others.longest_wait())
         except RoundLost as error:
             self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
             outcome = None
         if outcome is None:
             return Cause.AHEAD_SEEN if own.is_ahead() else Cause.NOBODY_CAME
+        self._report.add("average", self._host.now() - start)
         await self._averaged(outcome)
         return Cause.AVERAGED
 

@@ -24,13 +24,12 @@ from pathlib import Path
 
 from peers.roles.auditor import Auditor
 from peers.roles.catch_up import CatchUp
-from peers.roles.checkpoints import Checkpoints, Progress, progress_of
+from peers.roles.checkpoints import Checkpoints, Progress
 from peers.roles.common_round import CommonRound
 from peers.roles.evidence import FOLDER
 from peers.roles.gradients import Gradients
 from peers.roles.group_opening import Decoder
 from peers.roles.learner_inbox import LearnerInbox
-from peers.roles.merging import Merging
 from peers.roles.next_gradient import NextGradient
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
@@ -87,8 +86,6 @@ class LearnerPeer:
             host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
         )
         self.transfer = StateTransfer(host, learner, self.own_release.at_rest, self.other_learners)
-        self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, self.transfer)
-        self._merging = Merging(host, learner, self.own_release, self.other_learners)
         self._report = StepReport(host, self.inbox)
         self.rechecks = BatchRechecks(host, learner, self.inbox, self.round_totals.of_round)
         self._common_round = CommonRound(
@@ -104,7 +101,10 @@ class LearnerPeer:
         self._faults = FaultReports(host)
         self._gradients = Gradients(host, learner, self.inbox, self._faults)
         may = self._may_learn_ahead, self._may_take
-        self.next_gradient = NextGradient(host, self.inbox, *may, self._gradients.compute)
+        ahead = *may, self._gradients.compute
+        self.next_gradient = NextGradient(host, self.inbox, self.other_learners, *ahead)
+        uses = self.transfer, self.next_gradient, self._hold_loaded, self._unused
+        self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, *uses)
 
     async def run(self) -> None:
         """Take the swarm's policy, then run rounds until the host is asked to stop."""
@@ -221,18 +221,22 @@ class LearnerPeer:
         nobody would follow me."""
         if self.learner.version >= self.host.releases.doubts.ceiling(self.host.ports.me):
             return False
-        if not self._batch and (ready := self.next_gradient.take()) is not None:
-            self._batch, self._gradient, self._learnt_ahead = ready
-            self._drop_unbelieved()
-        if self._batch and (self.trained.has(self._batch) or self.inbox.is_late(self._batch, now)):
-            self._give_back_batch()  # while its gradient was kept
-        if self._batch:
+        if self._take_ahead(now):
             return self.other_learners.turns.ready(bool(self.other_learners.ready()), self.host.steady())
         closes = self.inbox.closes(now) if self._may_take() else None
         if closes is None or (closes > 0.0 and not self._closes_early()):
             return False
         self._batch, self._gradient = self.inbox.take(now), None
         self.inbox.credit()  # the next batch is sampled while this one is learnt on
+        return bool(self._batch)
+
+    def _take_ahead(self, now: float) -> bool:
+        """Is there a batch whose gradient I have: a kept one, or the one that was computed ahead?"""
+        if not self._batch and (ready := self.next_gradient.take()) is not None:
+            self._batch, self._gradient, self._learnt_ahead = ready
+            self._drop_unbelieved()
+        if self._batch and (self.trained.has(self._batch) or self.inbox.is_late(self._batch, now)):
+            self._give_back_batch()  # while its gradient was kept
         return bool(self._batch)
 
     def _closes_early(self) -> bool:
@@ -247,10 +251,15 @@ class LearnerPeer:
         return 0 < self.host.config.run.stop.versions <= self.learner.version + ahead
 
     def _may_learn_ahead(self) -> bool:
-        """Compute a gradient of this version that is stepped from the next one? While the round waits."""
-        waits = self.round.state in AHEAD and not self.host.stop.is_set()
-        in_step = not self._complete(1) and self.host.status.early and self.other_learners.all_early()
-        return waits and in_step and (self.own_release.is_settled() or self._learns_early())
+        """Compute a gradient of this version that is stepped from the next one? While the round waits, or the
+        state of this version or the next one comes."""
+        if self.host.stop.is_set() or self._complete(1):
+            return False
+        if self._catch_up.meanwhile.may_learn:
+            return True
+        in_step = self.host.status.early and self.other_learners.all_early()
+        waits = in_step and self.round.state in AHEAD
+        return waits and (self.own_release.is_settled() or self._learns_early())
 
     async def learn(self) -> Cause:
         host, began, groups = self.host, self.host.now(), [item.group for item in self._batch]
@@ -297,9 +306,15 @@ class LearnerPeer:
         return await self._common_round.average(self._gradient, self._batch)
 
     async def join(self) -> Cause:
-        """Be in the round that the others waited for me with, and learn ahead beside it."""
-        self._gradient = self.learner.nothing()
-        cause = await self._common_round.join(self._gradient)
+        """Be in the round that the others waited for me with, and learn ahead beside it: with a gradient
+        that was computed while the state came, or with none."""
+        if self.next_gradient.batch:
+            await self.trained.placed()
+        if not self._take_ahead(self.host.now()):
+            self._gradient = self.learner.nothing()
+        assert self._gradient is not None
+        self._report.seconds = {"learn": self._learnt_ahead}
+        cause = await self._common_round.join(self._gradient, self._batch)
         await self.trained.placed()
         return cause
 
@@ -308,8 +323,7 @@ class LearnerPeer:
         assert gradient is not None
         mine = self.inbox.scored(self._batch) if self._common_round.counts else ()
         await self.trained.stepped(members, mine, self._common_round.marks)
-        await self.next_gradient.idle()
-        await self.checkpoints.written()
+        await self._unused()
         await self.other_learners.give_way(members, self.own_release.is_ahead)
         # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(members):
@@ -365,27 +379,15 @@ class LearnerPeer:
 
     async def fetch(self) -> Cause:
         """Load the swarm's release, which is ahead of this learner or differs from it."""
-        had = self.own_release.had()
-        await self.next_gradient.idle()
-        await self.checkpoints.written()
-        await self._merging.keep(had)
-        behind = await self._catch_up.take(had)
+        await self._unused()
         self.next_gradient.give_back()
         self._give_back_batch()
-        if behind is None:
-            return Cause.FETCH_FAILED
-        if not had.is_of_its_round(behind):
-            self.host.releases.doubts.votes.witness.took()
-        merged = await self._merging.merge(behind)
-        await self._hold_loaded(merged or progress_of(behind), had[:2], merged is not None)
-        if merged is None:
-            self._catch_up.took(behind, had)
-        else:
-            await self._merging.released()
-        joins = merged is None and self._catch_up.fell_in and self.own_release.is_settled()
-        self.host.status.early = self.host.status.early or joins
-        self.host.beat_now()
-        return Cause.FELL_IN if joins else Cause.LOADED
+        return await self._catch_up.fetch()
+
+    async def _unused(self) -> None:
+        """Wait while a gradient or a checkpoint is made of the policy as it is. Raises RankLost."""
+        await self.next_gradient.idle()
+        await self.checkpoints.written()
 
     async def _hold_loaded(self, made_of: Progress, had: Point, merged: bool = False) -> None:
         """Hold and compare the version that I loaded, or `merged` and am to release; before I had `had`."""

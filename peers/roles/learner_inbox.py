@@ -208,10 +208,10 @@ class LearnerInbox:
         """Seconds until a batch closes; None while no batch can close."""
         return self.batcher.due(self._learners(), now)
 
-    def take(self, now: float, ahead: int = 0) -> list[Waiting]:
-        """Take a batch from the batcher, to be stepped from a version that is `ahead` of mine. Groups older
-        than the window are counted as expired and dropped."""
-        batch, expired = self.batcher.take(self._learners(), self._version() + ahead, now)
+    def take(self, now: float, ahead: int = 0, fewer: int = 0) -> list[Waiting]:
+        """Take a batch from the batcher, to be stepped from a version that is `ahead` of mine, of `fewer`
+        groups less than my share. Groups older than the window are counted as expired and dropped."""
+        batch, expired = self.batcher.take(self._learners(), self._version() + ahead, now, fewer)
         self.drop(expired, "expired")
         return batch
 

@@ -8,8 +8,10 @@ So a gradient is of the version before the one that it is stepped from: one vers
 window counts when the batch is taken. A round that waits has one such gradient at most; the next batch is
 the round's own where none is ready. While another learner is behind nobody computes ahead: it could not be
 in time for the rounds of those who have their gradients already. One that takes over a state is: it comes
-without a gradient. Invariants: the policy does not change while a gradient is computed (`idle`); groups are
-here, in the inbox, or in the round. Not handled here: what becomes of the gradient (peers.roles.learner).
+without a gradient, or with one that it computes while the state comes. One for whom the others wait takes
+fewer groups, so that it is in step with them. Invariants: the policy does not change while a gradient is
+computed (`idle`); groups are here, in the inbox, or in the round. Not handled here: what becomes of the
+gradient (peers.roles.learner).
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from peers.roles.learner_inbox import LearnerInbox
+from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
+from swarm.core.batch_shares import fewer
 from swarm.core.batcher import Waiting
 from swarm.learn.base_learner import Gradient
 from swarm.learn.fsdp.driver import RankLost
@@ -37,6 +41,7 @@ class NextGradient:
         self,
         host: Host,
         inbox: LearnerInbox,
+        other_learners: OtherLearners,
         may_begin: Callable[[], bool],
         may_take: Callable[[], bool],
         compute: Callable[[list[Waiting]], Awaitable[Gradient | None]],
@@ -44,7 +49,7 @@ class NextGradient:
         """`may_begin()`: the round waits, and a gradient of the policy as it is has a use. `may_take()`:
         nothing comes before it. `compute`: None where the batch was dropped."""
         self._host, self._inbox, self._compute = host, inbox, compute
-        self._may_begin, self._may_take = may_begin, may_take
+        self._other_learners, self._may_begin, self._may_take = other_learners, may_begin, may_take
         self.batch: list[Waiting] = []
         """Groups of the gradient that is computed or ready."""
         self._computing = False
@@ -63,13 +68,25 @@ class NextGradient:
                 continue
             now = host.now()
             closes = self._inbox.closes(now)
-            if closes == 0.0 and self._may_take() and (batch := self._inbox.take(now, ahead=1)):
+            if closes == 0.0 and self._may_take() and (batch := self._take(now)):
                 await self._begin(batch)
             else:
                 await host.changed(min(host.config.run.pace.beat, closes or 1e9))
 
+    def _take(self, now: float) -> list[Waiting]:
+        less = fewer(self._waited(now), self._host.status.speed, self._inbox.share())
+        return self._inbox.take(now, ahead=1, fewer=less)
+
+    def _waited(self, now: float) -> list[float]:
+        """Seconds for which each of the others has waited for gradients of my version; 0: it does not."""
+        others, roster = self._other_learners, self._host.roster
+        waiting = others.waiting()
+        return [
+            max(0.0, now - roster.phased(peer)[0]) if peer in waiting else 0.0 for peer in others.partners()
+        ]
+
     def look(self) -> None:
-        """The round moved: there may be something to begin."""
+        """There may be something to begin."""
         self._looks.set()
 
     async def _begin(self, batch: list[Waiting]) -> None:
@@ -100,6 +117,7 @@ class NextGradient:
         ready, self._ready = self._ready, None
         if ready is not None:
             self.batch = []
+            self.look()
         return ready
 
     def give_back(self) -> None:

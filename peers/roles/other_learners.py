@@ -211,9 +211,10 @@ class OtherLearners:
         return {peer: beat for peer, beat in beats if beat is not None and beat.version == self._version()}
 
     def at_release(self, release: Release) -> PeerId | None:
-        """A learner that is at a release, its publisher first."""
+        """A learner that has the state of a release: its publisher, or one that takes none over now."""
         beats, point = self._all_beats(), (release.version, release.weights)
-        found = (peer for peer, beat in beats.items() if (beat.version, beat.weights) == point)
+        here = (peer for peer, beat in beats.items() if (beat.version, beat.weights) == point)
+        found = (peer for peer in here if beats[peer].phase is not Phase.FALLING_IN)
         return release.publisher if release.publisher in beats else next(found, None)
 
     def at_point(self, point: Point) -> list[PeerId]:
@@ -237,7 +238,7 @@ class OtherLearners:
 
     def all_early(self) -> bool:
         """The others can learn before a release as I can. One that cannot would be too late for our round;
-        one that falls in will be in it without a gradient."""
+        one that falls in will be in it with what it has by then."""
         return all(beat.early or beat.phase is Phase.FALLING_IN for beat in self._beats())
 
     def _beats(self) -> list[Beat]:
@@ -295,9 +296,9 @@ class OtherLearners:
         self._set_phase()
 
     @property
-    def in_round(self) -> bool:
+    def is_changing(self) -> bool:
         """My version is about to be another one."""
-        return self._meets or self._state is State.STEPPING
+        return self._meets or self._falls_in or self._state is State.STEPPING
 
     def _set_phase(self) -> bool:
         """Whether the phase changed."""

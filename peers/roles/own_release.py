@@ -80,7 +80,7 @@ class OwnRelease:
 
     def at_rest(self) -> Point | None:
         """My version and its weights; None while they are about to be others."""
-        rests = self.weights and not self._other_learners.in_round
+        rests = self.weights and not self._other_learners.is_changing
         return (self.learner.version, self.weights) if rests else None
 
     def had(self) -> Had:

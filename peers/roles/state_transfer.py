@@ -17,7 +17,7 @@ Not handled here: when a state is asked for (peers.roles.catch_up), that the oth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
@@ -161,10 +161,12 @@ class StateTransfer:
             self._states.clear()
             self._offered = None
 
-    async def take(self, giver: PeerId, release: Release, until: float) -> Release | None:
-        """Load the full state of a learner that is at `release` or beyond it by now; returns the release that
-        it is the state of. None when it will not be here at the time `until`; the learner is unchanged
-        then."""
+    async def take(
+        self, giver: PeerId, release: Release, until: float, unused: Callable[[], Awaitable[None]]
+    ) -> Release | None:
+        """Load the full state of a learner that is at `release` or beyond it by now, once mine is `unused`;
+        returns the release that it is the state of. None when it will not be here at the time `until`; the
+        learner is unchanged then."""
         host, self._taken = self._host, self._store()
         most = STATE_PER_RELEASE * release.size + STATE_BASE
         try:
@@ -181,6 +183,7 @@ class StateTransfer:
                     look.cancel()
                 while (taken := host.releases.named(offer.version, offer.weights)) is None:
                     await host.changed(host.config.run.pace.beat)
+            await unused()
             await host.ports.work.run(Kind.LOAD, self._load_state, state.whole, taken)
         except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
             return None

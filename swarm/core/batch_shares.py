@@ -2,6 +2,7 @@
 long those that have theirs wait for the rest.
 
     speed of each member (groups a second, by its heartbeats) --> its share of the batch
+    the others have waited for one member --> groups by which its next batch is smaller
     shares that are computed, shares that are still being computed --> seconds that waiting is worth
 
 A round waits for its last gradient. With equal shares a member that is half as fast makes all others wait for
@@ -65,6 +66,14 @@ def in_groups(shares: tuple[float, ...], groups: int) -> list[int]:
         counts = (math.floor(share * middle + ROUNDING) for share in shares)
         early, late = (middle, late) if sum(counts) < groups else (early, middle)
     return [math.floor(share * late + min(share * late * LATER, PART) + ROUNDING) for share in shares]
+
+
+def fewer(waited: Sequence[float], speed: float, share: int) -> int:
+    """Groups by which the next batch of a member that learns ahead is smaller than its `share`: as many as it
+    computes, at `speed`, in the seconds for which most others have `waited` for it, half of its share at
+    most. Gradients of one length never catch up: a member that began later than the others would be as late
+    in each round, and where that is almost as long as a gradient, they would wait each time."""
+    return min(math.floor(median_low(waited) * speed), share // 2) if waited else 0
 
 
 def worth_waiting(took: float, ready: float, learning: float) -> float:

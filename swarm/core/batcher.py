@@ -174,12 +174,12 @@ class Batcher:
             since = max(since, self._taken)
         return max(0.0, since + self._size.close_after - now)
 
-    def take(self, learners: float, version: int, now: float) -> ClosedBatch:
+    def take(self, learners: float, version: int, now: float, fewer: int = 0) -> ClosedBatch:
         """Close a batch: of the groups that are inside the window at this version and time those that would
-        leave it first, within their samplers' quotas, at most this learner's share; a sampler gets more than
-        `run.batch.share` of it only where others leave places."""
+        leave it first, within their samplers' quotas, at most this learner's share, less what it takes
+        `fewer`; a sampler gets more than `run.batch.share` of it only where others leave places."""
         expired = self._expire(version, now)
-        limits = self._limits(self.share(learners), now)
+        limits = self._limits(self.share(learners) - fewer, now)
         batch, kept, counts, new = list[Waiting](), list[Waiting](), Counter[PeerId](), 0
         over = limits.size - limits.within_shares  # places for samplers beyond their share
         for item in self._waiting:

@@ -4,7 +4,8 @@ it makes the same bytes from then on.
     one says that it falls in --> its state comes --> it has my version, and matches: no wait
                                   at most `most`      or learns: at most twice as long as I did
 
-Who has a state in time is in the round without a gradient; where that came to nothing, it learns first.
+Who has a state in time is in the round, with the gradient that it computed meanwhile
+(run.averaging.overlap) or without one; where that came to nothing, it learns first.
 
 All learners wait for the same one, whose heartbeats they all hear; where some went on, the state would be
 one of an earlier version. One after the other is waited for; after a wait in vain nobody more before this

@@ -61,7 +61,7 @@ class Cause(StrEnum):
     """The swarm is at a version that I did not help to make."""
     LOADED = "loaded"
     FELL_IN = "fell in"
-    """I took over the state of a learner that waits for a round, and have no gradient for that."""
+    """I took over the state of a learner that waits for a round, and have a gradient for that or none."""
     FETCH_FAILED = "fetch failed"
     STOP = "stop"
 
@@ -73,7 +73,7 @@ class Command(StrEnum):
     LEARN = "learn"
     AVERAGE = "average"
     JOIN = "join"
-    """Average with the others, without a gradient of mine."""
+    """Average with the others that waited for me."""
     STEP = "step"
     STEP_LOCALLY = "step locally"
     AWAIT = "await"
@@ -109,7 +109,8 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
 
 AHEAD = (State.RELEASING, State.MATCHING)
 """With run.averaging.overlap a second lane begins the next gradient in these states
-(peers.roles.next_gradient); STEPPING waits until it is ready."""
+(peers.roles.next_gradient), and in CATCHING_UP while a state comes (peers.roles.weights_meanwhile); STEPPING,
+and loading that state, wait until it is ready."""
 
 SITES: dict[tuple[State, Cause], tuple[State, Command]] = {
     pair: after

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.batch_shares import BAND, CLAIM, batch_shares, in_groups, worth_waiting
+from swarm.core.batch_shares import BAND, CLAIM, batch_shares, fewer, in_groups, worth_waiting
 
 
 @pytest.mark.parametrize("speeds", [[0.0, 0.0], [2.0, 2.0 * BAND], [3.0, 0.0]])
@@ -27,6 +27,17 @@ def test_an_unknown_speed_counts_as_the_usual_one() -> None:
 
 def test_a_claim_counts_as_a_few_times_the_usual_speed_at_most() -> None:
     assert batch_shares([1.0, 1.0, 1e9]) == batch_shares([1.0, 1.0, CLAIM])
+
+
+def test_whom_the_others_wait_for_takes_as_many_groups_fewer_as_it_computes_meanwhile() -> None:
+    assert fewer([5.0, 4.2, 6.0], speed=0.5, share=8) == 2
+    assert fewer([5.0], speed=0.5, share=8) == 2 and fewer([1.9], speed=0.5, share=8) == 0
+
+
+def test_a_batch_is_half_of_its_share_at_least_and_one_alone_of_several_makes_none_smaller() -> None:
+    assert fewer([1e9], speed=0.5, share=8) == 4 and fewer([1e9], speed=0.5, share=1) == 0
+    assert fewer([1e9, 0.0, 0.0], speed=0.5, share=8) == 0 == fewer([1e9, 0.0], speed=0.5, share=8)
+    assert fewer([], speed=0.5, share=8) == 0 == fewer([5.0], speed=0.0, share=8)
 
 
 @pytest.mark.parametrize(

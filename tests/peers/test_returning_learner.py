@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -13,25 +13,31 @@ from test_roles_swarm import EPOCH, Told, scenario, seconds
 
 from peers.roles.gradients import Gradients
 from peers.roles.other_learners import OtherLearners
+from peers.roles.state_transfer import StateTransfer
 from swarm.config import Averaging, BatchSize
 from swarm.core.audit import audit
 from swarm.core.batcher import Waiting
 from swarm.events import Averaged, Judged, Moved, Released, Stepped, Trained
 from swarm.sim.scenario import Fault, SimulatedLinks
-from swarm.types import PeerId
+from swarm.types import Digest, PeerId
 
 LEARN, KILLED, DOWN = 4.0, 30.0, 20.0
 WHO = "learner-2"
 
 
 def returning(
-    disks: Path, overlap: bool = True, *others: Fault, learners: int = 3, minutes: float = 1.7
+    disks: Path,
+    overlap: bool = True,
+    *others: Fault,
+    learners: int = 3,
+    minutes: float = 1.7,
+    down: float = DOWN,
 ) -> Told:
     """Learners of which one is killed and comes back. A state is here in two seconds."""
     plain = scenario(
         minutes,
         (learners, 14),
-        Fault(at=KILLED, fault="bounce", down=DOWN, peer=WHO),
+        Fault(at=KILLED, fault="bounce", down=down, peer=WHO),
         *others,
         averaging=Averaging(overlap=overlap),
         batch=BatchSize(groups=12, close_after=3.0),
@@ -47,13 +53,13 @@ def falls(told: Told, who: str = WHO) -> list[Any]:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_who_falls_in_is_in_the_next_round_without_a_gradient(tmp_path: Path, overlap: bool) -> None:
+def test_who_falls_in_is_in_the_next_round_with_what_it_learnt_ahead(tmp_path: Path, overlap: bool) -> None:
     told = returning(tmp_path, overlap)
     (fell_in,) = falls(told)
     rounds = told.of(Averaged, "learner-0", since=fell_in.at - EPOCH)
     assert rounds[0].version == fell_in.version and WHO in rounds[0].members
     first, *rest = told.of(Trained, WHO, since=fell_in.at - EPOCH)
-    assert first.groups == 0 and first.version == fell_in.version + 1
+    assert (first.groups > 0) is overlap and first.version == fell_in.version + 1
     assert len(rest) > 3 and all(step.groups > 0 and step.members == 3 for step in rest)
     if overlap:
         assert rounds[0].at - fell_in.at < LEARN
@@ -61,31 +67,123 @@ def test_who_falls_in_is_in_the_next_round_without_a_gradient(tmp_path: Path, ov
     assert account.passed and account.once > 0, (account.lost, account.doubled)
 
 
-def test_a_state_is_copied_before_the_next_gradient_begins(tmp_path: Path) -> None:
+def test_a_state_is_copied_before_the_next_gradient_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make, made = StateTransfer._make, dict[int, float]()
+
+    async def makes(transfer: StateTransfer, version: int, weights: Digest) -> Any:
+        offer = await make(transfer, version, weights)
+        made[version] = transfer._host.now()
+        return offer
+
+    monkeypatch.setattr(StateTransfer, "_make", makes)
     told = returning(tmp_path)
     (fell_in,) = falls(told)
     released = [event.at for event in told.of(Released) if event.release.version == fell_in.version]
-    assert fell_in.at - min(released) < LEARN
+    assert made[fell_in.version] - min(released) < LEARN / 4
+
+
+class Learnt(NamedTuple):
+    """A gradient of WHO."""
+
+    began: float
+    ended: float
+    groups: set[str]
+
+
+@pytest.fixture
+def learnt(monkeypatch: pytest.MonkeyPatch) -> list[Learnt]:
+    compute, found = Gradients.compute, list[Learnt]()
+
+    async def computes(gradients: Gradients, batch: Sequence[Waiting], *others: Any) -> Any:
+        began = gradients._host.now()
+        gradient = await compute(gradients, batch, *others)
+        if gradients._host.ports.me == WHO:
+            found.append(Learnt(began, gradients._host.now(), {item.group.id for item in batch}))
+        return gradient
+
+    monkeypatch.setattr(Gradients, "compute", computes)
+    return found
+
+
+def first_learnt(learnt: Sequence[Learnt]) -> Learnt:
+    """Of its second life."""
+    return next(one for one in learnt if one.began - EPOCH > KILLED + DOWN)
+
+
+def test_who_falls_in_learns_while_its_state_comes_which_is_loaded_after_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
+) -> None:
+    load, loaded = StateTransfer._load_state, list[float]()
+
+    def loads(transfer: StateTransfer, *state: Any) -> None:
+        if transfer._host.ports.me == WHO:
+            loaded.append(transfer._host.now())
+        load(transfer, *state)
+
+    monkeypatch.setattr(StateTransfer, "_load_state", loads)
+    told = returning(tmp_path)
+    (fell_in,), meanwhile = falls(told), first_learnt(learnt)
+    at = next(at for at in loaded if at - EPOCH > KILLED + DOWN)
+    assert meanwhile.began - EPOCH < KILLED + DOWN + 4.0 and meanwhile.ended <= at <= fell_in.at
+    stepped = next(event for event in told.of(Stepped, WHO) if event.at > fell_in.at)
+    assert {*stepped.groups} == meanwhile.groups
+    assert min(one.began for one in learnt if one.began >= meanwhile.ended) < fell_in.at + 0.5
+
+
+def test_without_a_state_what_was_learnt_meanwhile_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
+) -> None:
+    take = StateTransfer.take
+
+    async def takes(transfer: StateTransfer, *args: Any) -> Any:
+        if transfer._host.now() - EPOCH < KILLED + DOWN:
+            return await take(transfer, *args)
+        await transfer._host.ports.clock.sleep(2.0)
+        return None
+
+    monkeypatch.setattr(StateTransfer, "take", takes)
+    told, meanwhile = returning(tmp_path), first_learnt(learnt)
+    loaded = next(event for event in told.of(Moved, WHO, since=KILLED + DOWN) if event.cause == "loaded")
+    assert meanwhile.began < loaded.at and meanwhile.ended <= loaded.at
+    assert meanwhile.groups in [{*event.groups} for event in told.of(Stepped, WHO) if event.at > loaded.at]
+    assert audit(told.all).passed
+
+
+def test_a_gradient_is_not_stepped_from_two_versions_after_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
+) -> None:
+    """The others do not wait, and the state is asked for when they have made two."""
+    take, late = StateTransfer.take, 2.5 * LEARN
+
+    async def nobody(*_: Any) -> None:
+        pass
+
+    async def takes(transfer: StateTransfer, *args: Any) -> Any:
+        if KILLED + DOWN < transfer._host.now() - EPOCH < KILLED + DOWN + late:
+            await transfer._host.ports.clock.sleep(late)
+        return await take(transfer, *args)
+
+    monkeypatch.setattr(OtherLearners, "all_here", nobody)
+    monkeypatch.setattr(StateTransfer, "take", takes)
+    told, meanwhile = returning(tmp_path), first_learnt(learnt)
+    fell_in, *_ = falls(told)
+    assert meanwhile.ended < fell_in.at - LEARN
+    again = [one for one in learnt if one.began >= fell_in.at and one.groups == meanwhile.groups]
+    assert again and audit(told.all).passed
 
 
 def test_who_comes_back_learns_on_no_group_that_others_have_trained(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path, learnt: list[Learnt]
 ) -> None:
-    compute, began = Gradients.compute, list[tuple[float, set[str]]]()
-
-    async def computes(gradients: Gradients, batch: Sequence[Waiting], *others: Any) -> Any:
-        if gradients._host.ports.me == WHO:
-            began.append((gradients._host.now(), {item.group.id for item in batch}))
-        return await compute(gradients, batch, *others)
-
-    monkeypatch.setattr(Gradients, "compute", computes)
     told = returning(tmp_path)
     (fell_in,) = falls(told)
-    learnt = set().union(*(groups for at, groups in began if at >= fell_in.at))
+    groups = set().union(*(one.groups for one in learnt if one.began - EPOCH > KILLED + DOWN))
     on_its_disk = {event.group for event in told.of(Judged, WHO, until=KILLED) if event.verdict == "admit"}
     steps = [event for event in told.of(Stepped) if event.version <= fell_in.version]
     trained = {group for event in steps for group in event.groups}
-    assert on_its_disk & trained and on_its_disk & learnt and not trained & learnt
+    assert on_its_disk & trained and on_its_disk & groups and not trained & groups
 
 
 def test_who_comes_back_takes_what_the_others_have_and_not_what_its_disk_has(tmp_path: Path) -> None:
@@ -126,16 +224,16 @@ def test_who_meets_nobody_while_all_others_wait_for_one_gives_that_one_its_state
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It went to its round before it heard that another falls in, and all others heard of that first."""
-    early = PeerId("learner-0")
+    early, back = PeerId("learner-0"), 49.0  # when the others are about to end their gradients
 
     def met_before(others: OtherLearners) -> bool:
-        return others._host.ports.me == early and others._host.now() - EPOCH < KILLED + DOWN + 2.0
+        return others._host.ports.me == early and others._host.now() - EPOCH < back + 2.0
 
     monkeypatch.setattr(OtherLearners, "_met_before", met_before)
     monkeypatch.setattr(OtherLearners, "at_release", lambda *_: early)
-    told = returning(tmp_path)
+    told = returning(tmp_path, down=back - KILLED)
     fell_in, *_ = falls(told)
-    steps = told.of(Trained, early, since=KILLED + DOWN + 2.0, until=fell_in.at - EPOCH + LEARN)
+    steps = told.of(Trained, early, since=back + 2.0, until=fell_in.at - EPOCH + LEARN)
     assert [step.members for step in steps] == [3]
 
 

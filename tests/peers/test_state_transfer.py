@@ -68,7 +68,7 @@ class Learner:
     async def takes_from(self, old: Learner, release: Release, seconds: float = 225.0) -> bool:
         """Whether it has the state of the release after that."""
         self.host.releases.candidates.hear(release)
-        taken = await self.transfer.take(old.me, release, self.host.steady() + seconds)
+        taken = await self.transfer.take(old.me, release, self.host.steady() + seconds, at_once)
         return taken is not None and self.model.digest() == taken.weights
 
     @property
@@ -112,6 +112,10 @@ def among(promise: Callable[..., Awaitable[None]], line: float = math.inf, **pri
             await promise(*peers)
 
     run(main())
+
+
+async def at_once() -> None:
+    """Nothing uses the learner."""
 
 
 def now() -> float:

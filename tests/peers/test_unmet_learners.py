@@ -74,7 +74,7 @@ def test_two_that_met_in_no_round_for_a_while_meet_after_a_state_went_between_th
     average, match, until = MemoryAverager.average, 2.0, 30.0
 
     async def nobody_comes(port: MemoryAverager, *of: Any, **more: Any) -> Average | None:
-        if until - 10.0 < asyncio.get_running_loop().time() < until:
+        if until - 18.0 < asyncio.get_running_loop().time() < until:
             await asyncio.sleep(match)
             return None
         return await average(port, *of, **more)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from random import Random
 
-from nouns import beat
+from nouns import beat, release
 from still_host import still_host
 
 from peers.roles.other_learners import OtherLearners
@@ -53,3 +53,36 @@ def test_a_round_that_began_before_is_not_kept_waiting_for_it() -> None:
 
 def test_nobody_is_waited_for_whom_it_wants_to_be_left_out() -> None:
     assert not waits(NEW, against=[FALLS]) and waits(NEW, against=[WAITS])
+
+
+def giver(*heard: tuple[PeerId, Phase]) -> PeerId | None:
+    """Whom a learner asks for the state of a release of WAITS, of those that are at it."""
+
+    async def main() -> PeerId | None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still_host(network, "mine", Role.LEARNER)
+            wanted = release(version=5, publisher=WAITS)
+            for peer, phase in heard:
+                told = beat(version=5, weights=wanted.weights, phase=phase, at=host.now())
+                assert host.roster.hear(peer, told, host.now())
+            return OtherLearners(host, lambda: 4).at_release(wanted)
+
+    return run(main())
+
+
+def test_one_that_has_the_weights_alone_is_not_asked_for_a_state() -> None:
+    assert giver((FALLS, Phase.MATCHING)) == FALLS and giver((FALLS, Phase.FALLING_IN)) is None
+    assert giver((FALLS, Phase.FALLING_IN), (WAITS, Phase.FALLING_IN)) == WAITS, "it merges, or will have it"
+
+
+def test_who_takes_over_a_state_gives_none() -> None:
+    async def main() -> list[bool]:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            others = OtherLearners(still_host(network, "mine", Role.LEARNER), lambda: 4)
+            found = list[bool]()
+            for falls_in in (False, True, False):
+                others.set_falling_in(falls_in)
+                found.append(others.is_changing)
+            return found
+
+    assert run(main()) == [False, True, False]

@@ -1,0 +1,82 @@
+"""The weights of a policy whose whole state comes: on them a learner computes a gradient meanwhile.
+
+    begin   the giver's newest release -> its weights, loaded and held -> may_learn    beside the state
+    end     before that is loaded: weights that have not come are not waited for, a gradient is
+
+A gradient depends on the weights alone, and a state is six times as large. With run.averaging.overlap, where
+a gradient may be of the version before, who takes over a state brings one to its first round. The others wait
+for it as for the state, and have gradients ahead to compute. Not handled here: the gradient
+(peers.roles.next_gradient), the state (peers.roles.state_transfer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from peers.runtime.host import Host
+from swarm.learn.fsdp.driver import RankLost
+from swarm.net.ports import NetError
+from swarm.types import PeerId, Release
+from swarm.weights import Weights
+
+Load = Callable[[Release, Weights], Awaitable[bool]]
+"""Loads and holds a release; whether that succeeded."""
+
+
+class WeightsMeanwhile:
+    def __init__(
+        self,
+        host: Host,
+        awaited: Callable[[], Release | None],
+        look: Callable[[], None],
+        unused: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`awaited()`: the release that is better than mine, if there is one; `look()`: a gradient may begin;
+        `unused()`: wait while one is computed of the policy."""
+        self._host, self._awaited, self._look, self._unused = host, awaited, look, unused
+        self.held: Release | None = None
+        """Whose weights I had before the state came that was asked for last."""
+        self.may_learn = False
+        """I have them, and the state is not here."""
+        self._task: asyncio.Task[None] | None = None
+        self._loads = False
+
+    def begin(self, giver: PeerId, load: Load) -> None:
+        """A state is about to be asked for: take the weights of who gives it, if they are to be had."""
+        self._task = asyncio.ensure_future(self._take(giver, load))
+
+    async def end(self) -> None:
+        """Wait until the learner may be another one. Raises RankLost when the policy was lost with a
+        gradient."""
+        if self._task is not None:
+            if not self._loads:
+                self._task.cancel()
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()
+        self.may_learn = False
+        await self._unused()
+
+    def drop(self) -> None:
+        """No state comes."""
+        if self._task is not None:
+            self._task.cancel()
+        self.may_learn = False
+
+    async def _take(self, giver: PeerId, load: Load) -> None:
+        releases = self._host.releases
+        await releases.queries.ask_newest([giver])  # what I have heard of may be long past
+        release = self._awaited()
+        if release is None or not await releases.doubts.leads_on(release):
+            return
+        try:
+            weights = await releases.fetch(release)
+            self._loads = True
+            if await load(release, weights):
+                self.held, self.may_learn = release, True
+                self._look()
+        except (NetError, RankLost):
+            pass  # whoever loads the state, or a release, says why that cannot be had
+        finally:
+            self._loads = False
