@@ -127,7 +127,7 @@ class CatchUp:
         if release is not None:
             self._host.status.astray = False
             return release
-        release = self.meanwhile.held or await self._load()
+        release = await self._load() or self.meanwhile.held
         if release is not None and not had.is_of_its_round(release):
             self._host.status.astray = release.version > 0
         return release

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario, seconds
 
+from peers.roles.common_round import CommonRound
 from peers.roles.gradients import Gradients
 from peers.roles.other_learners import OtherLearners
 from peers.roles.state_transfer import StateTransfer
@@ -18,6 +19,7 @@ from swarm.config import Averaging, BatchSize
 from swarm.core.audit import audit
 from swarm.core.batcher import Waiting
 from swarm.events import Averaged, Judged, Moved, Released, Stepped, Trained
+from swarm.learn.base_learner import Gradient
 from swarm.sim.scenario import Fault, SimulatedLinks
 from swarm.types import Digest, PeerId
 
@@ -132,46 +134,56 @@ def test_who_falls_in_learns_while_its_state_comes_which_is_loaded_after_that(
     assert min(one.began for one in learnt if one.began >= meanwhile.ended) < fell_in.at + 0.5
 
 
-def test_without_a_state_what_was_learnt_meanwhile_counts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
-) -> None:
+def no_state(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Whoever asks for one after the kill waits in vain."""
     take = StateTransfer.take
 
     async def takes(transfer: StateTransfer, *args: Any) -> Any:
         if transfer._host.now() - EPOCH < KILLED + DOWN:
             return await take(transfer, *args)
-        await transfer._host.ports.clock.sleep(2.0)
+        await transfer._host.ports.clock.sleep(seconds)
         return None
 
-    monkeypatch.setattr(StateTransfer, "take", takes)
+    patch.setattr(StateTransfer, "take", takes)
+
+
+def test_without_a_state_what_was_learnt_meanwhile_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
+) -> None:
+    no_state(monkeypatch, 2.0)
     told, meanwhile = returning(tmp_path), first_learnt(learnt)
-    loaded = next(event for event in told.of(Moved, WHO, since=KILLED + DOWN) if event.cause == "loaded")
-    assert meanwhile.began < loaded.at and meanwhile.ended <= loaded.at
+    moved = told.of(Moved, WHO, since=KILLED + DOWN)
+    loaded = next(event for event in moved if event.cause == "loaded")
+    assert "fetch failed" not in {event.cause for event in moved} and meanwhile.ended <= loaded.at
     assert meanwhile.groups in [{*event.groups} for event in told.of(Stepped, WHO) if event.at > loaded.at]
+    assert not [one for one in learnt if one.began >= loaded.at and one.groups & meanwhile.groups]
     assert audit(told.all).passed
 
 
-def test_a_gradient_is_not_stepped_from_two_versions_after_its_own(
+def test_no_gradient_is_brought_to_a_round_two_versions_after_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, learnt: list[Learnt]
 ) -> None:
-    """The others do not wait, and the state is asked for when they have made two."""
-    take, late = StateTransfer.take, 2.5 * LEARN
+    """The others do not wait, and have made two when it goes on without a state."""
+
+    average, behind = CommonRound.average, set[int]()
 
     async def nobody(*_: Any) -> None:
         pass
 
-    async def takes(transfer: StateTransfer, *args: Any) -> Any:
-        if KILLED + DOWN < transfer._host.now() - EPOCH < KILLED + DOWN + late:
-            await transfer._host.ports.clock.sleep(late)
-        return await take(transfer, *args)
+    async def averages(common: CommonRound, gradient: Gradient, batch: Sequence[Waiting]) -> Any:
+        behind.add(common._version() - gradient.version)
+        return await average(common, gradient, batch)
 
+    no_state(monkeypatch, 2.5 * LEARN)
     monkeypatch.setattr(OtherLearners, "all_here", nobody)
-    monkeypatch.setattr(StateTransfer, "take", takes)
+    monkeypatch.setattr(CommonRound, "average", averages)
     told, meanwhile = returning(tmp_path), first_learnt(learnt)
-    fell_in, *_ = falls(told)
-    assert meanwhile.ended < fell_in.at - LEARN
-    again = [one for one in learnt if one.began >= fell_in.at and one.groups == meanwhile.groups]
-    assert again and audit(told.all).passed
+    moved = told.of(Moved, WHO, since=KILLED + DOWN)
+    loaded = next(event for event in moved if event.cause == "loaded")
+    assert meanwhile.ended < loaded.at - LEARN
+    assert behind == {0, 1}
+    assert [one for one in learnt if one.began >= loaded.at and one.groups & meanwhile.groups]
+    assert audit(told.all).passed
 
 
 def test_who_comes_back_learns_on_no_group_that_others_have_trained(
