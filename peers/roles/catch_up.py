@@ -76,7 +76,7 @@ class CatchUp:
         """The time until which no state is asked for."""
         self._fell_in = False
         """What I took last is the whole state of a learner that is in rounds: I step as they do."""
-        self.meanwhile = WeightsMeanwhile(host, own_release.awaited, next_gradient.look, unused)
+        self.meanwhile = WeightsMeanwhile(host, own_release.above, next_gradient.look, unused)
 
     async def hear_news(self) -> None:
         """At the start, wait a while for a release that is ahead of mine, and for a learner that is at it:
@@ -187,17 +187,14 @@ class CatchUp:
             return None
         self._other_learners.set_falling_in(True)
         overlap, taken = host.config.run.averaging.overlap, None
-        if overlap:
-            self.meanwhile.begin(giver, partial(self._load_meanwhile, had[:2]))
         try:
-            # a state that is made before all have heard of it may be one that they go on from
-            await host.ports.clock.sleep(GOSSIP_SECONDS)
-            until = start + self._other_learners.most
-            taken = await self._transfer.take(giver, release, until, self.meanwhile.end)
-            await self.meanwhile.end()
+            async with self.meanwhile.beside(giver, partial(self._load_meanwhile, had[:2])):
+                # a state that is made before all have heard of it may be one that they go on from
+                await host.ports.clock.sleep(GOSSIP_SECONDS)
+                until = start + self._other_learners.most
+                taken = await self._transfer.take(giver, release, until, self.meanwhile.end)
         finally:
             if taken is None:
-                self.meanwhile.drop()
                 self._other_learners.set_falling_in(False)
         pause = STATE_PAUSE_AHEAD if overlap and taken is not None else STATE_PAUSE
         self._no_state_before = host.steady() + pause * (host.steady() - start)

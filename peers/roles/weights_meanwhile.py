@@ -1,6 +1,6 @@
 """The weights of a policy whose whole state comes: on them a learner computes a gradient meanwhile.
 
-    begin   the giver's newest release -> its weights, loaded and held -> may_learn    beside the state
+    beside  the giver's newest release -> its weights, loaded and held -> may_learn    while the state comes
     end     before that is loaded: weights that have not come are not waited for, a gradient is
 
 A gradient depends on the weights alone, and a state is six times as large. With run.averaging.overlap, where
@@ -12,11 +12,12 @@ for it as for the state, and have gradients ahead to compute. Not handled here: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from peers.runtime.host import Host
 from swarm.learn.fsdp.driver import RankLost
-from swarm.net.ports import NetError
 from swarm.types import PeerId, Release
 from swarm.weights import Weights
 
@@ -28,13 +29,13 @@ class WeightsMeanwhile:
     def __init__(
         self,
         host: Host,
-        awaited: Callable[[], Release | None],
+        above: Callable[[], tuple[Any, ...]],
         look: Callable[[], None],
         unused: Callable[[], Awaitable[None]],
     ) -> None:
-        """`awaited()`: the release that is better than mine, if there is one; `look()`: a gradient may begin;
-        `unused()`: wait while one is computed of the policy."""
-        self._host, self._awaited, self._look, self._unused = host, awaited, look, unused
+        """`above()`: the rank that a release must exceed to be better than mine; `look()`: a gradient may
+        begin; `unused()`: wait while one is computed of the policy."""
+        self._host, self._above, self._look, self._unused = host, above, look, unused
         self.held: Release | None = None
         """Whose weights I had before the state came that was asked for last."""
         self.may_learn = False
@@ -42,9 +43,19 @@ class WeightsMeanwhile:
         self._task: asyncio.Task[None] | None = None
         self._loads = False
 
-    def begin(self, giver: PeerId, load: Load) -> None:
-        """A state is about to be asked for: take the weights of who gives it, if they are to be had."""
-        self._task = asyncio.ensure_future(self._take(giver, load))
+    @contextlib.asynccontextmanager
+    async def beside(self, giver: PeerId, load: Load) -> AsyncIterator[None]:
+        """While a state is asked for, have the weights of who gives it, where they are to be had and of use.
+        Raises what `end` does, which this does at last."""
+        if self._host.config.run.averaging.overlap:
+            self._task = asyncio.ensure_future(self._take(giver, load))
+        try:
+            yield
+            await self.end()
+        finally:
+            if self._task is not None:
+                self._task.cancel()
+            self.may_learn = False
 
     async def end(self) -> None:
         """Wait until the learner may be another one. Raises RankLost when the policy was lost with a
@@ -58,25 +69,18 @@ class WeightsMeanwhile:
         self.may_learn = False
         await self._unused()
 
-    def drop(self) -> None:
-        """No state comes."""
-        if self._task is not None:
-            self._task.cancel()
-        self.may_learn = False
-
     async def _take(self, giver: PeerId, load: Load) -> None:
         releases = self._host.releases
         await releases.queries.ask_newest([giver])  # what I have heard of may be long past
-        release = self._awaited()
-        if release is None or not await releases.doubts.leads_on(release):
+        if (found := await releases.obtain(self._above())) is None:
             return
+        release, weights = found
+        self._loads = True
         try:
-            weights = await releases.fetch(release)
-            self._loads = True
             if await load(release, weights):
                 self.held, self.may_learn = release, True
                 self._look()
-        except (NetError, RankLost):
+        except RankLost:
             pass  # whoever loads the state, or a release, says why that cannot be had
         finally:
             self._loads = False
