@@ -17,6 +17,7 @@ import psutil
 import pytest
 from process_tree import ended
 
+from swarm.config import Averaging
 from swarm.core import discord
 from swarm.core.opposition import LEAST
 from swarm.core.shares import LARGEST_PART, SEVERAL, USUAL_PART
@@ -42,12 +43,13 @@ class Peer:
         door=0,
         log=None,
         limits=None,
+        settings=None,
     ):
         setup = json.dumps(
             {
                 "bootstrap": bootstrap,
                 "numel": numel,
-                "settings": SETTINGS,
+                "settings": {**SETTINGS, **(settings or {})},
                 "hostile": hostile,
                 "false_means": false_means,
                 "dial_only": dial_only,
@@ -244,9 +246,11 @@ def sent_by_p2pd(peers):
 
 @contextmanager
 def pair(door=0, numel=LARGE):
-    """Two with enough to average that a round is fast; the second one's tickets lead to the port `door`."""
-    first = Peer([], numel=numel).meet()
-    peers = [first, Peer(first.addresses, numel=numel, door=door).meet()]
+    """Two with enough to average that a round is fast; the second one's tickets lead to the port `door`. They
+    are as patient as a run's are: who knocks in vain sends its first part 1.5 s late."""
+    patient = {"chunk": Averaging().chunk}
+    first = Peer([], numel=numel, settings=patient).meet()
+    peers = [first, Peer(first.addresses, numel=numel, door=door, settings=patient).meet()]
     try:
         yield peers
     finally:
