@@ -300,7 +300,7 @@ class Listen(Section):
     host: Name = "0.0.0.0"
     """Address of the interface to listen on; `::` is all of them, with IPv6 and IPv4."""
     port: Port = 0
-    """TCP port; 0 takes a free one and keeps it in the run folder."""
+    """TCP port; 0 takes a free one, and the same one later unless another program has it."""
     parts: Port = 0
     """A learner's TCP port for parts of gradients, 0: a free one; where it is closed `port` carries them."""
     announce: tuple[str, ...] = ()

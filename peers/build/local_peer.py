@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from peers.build.entering import Entering
 from peers.errors import CannotHere, say
 from peers.runtime.contacts import Contacts
@@ -138,7 +136,8 @@ async def open_node(
     from swarm.net.hive import Node
     from swarm.net.network import WayIn
 
-    listen = last_port(listen, local.folder / "port")
+    port = last_port(listen, local.folder / "port")
+    way_in = WayIn(local.contacts.addresses, entering.unreached, entering.dialled, port, watches, forked)
     try:
         node = await Node.start(
             keyring=local.keyring,
@@ -148,12 +147,17 @@ async def open_node(
             bootstrap=bootstrap,
             report=local.report,
             limits=limits,
-            way_in=WayIn(local.contacts.addresses, entering.unreached, entering.dialled, watches, forked),
+            way_in=way_in,
         )
     except Unreachable:
         raise
     except NetError as error:  # a port, an address or a clock of this machine
         raise CannotHere(str(error)) from error
+    if port not in (0, node.port):
+        say(
+            f"TCP port {port}, where this peer listened before, is another program's now: it listens at"
+            f" {node.port}, and invites that name {port} do not lead here"
+        )
     if not listen.dial_only:
         local.keep(local.folder / "port", str(node.port), "it takes another port when it is started again")
     supervision = asyncio.create_task(node.supervise())
@@ -167,9 +171,8 @@ async def open_node(
                     await node.close()
 
 
-def last_port(listen: Listen, path: Path) -> Listen:
-    """Listen on the port of the last start, so that old invites and remembered addresses stay valid."""
-    said = path.read_text(errors="replace") if listen.port == 0 and path.exists() else ""
-    if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT:
-        return msgspec.structs.replace(listen, port=int(said))
-    return listen
+def last_port(listen: Listen, path: Path) -> int:
+    """The port of the last start, so that old invites and remembered addresses stay valid; 0 where there is
+    none, or the settings name one, or it only dials."""
+    said = path.read_text(errors="replace") if not (listen.port or listen.dial_only) and path.exists() else ""
+    return int(said) if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT else 0

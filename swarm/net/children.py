@@ -6,8 +6,9 @@
 
 Whoever needs one asks for that of the moment each time, and waits while there is none. Invariants: a p2pd is
 handed out only once it has all services; the DHT ends before the p2pd that it stands on; every p2pd has the
-same identity and port, every DHT the same place among the others'. Not handled: noticing that one is dead
-(swarm.net.supervision), who is connected (swarm.net.network).
+same identity, and the same port unless another program took one that the settings do not name; every DHT has
+the same place among the others'. Not handled: noticing that one is dead (swarm.net.supervision), who is
+connected (swarm.net.network).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from swarm.net import guard
 from swarm.net.addresses import Address
 from swarm.net.board import Dht, LoopDHT
 from swarm.net.dht import ChildDHT
-from swarm.net.listening import announced, check_port, free_port
+from swarm.net.listening import PortTaken, announced, check_port, free_port
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import Silent
 
@@ -48,16 +49,18 @@ class NodeChildren:
         key: Path,
         run: Digest,
         listen: Listen,
+        port: int,
         attach: Callable[[Daemon], Awaitable[None]],
         in_loop: bool,
     ) -> None:
-        """`attach(daemon)` gives a new p2pd what everybody expects of it, before anybody has it. `in_loop`:
-        the DHT only asks, in this process's loop; otherwise its child is forked here."""
+        """`port`: the one to have where `listen` names none; 0: any. `attach(daemon)` gives a new p2pd what
+        everybody expects of it, before anybody has it. `in_loop`: the DHT only asks, in this process's loop;
+        otherwise its child is forked here."""
         self.daemon: Daemon | None = None
         """The last one launched, dead or alive; None while there is none."""
         self.addresses: tuple[str, ...] = ()
         """Where this p2pd listens, or what the settings say of that; empty for one that only dials."""
-        self.port = listen.port or (0 if listen.dial_only else free_port(listen.host))
+        self.port = 0 if listen.dial_only else listen.port or port or free_port(listen.host)
         self.doubted = asyncio.Event()
         """A call found no answer: the living are to be asked now."""
         self._me, self._key, self._listen = keyring.me, key, listen
@@ -92,13 +95,21 @@ class NodeChildren:
         return {name: pid for name, pid in both.items() if pid is not None}
 
     async def launch_daemon(self) -> None:
-        """Raises NetError: the port is taken, or p2pd's last words."""
+        """Raises NetError: the port of the settings is taken, or p2pd's last words."""
         if not self._listen.dial_only:
-            check_port(self._listen.host, self.port)
+            self._have_port()
         self.daemon = await Daemon.launch(self._key, self._me, self._listen, self.port)
         self.addresses = _told(self._me, announced(self._listen, self.port), await self.daemon.identify())
         await self._attach(self.daemon)
         self._daemon_up.set()
+
+    def _have_port(self) -> None:
+        try:
+            check_port(self._listen.host, self.port)
+        except PortTaken:
+            if self._listen.port:
+                raise
+            self.port = free_port(self._listen.host)
 
     async def launch_dht(self) -> None:
         """On the p2pd of the moment; it knows nobody yet. Raises NetError."""

@@ -107,7 +107,7 @@ class Node:
         bootstrap: Sequence[str],
         report: Report,
         limits: Limits,
-        watches: bool,
+        way_in: WayIn,
     ) -> None:
         self.me, self.run, self.listen = keyring.me, run, listen
         self.limits = RateLimits.of(limits)
@@ -115,7 +115,7 @@ class Node:
         self.work = ThreadWork()
         self._report = report
         others = parsed(bootstrap, self.me)
-        self._children = NodeChildren(keyring, key, run, listen, self._attach, watches)
+        self._children = NodeChildren(keyring, key, run, listen, way_in.port, self._attach, way_in.watches)
         self.gossip = PubSub(self.me, self.line)
         self.network = Network(self.me, others, self._children, self.gossip, report)
         self.mail = StreamMail(run, self.line, self.network.find, hang_up, self._bug, self.limits)
@@ -142,7 +142,7 @@ class Node:
         """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address), or what
         `way_in.unreached` raises when nobody answered: Unreachable, unless told otherwise."""
         guard.install()
-        node = cls(keyring, key_path, run, listen, bootstrap, report, limits, way_in.watches)
+        node = cls(keyring, key_path, run, listen, bootstrap, report, limits, way_in)
         try:
             way_in.forked()
             await node._children.launch_daemon()

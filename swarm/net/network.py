@@ -66,6 +66,8 @@ class WayIn(NamedTuple):
     unreached: Unreached = give_up
     dialled: Dialled = lambda *_: None
     """Hears of each address that is dialled on the way in, as soon as that is over."""
+    port: int = 0
+    """TCP port to listen at where the settings name none and no other program has it; 0: any."""
     watches: bool = False
     """It stores nothing for others on the board, and needs no process for that."""
     forked: Callable[[], object] = lambda: None

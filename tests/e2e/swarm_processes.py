@@ -268,11 +268,8 @@ class SwarmProcesses:
         return found
 
     def tails(self) -> str:
-        return "\n".join(
-            f"--- {program.name} (process {program.pid},"
-            f" {_fate(program)})\n{program.tail()}\n{_last_events(program)}"
-            for program in self.programs
-        )
+        """Of each program, but for those that were killed: a reader of a cut log wants the others."""
+        return "\n".join(_told(program) for program in self.programs)
 
     # --- ending ---------------------------------------------------------------------------------------------
 
@@ -375,6 +372,13 @@ def _fate(program: Program) -> str:
     if code is None:
         return "running"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _told(program: Program) -> str:
+    head = f"--- {program.name} (process {program.pid}, {_fate(program)})"
+    if program.process.poll() == -signal.SIGKILL:
+        return head
+    return f"{head}\n{program.tail()}\n{_last_events(program)}"
 
 
 def _last_events(program: Program) -> str:

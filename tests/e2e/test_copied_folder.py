@@ -25,7 +25,6 @@ def test_of_a_peer_and_its_copy_the_later_one_goes_on_and_the_other_says_why_it_
             "the first one was not heard",
         )
         shutil.copytree(tmp_path / "first", tmp_path / "copy")
-        (tmp_path / "copy" / "peers" / "sampler-1" / "port").unlink()
         copy = house.join("sampler", *UNHURRIED, folder=tmp_path / "copy")
         house.wait_until(lambda: first.process.poll() is not None, 150, "the older one went on")
         assert first.process.returncode == REFUSED
@@ -35,3 +34,4 @@ def test_of_a_peer_and_its_copy_the_later_one_goes_on_and_the_other_says_why_it_
             lambda: seed.saw(events.Heard, since, subject=copy.peer), 60, "the newer one is not heard"
         )
         assert copy.peer == first.peer and copy.process.poll() is None
+        assert "where this peer listened before, is another program's now" in copy.log.read_text()

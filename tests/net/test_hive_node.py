@@ -265,6 +265,23 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
     in_world(body)
 
 
+def test_a_killed_p2pd_whose_port_another_program_takes_is_replaced_on_another_one() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, back = await world.ports(2)
+        await back.mail.serve("echo", echo)
+        port, generation = back.node.port, back.node.generation
+        p2pd = psutil.Process(back.node.pids()["p2pd"])
+        p2pd.kill()
+        p2pd.wait(5)  # nobody looks at it meanwhile: the loop stands still
+        with socket.create_server(("127.0.0.1", port)):
+            await until(lambda: back.node.generation > generation, 15)
+            assert back.node.port != port
+            await until(lambda: first.me in back.node.peers(), 30)
+            assert await first.mail.send(back.me, "echo", b"again") == b"again"
+
+    in_world(body)
+
+
 def test_a_dht_that_is_killed_before_it_is_of_use_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     killed = list[int]()
 

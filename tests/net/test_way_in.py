@@ -9,10 +9,11 @@ import socket
 import pytest
 from hive_world import LOOPBACK, UNLIMITED, HivePorts, HiveWorld, in_world
 
+from swarm.config import Listen
 from swarm.identity import open_key
 from swarm.net.hive import Node
 from swarm.net.network import WayIn, go_on_alone
-from swarm.net.ports import Unreachable
+from swarm.net.ports import NetError, Unreachable
 from swarm.types import PeerId
 from swarm.wire import topic
 
@@ -78,6 +79,19 @@ def test_where_nobody_answers_each_address_and_how_often_it_was_tried_is_up_to_t
     in_world(body)
 
 
+def test_a_port_that_another_program_took_is_left_to_it_unless_the_settings_name_it() -> None:
+    async def body(world: HiveWorld) -> None:
+        (other,) = (await world.start("other")).addresses()[:1]
+        with socket.create_server(("127.0.0.1", 0)) as program:
+            taken = program.getsockname()[1]
+            assert (await start(world, "elsewhere", other, WayIn(port=taken))).node.port != taken
+            with pytest.raises(NetError, match=f"TCP port {taken} .* already in use"):
+                await world.start("named", (other,), Listen(host="127.0.0.1", port=taken))
+        assert (await start(world, "there", other, WayIn(port=taken))).node.port == taken
+
+    in_world(body)
+
+
 def test_one_that_went_on_alone_finds_who_comes_back_and_says_so() -> None:
     async def body(world: HiveWorld) -> None:
         other = await world.start("other")
@@ -89,7 +103,7 @@ def test_one_that_went_on_alone_finds_who_comes_back_and_says_so() -> None:
         told = [(part, seconds is None) for peer, part, _, seconds in world.reports if peer == alone.me]
         assert told == [("network", True)]
         port = int(other.addresses()[0].split("/")[4])
-        back = await world.start("other", listen=LOOPBACK.__class__(host="127.0.0.1", port=port))
+        back = await world.start("other", listen=Listen(host="127.0.0.1", port=port))
         await together(alone, back)
         async with asyncio.timeout(SECONDS):
             while ("network", False) not in told:

@@ -117,7 +117,7 @@ def test_a_port_is_kept_or_not_and_never_another_one(tmp_path: Path) -> None:
     write_durably(tmp_path / "disk" / "port", b"4711")
     with recorded(tmp_path / "disk") as disk:
         write_durably(tmp_path / "disk" / "port", b"12345")
-    found = [last_port(Listen(), state / "port").port for _, state in disk.states(tmp_path / "states")]
+    found = [last_port(Listen(), state / "port") for _, state in disk.states(tmp_path / "states")]
     assert {*found} == {4711, 12345} and found[-1] == 12345
 
 

@@ -198,9 +198,11 @@ def test_a_disk_that_fails_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("said", ["80000", "", "12x", "-1", "²", "99999999999999999999"])
 def test_a_kept_port_that_is_no_port_is_forgotten(tmp_path: Path, said: str) -> None:
     (tmp_path / "port").write_text(said)
-    assert last_port(Listen(), tmp_path / "port") == Listen()
+    assert last_port(Listen(), tmp_path / "port") == 0
     (tmp_path / "port").write_text("4711")
-    assert last_port(Listen(), tmp_path / "port").port == 4711
+    assert last_port(Listen(), tmp_path / "port") == 4711
+    for named in (Listen(port=4712), Listen(dial_only=True)):
+        assert last_port(named, tmp_path / "port") == 0
 
 
 def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
