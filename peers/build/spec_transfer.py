@@ -134,8 +134,8 @@ async def _one_at_a_time(path: Path) -> AsyncIterator[None]:
                     say(f"another peer of {path} fetches the run's files: waiting for it")
                 await asyncio.sleep(LOOK_EVERY)
         yield
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
     finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
         os.close(lock)
 
 

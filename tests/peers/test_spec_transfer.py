@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
 from swarm import PROTOCOL, wire
 from swarm.config import Run
 from swarm.net.ports import Handler, Refused, Unreachable
+from swarm.process import Child
 from swarm.protocol import Role
 from swarm.run_types import Spec
 from swarm.types import Digest, PeerId
@@ -114,6 +117,30 @@ def test_peers_that_join_together_in_one_folder_fetch_each_file_once(
     assert [one for one in asked if b"tokenizer" in one or b"model" in one or b"task" in one] == alone
     assert "damaged" not in capsys.readouterr().err
     assert (tmp_path / "joined" / "model" / "tokenizer.json").read_bytes() == TOKENIZER
+
+
+def test_a_fetch_that_failed_keeps_nobody_out_by_a_child_that_was_forked_meanwhile(tmp_path: Path) -> None:
+    run, children = origin(tmp_path / "run"), list[Child]()
+    post = served(run)
+    answer = post.handlers["good"]
+
+    async def forks(sender: PeerId, data: bytes) -> bytes:
+        if b"tokenizer" in data and not children:
+            children.append(Child(partial(time.sleep, 60)))
+            raise Unreachable("it is gone")
+        return await answer(sender, data)
+
+    post.handlers["good"] = forks
+    with pytest.raises(Unreached):
+        fetch(post, run, tmp_path / "joined")
+
+    async def again() -> None:
+        async with asyncio.timeout(10):
+            await spec_transfer.fetch(post, [PeerId("good")], run.digest, tmp_path / "joined", None)  # type: ignore[arg-type]
+
+    asyncio.run(again())
+    assert children[0].alive
+    children[0].end()
 
 
 def test_a_liar_and_a_dead_peer_are_passed_over(tmp_path: Path) -> None:
