@@ -99,14 +99,16 @@ class World:
         )
         self._stand_in = _stand_in(scenario)
         self._alive: dict[str, asyncio.Task[None]] = {}
+        self._away: dict[str, float] = {}
+        """Peers that come back, and when."""
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
         self._traps: dict[str, Trap] = {}
         self._full = FullDisks()
 
     def run(self) -> SimulationOutcome:
-        """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer
-        raises."""
+        """Blocks until the scenario's end, or until every peer has ended and none comes back. Raises what a
+        peer raises."""
         since = time.perf_counter()
         with (
             _opened(self._journal) if self._journal is not None else nullcontext() as self._file,
@@ -150,8 +152,11 @@ class World:
         loop = asyncio.get_running_loop()
         while loop.time() < end:
             waited = [task for task in (*self._alive.values(), script) if not task.done()]
-            if not waited:
+            if not (waited or self._away):
                 return
+            if not waited:
+                await asyncio.sleep(min(end, *self._away.values()) - loop.time())
+                continue
             await asyncio.wait(waited, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._alive = {name: task for name, task in self._alive.items() if not task.done()}
 
@@ -218,7 +223,13 @@ class World:
         """Crash a peer; one that bounces is back later."""
         self._crash(step.peer)
         if step.fault == "bounce":
-            asyncio.get_running_loop().call_later(step.down, self._host, step.peer)
+            loop = asyncio.get_running_loop()
+            self._away[step.peer] = loop.time() + step.down
+            loop.call_later(step.down, self._back, step.peer)
+
+    def _back(self, name: str) -> None:
+        self._away.pop(name, None)
+        self._host(name)
 
     def _apply_between(self, step: Fault) -> None:
         names, links = self._scenario.everybody(), self._links

@@ -186,6 +186,15 @@ def test_a_crashed_peer_is_gone_and_a_bounced_one_comes_back_as_another_life() -
     ]
 
 
+def test_a_world_whose_last_peers_are_all_away_goes_on_when_they_are_back() -> None:
+    all_bounce = [
+        Fault(at=9.5, fault="bounce", peer=name, down=down)
+        for name, down in (("learner-0", 5), ("sampler-0", 8), ("sampler-1", 8))
+    ]
+    told = Told(*all_bounce)
+    assert [told.at(second) for second in (5, 25)] == ["life 0", "life 1"]
+
+
 class Goodbyes:
     """Two peers, of which one publishes whenever its coroutine is ended, and the other listens."""
 
