@@ -14,6 +14,7 @@ connected (swarm.net.network).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -104,12 +105,16 @@ class NodeChildren:
         self._daemon_up.set()
 
     def _have_port(self) -> None:
+        """Another one where a program took mine, unless the settings name it. Raises PortTaken."""
+        host = self._listen.host
         try:
-            check_port(self._listen.host, self.port)
+            check_port(host, self.port)
         except PortTaken:
-            if self._listen.port:
-                raise
-            self.port = free_port(self._listen.host)
+            if not self._listen.port:
+                with contextlib.suppress(OSError):  # no port of that host is to be had here
+                    self.port = free_port(host)
+                    return
+            raise
 
     async def launch_dht(self) -> None:
         """On the p2pd of the moment; it knows nobody yet. Raises NetError."""

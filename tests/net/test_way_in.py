@@ -92,6 +92,16 @@ def test_a_port_that_another_program_took_is_left_to_it_unless_the_settings_name
     in_world(body)
 
 
+def test_a_host_that_is_no_longer_this_machines_is_named_whatever_port_it_had() -> None:
+    async def body(world: HiveWorld) -> None:
+        key, elsewhere = world.folder / "peer", Listen(host="192.0.2.1")
+        way_in = WayIn(port=4711)
+        with pytest.raises(NetError, match=r"port 4711 on 192\.0\.2\.1 is not to be had"):
+            await Node.start(open_key(key), key, world.run, elsewhere, (), lambda *_: None, UNLIMITED, way_in)
+
+    in_world(body)
+
+
 def test_one_that_went_on_alone_finds_who_comes_back_and_says_so() -> None:
     async def body(world: HiveWorld) -> None:
         other = await world.start("other")
