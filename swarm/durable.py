@@ -137,4 +137,5 @@ def adding_lines(path: Path) -> Iterator[Callable[[bytes], None]]:
             write_all(file, b"\n")  # after a line that a crash cut off
         yield add
     finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
         os.close(file)

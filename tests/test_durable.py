@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from swarm.durable import write_durably
+from swarm.durable import adding_lines, write_durably
+from swarm.process import Child
 
 SMALL, LARGE = b"small", b"large" * 100_000
 
@@ -89,3 +93,13 @@ def test_a_file_that_was_written_is_closed_and_so_is_its_folder(tmp_path: Path) 
     before = os.listdir("/proc/self/fd")
     write_durably(tmp_path / "file", LARGE)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_child_that_was_forked_while_lines_were_added_keeps_no_other_writer_out(tmp_path: Path) -> None:
+    with adding_lines(tmp_path / "list") as add:
+        child = Child(partial(time.sleep, 60))
+        add(b"one")
+    with open(tmp_path / "list", "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert child.alive
+    child.end()
