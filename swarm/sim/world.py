@@ -152,13 +152,13 @@ class World:
         loop = asyncio.get_running_loop()
         while loop.time() < end:
             waited = [task for task in (*self._alive.values(), script) if not task.done()]
-            if not (waited or self._away):
-                return
-            if not waited:
+            if waited:
+                await asyncio.wait(waited, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                self._alive = {name: task for name, task in self._alive.items() if not task.done()}
+            elif self._away:
                 await asyncio.sleep(min(end, *self._away.values()) - loop.time())
-                continue
-            await asyncio.wait(waited, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
-            self._alive = {name: task for name, task in self._alive.items() if not task.done()}
+            else:
+                return
 
     def _host(self, name: str) -> None:
         if name in self._alive:
