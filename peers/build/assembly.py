@@ -26,7 +26,7 @@ from peers.build.adopted_releases import take_releases
 from peers.build.apart import apart
 from peers.build.consent import mind_code
 from peers.build.entering import Entering
-from peers.build.learner_averager import NoAverager, open_averager
+from peers.build.learner_averager import NoAverager, need_parts, open_averager
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
 from peers.build.model_code import ModelCode
 from peers.build.page_server import loopback, page, private_invite, public_invite
@@ -135,6 +135,8 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     path = folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
     limits = loaded.config.peer.limits
+    if ROLES[chosen].policy is Policy.TRAINED:
+        need_parts(loaded.config.peer.listen)  # before its folder is made and torch imported
     manners.begin(limits)
     fitted = chosen in JOINING and (role is None or limits.memory > 0 or limits.gpu_memory < 1)
     return run_until_signalled(

@@ -167,6 +167,7 @@ def test_a_learners_port_for_parts_in_use_is_named(house: SwarmProcesses, tmp_pa
         sets = ("--set", "peer.listen.host=127.0.0.1", "--set", f"peer.listen.parts={port}")
         ran = swarm("join", house.invite("learner"), "--folder", str(tmp_path / "new"), *sets)
     refused(ran, 3, f"TCP port {port} on 127.0.0.1 is already in use", "--set peer.listen.parts")
+    assert not (tmp_path / "new" / "peers").exists()
 
 
 def test_an_unknown_key_is_refused_with_the_nearest(house: SwarmProcesses, tmp_path: Path) -> None:
