@@ -130,10 +130,11 @@ def test_what_was_fetched_before_a_restart_is_not_asked_for_again(tmp_path: Path
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, asked = peer("source"), Counter[int]()
         release = await source.offer(SMALL)
-        most = 6
+        leaves, most, refused = Blocks.of(SMALL).leaves, 6, asyncio.Event()
 
         async def answer(sender: PeerId, message: bytes) -> bytes:
             if asked.total() == most:
+                refused.set()
                 raise Busy("later")
             given = await source.blobs._sharing._give(sender, message)
             asked[decode(given, Holding).block or 0] += 1
@@ -142,11 +143,14 @@ def test_what_was_fetched_before_a_restart_is_not_asked_for_again(tmp_path: Path
         await source.ports.mail.serve("blobs", answer)
         folder = tmp_path if stays else None
         first = peer("first", folder=folder)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await fetched(first.blobs, release, [source.ports.me])
-        leaves = Blocks.of(SMALL).leaves
-        assert len(asked) == most and all(first.blobs.get(leaves[block]) for block in asked)
+        fetching = asyncio.create_task(fetched(first.blobs, release, [source.ports.me]))
+        await refused.wait()
+        while not all(first.blobs.get(leaves[block]) for block in asked):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # the other questions that are on their way are refused, too
+        fetching.cancel()
+        await asyncio.wait({fetching})
+        assert len(asked) == most and fetching.cancelled()
         again = peer("again", folder=folder) if stays else first
         most = 100
         assert await fetched(again.blobs, release, [source.ports.me]) == SMALL
