@@ -6,9 +6,8 @@
     Dropped           refused after all     Returned, Started    who holds a group that is not trained yet
 
 In come the events of any peers in any order; what no journal tells is a gap. A group is lost when nobody that
-had it trained, refused or still holds it: its learner steps in a later life and did not take it up. Nothing
-here is what a learner thinks of its own groups after a crash: steps are compared with the releases that
-count.
+had it in its last life trained, refused or still holds it. Nothing here is what a learner thinks of its own
+groups after a crash: steps are compared with the releases that count.
 """
 
 from __future__ import annotations
@@ -66,8 +65,6 @@ class Account:
     admitted: dict[str, None] = field(default_factory=dict)
     held: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups that it holds in this life."""
-    kept: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Learner -> those of its lives before, which its disk has until it steps in this one."""
     dropped: dict[str, str] = field(default_factory=dict)
     """Group -> why it was dropped last."""
 
@@ -77,17 +74,15 @@ class Account:
                 self.releases[event.release.version].append(event.release)
             case Stepped():
                 self.steps[event.peer, event.version, event.parent, event.members].append(event)
-                self.kept[event.peer].clear()
             case Judged() if event.verdict is Verdict.ADMIT:
                 self.admitted[event.group] = None
                 self.held[event.peer].add(event.group)
             case Returned():
                 self.held[event.peer].update(event.groups)
             case Started():
-                self.kept[event.peer] |= self.held.pop(event.peer, set())
+                self.held[event.peer].clear()
             case Dropped():
                 self.held[event.peer].difference_update(event.groups)
-                self.kept[event.peer].difference_update(event.groups)
                 self.dropped |= dict.fromkeys(event.groups, event.why)
             case _:
                 pass
@@ -176,7 +171,7 @@ def audit(events: Iterable[AnyEvent]) -> Audit:
     account = Account()
     for event in sorted(events, key=lambda event: event.at):
         account.take(event)
-    line, held = account.line(), set[str]().union(*account.held.values(), *account.kept.values())
+    line, held = account.line(), set[str]().union(*account.held.values())
     trained = account.trained(line)
     doubled = _doubled(trained, line)
     untrained = [group for group in account.admitted if short(group) not in trained]

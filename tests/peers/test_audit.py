@@ -88,18 +88,11 @@ def test_a_group_of_a_step_whose_version_is_released_is_trained_once() -> None:
     assert (found.acknowledged, found.once, found.versions) == (2, 2, 1) and found.passed
 
 
-def test_what_a_learner_had_when_it_died_and_goes_on_without_is_lost() -> None:
+def test_what_a_learner_had_when_it_died_and_has_no_more_is_lost() -> None:
     assert audit([*GOOD, admitted(3, 4)]).waiting == 1
-    again = [*GOOD, admitted(3, 4), started(5)]
-    assert audit([*again, stepped(2, "a", 7)]).lost == (name(3),)
+    assert audit([*GOOD, admitted(3, 4), started(5)]).lost == (name(3),)
     back = Returned(at=NOW + 6, peer=ONE, groups=(name(3),))
-    assert audit([*again, back, stepped(2, "a", 7)]).waiting == 1
-
-
-def test_what_the_disk_of_a_learner_has_that_ends_before_it_learns_again_is_not_lost() -> None:
-    starts = [admitted(3, 4), started(5), started(6)]
-    assert audit([*GOOD, *starts]).waiting == 1 and audit([*GOOD, *starts]).passed
-    assert audit([*GOOD, *starts, dropped(3, 7, "expired")]).refused == {"expired": 1}
+    assert audit([*GOOD, admitted(3, 4), started(5), back]).waiting == 1
 
 
 def test_a_group_that_is_refused_for_a_reason_is_not_lost_and_a_duplicate_of_nothing_is() -> None:
@@ -135,8 +128,7 @@ def test_a_step_that_the_line_does_not_have_trained_nothing() -> None:
     later = [released(2, "c", "a", 6)]
     found = audit([*GOOD, *fork, *later])
     assert found.forked == (1,) and found.once == 2 and found.waiting == 1
-    again = [started(7, TWO), stepped(3, "c", 8, by=TWO)]
-    assert audit([*GOOD, *fork, *later, *again]).lost == (name(3),)
+    assert audit([*GOOD, *fork, *later, started(7, TWO)]).lost == (name(3),)
 
 
 def test_a_step_that_was_tried_twice_before_its_release_counts_as_the_last_try() -> None:
@@ -205,7 +197,7 @@ def test_the_command_reads_all_journals_of_a_run_folder(
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "2 journals" in said and "groups acknowledged   3" in said
-    write(tmp_path, "learner-3", admitted(3, 4, TWO), started(5, TWO), stepped(2, "a", 6, by=TWO))
+    write(tmp_path, "learner-3", admitted(3, 4, TWO), started(5, TWO))
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 1
     assert f"lost                1: {name(3)}" in capsys.readouterr().out
 
