@@ -19,6 +19,7 @@ from peers.commands import arguments, run_check, shipped
 from peers.commands.parser import did_you_mean
 from peers.errors import CannotHere, WrongUsage, say
 from swarm import extras
+from swarm.net.listening import check_named
 from swarm.protocol import Role
 
 
@@ -46,7 +47,7 @@ def start(args: argparse.Namespace) -> int:
     if args.config is None:
         raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
     folder = arguments.folder_of(args, loaded)
-    run_check.need_port(loaded.config.peer.listen)
+    check_named(loaded.config.peer.listen)
     run_check.check(loaded, folder)
     from peers.build import assembly
 

@@ -26,7 +26,7 @@ from peers.build.adopted_releases import take_releases
 from peers.build.apart import apart
 from peers.build.consent import mind_code
 from peers.build.entering import Entering
-from peers.build.learner_averager import NoAverager, need_parts, open_averager
+from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
 from peers.build.model_code import ModelCode
 from peers.build.page_server import loopback, page, private_invite, public_invite
@@ -61,6 +61,7 @@ from swarm.config_loading import LoadedConfig
 from swarm.core.membership import Trust
 from swarm.identity import human_name
 from swarm.invite import Invite
+from swarm.net.listening import check_named
 from swarm.page_settings import Page
 from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.run_types import Membership
@@ -136,7 +137,7 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     chosen = role or invite.role or Role.SAMPLER
     limits = loaded.config.peer.limits
     if ROLES[chosen].policy is Policy.TRAINED:
-        need_parts(loaded.config.peer.listen)  # before its folder is made and torch imported
+        check_named(loaded.config.peer.listen, parts=True)  # before its folder is made and torch imported
     manners.begin(limits)
     fitted = chosen in JOINING and (role is None or limits.memory > 0 or limits.gpu_memory < 1)
     return run_until_signalled(

@@ -22,8 +22,8 @@ from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere
 from peers.fit import rounds
 from swarm import events
-from swarm.config import Listen, Run
-from swarm.net.listening import check_port
+from swarm.config import Run
+from swarm.net.listening import check_named
 from swarm.net.ports import Average
 from swarm.net.uplink import Uplink
 from swarm.types import PeerId
@@ -87,19 +87,13 @@ class LearnerLine:
         return rate if rate <= FASTEST else 0
 
 
-def need_parts(listen: Listen) -> None:
-    """Raise PortTaken when another program listens on the port for parts that these settings name."""
-    if listen.parts and not listen.dial_only:
-        check_port(listen.host, listen.parts, "peer.listen.parts")
-
-
 @asynccontextmanager
 async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIterator[HiveAverager]:
     from peers.build import factory
     from swarm.net.averager import HiveAverager
     from swarm.net.guard import averaging_prefix
 
-    need_parts(node.listen)
+    check_named(node.listen, parts=True)
     settings = run.settings
     numel = factory.size(run.model, settings)
     line = LearnerLine(

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from peers.errors import USAGE, explain
 from swarm import extras
-from swarm.config import Listen, Model, Run, TaskSettings
-from swarm.net.listening import check_port
+from swarm.config import Model, Run, TaskSettings
 from swarm.page_settings import Track
 from swarm.settings import ConfigError
 
@@ -52,12 +51,6 @@ def need_tracker(settings: Track) -> None:
     """Raise ModuleNotFoundError when the tracker of these settings is not installed."""
     if settings.to != "none":
         extras.need_module(settings.to)
-
-
-def need_port(listen: Listen) -> None:
-    """Raise PortTaken when another program listens on the port that these settings name."""
-    if listen.port and not listen.dial_only:
-        check_port(listen.host, listen.port)
 
 
 def _check_files(loaded: LoadedConfig, run: Run) -> None:

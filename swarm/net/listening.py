@@ -3,6 +3,7 @@
 settings --announced--> where others reach it
 host --free_port--> a port that nobody has
 host, port --check_port--> PortTaken where another program has it
+settings --check_named--> the same of the ports that they name
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ def check_port(host: str, port: int, setting: str = "peer.listen.port") -> None:
             )
             todo = f"choose another one with `--set {setting}=<port>`, or 0 for a free one"
             raise PortTaken(f"TCP port {port} on {host} is {what}: {todo}") from error
+
+
+def check_named(listen: Listen, parts: bool = False) -> None:
+    """Raises PortTaken when another program has the port that the settings name, or with `parts` the one for
+    parts of gradients."""
+    port, setting = (listen.parts, "peer.listen.parts") if parts else (listen.port, "peer.listen.port")
+    if port and not listen.dial_only:
+        check_port(listen.host, port, setting)
 
 
 def _family(host: str) -> socket.AddressFamily:
