@@ -1,8 +1,8 @@
 """Disks of simulated peers: a folder for each, which outlives the peer's lives; full ones, damage to files.
 
-Files are real and small. While a disk is full, the functions of `os` that write are this module's: they
-refuse what would go there (swarm.durable and swarm.image write with these alone). Not handled here: what a
-peer keeps in its folder (the roles), when it is damaged (swarm.sim.world).
+Files are real and small. While a world runs, the functions of `os` that write are this module's: they refuse
+what would go to a full disk (swarm.durable and swarm.image write with these alone), and nothing waits for the
+platter. Not handled here: what a peer keeps in its folder (the roles), when it is damaged (swarm.sim.world).
 """
 
 from __future__ import annotations
@@ -42,25 +42,27 @@ def _spoil(path: Path, how: str, rng: Random) -> None:
         os.truncate(path, 0 if how == "empty" else rng.randrange(max(1, size)))
 
 
-class FullDisks:
-    """Folders that take no more."""
+class SimulatedDisks:
+    """Folders on this machine's disk, some of which take no more."""
 
     def __init__(self) -> None:
         self._full: list[Path] = []
-        self._write, self._pwrite, self._open = os.write, os.pwrite, os.open
+        self._write, self._pwrite, self._open, self._fsync = os.write, os.pwrite, os.open, os.fsync
 
     def fill(self, folder: Path, full: bool) -> None:
         """From now on this folder takes no more, or takes everything again."""
         self._full = [one for one in self._full if one != folder] + [folder] * full
 
     @contextmanager
-    def refusing(self) -> Iterator[None]:
-        """Full folders refuse."""
+    def in_use(self) -> Iterator[None]:
+        """Full folders refuse. No fsync is made: a simulated crash leaves what was written, and a real one of
+        this machine ends the simulation."""
         os.write, os.pwrite, os.open = self._try_write, self._try_pwrite, self._try_open  # type: ignore[assignment]
+        os.fsync = _done  # type: ignore[assignment]
         try:
             yield
         finally:
-            os.write, os.pwrite, os.open = self._write, self._pwrite, self._open
+            os.write, os.pwrite, os.open, os.fsync = self._write, self._pwrite, self._open, self._fsync
 
     def _try_write(self, descriptor: int, data: Any) -> int:
         self._check(descriptor)
@@ -82,3 +84,7 @@ class FullDisks:
     def _refuse(self, path: str) -> None:
         if any(Path(path).is_relative_to(folder) for folder in self._full):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def _done(descriptor: int) -> None:
+    """An fsync that is not made."""

@@ -30,7 +30,7 @@ from swarm.net.in_memory_mail import as_it_is
 from swarm.net.ports import Ports
 from swarm.protocol import Role
 from swarm.sim.clock import VirtualLoop, run
-from swarm.sim.disks import FullDisks, damage
+from swarm.sim.disks import SimulatedDisks, damage
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import OF_PEER, Fault, Scenario, role_of, select
@@ -104,7 +104,7 @@ class World:
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
         self._traps: dict[str, Trap] = {}
-        self._full = FullDisks()
+        self._storage = SimulatedDisks()
 
     def run(self) -> SimulationOutcome:
         """Blocks until the scenario's end, or until every peer has ended and none comes back. Raises what a
@@ -113,7 +113,7 @@ class World:
         with (
             _opened(self._journal) if self._journal is not None else nullcontext() as self._file,
             self._stand_in.cut() if self._stand_in is not None else nullcontext(),
-            self._full.refusing(),
+            self._storage.in_use(),
         ):
             virtual, calls = run(self._live())
         wall = time.perf_counter() - since
@@ -214,8 +214,8 @@ class World:
                 host = self._network.hosts[PeerId(peer)]
                 host.busy_until = asyncio.get_running_loop().time() + step.seconds
             case "full" if (folder := self._folder(peer)) is not None:
-                self._full.fill(folder, True)
-                asyncio.get_running_loop().call_later(step.seconds, self._full.fill, folder, False)
+                self._storage.fill(folder, True)
+                asyncio.get_running_loop().call_later(step.seconds, self._storage.fill, folder, False)
             case "damage" if (folder := self._folder(peer)) is not None:
                 damage(folder, step.file, step.how, self._rng(f"damage/{step.at}"))
 

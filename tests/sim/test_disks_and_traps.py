@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from peers.commands import sim
 from swarm.durable import write_durably
 from swarm.events import Event, Saved, Started, Trained
 from swarm.sim import nemesis
-from swarm.sim.disks import FullDisks, damage
+from swarm.sim.disks import SimulatedDisks, damage
 from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import STEPS, Fault
 from swarm.sim.world import World
@@ -46,9 +47,9 @@ def test_a_publisher_ends_at_each_step_and_the_swarm_goes_on(step: str, tmp_path
 
 
 def test_a_disk_that_is_full_refuses_its_own_folder_and_what_is_there_can_be_read(tmp_path: Path) -> None:
-    disks, here = FullDisks(), tmp_path / "learner-0"
+    disks, here = SimulatedDisks(), tmp_path / "learner-0"
     write_durably(here / "newest", b"old")
-    with disks.refusing():
+    with disks.in_use():
         disks.fill(here, True)
         for name in ("newest", "other"):
             with pytest.raises(OSError, match="No space left"):
@@ -57,6 +58,18 @@ def test_a_disk_that_is_full_refuses_its_own_folder_and_what_is_there_can_be_rea
         disks.fill(here, False)
         write_durably(here / "other", b"new")
     assert [path.read_bytes() for path in sorted(tmp_path.glob("*/*"))] == [b"old", b"new", b"new"]
+
+
+def test_nothing_is_forced_to_the_disk_while_a_world_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[int] = []
+    monkeypatch.setattr(os, "fsync", forced.append)
+    with SimulatedDisks().in_use():
+        write_durably(tmp_path / "one", b"old")
+    assert not forced and (tmp_path / "one").read_bytes() == b"old"
+    write_durably(tmp_path / "one", b"new")
+    assert forced
 
 
 @pytest.mark.parametrize(
