@@ -1,8 +1,7 @@
 """Events: typed records of what happened, the only source of logs, journal, page and test evidence.
 
-An Event is a frozen tagged struct with the time and the peer it happened at. The code that acts emits; the
-Bus hands each event to its sinks in order (swarm.journal, the gossip forwarder, a fold). The code that emits
-an event never reads it back. Names are past participles; a figure in an event has its unit in its docstring.
+Who acts emits, and never reads it back; the Bus hands each event to its sinks in order (swarm.journal, the
+gossip forwarder, a fold). Names are past participles; a figure in an event has its unit in its docstring.
 """
 
 from __future__ import annotations
@@ -24,6 +23,9 @@ PEERS = 256
 
 BUNDLED = 128
 """Events in one gossiped message of 4 KiB: one has at least 90 bytes, compressed somewhat less."""
+
+
+Figures = Annotated[tuple[Finite, ...], Meta(max_length=COMPLETIONS)]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
@@ -60,11 +62,10 @@ class Heard(Event, omit_defaults=True):
 
 
 class Lost(Event):
-    """A peer that has been silent for longer than the roster's patience."""
+    """A peer has been silent for longer than the roster's patience, for `silent` seconds."""
 
     subject: PeerId
     silent: Finite
-    """Seconds since its last heartbeat."""
 
 
 class Sampled(Event):
@@ -105,9 +106,6 @@ class Counted(Event):
     """Sampler -> verdict -> groups."""
     tokens: Sums = {}
     """Of groups that had their end, by what became of them (dashboard.peer.ENDS)."""
-
-
-Figures = Annotated[tuple[Finite, ...], Meta(max_length=COMPLETIONS)]
 
 
 class Shown(Event):
@@ -227,6 +225,12 @@ class Dropped(Event):
     """`duplicate`, `expired`, `untrusted`, ..."""
 
 
+class Found(Event):
+    """Groups that a learner had admitted are on the disk that it starts with."""
+
+    groups: tuple[str, ...]
+
+
 class Returned(Event):
     """Groups that a learner had admitted wait for a batch again: their step was lost, or it restarted."""
 
@@ -260,11 +264,10 @@ class Snapped(Event):
 
 
 class CaughtUp(Event):
-    """A learner that was behind loaded a release."""
+    """A learner that was so many versions `behind` loaded a release."""
 
     version: int
     behind: int
-    """Versions that were missed."""
 
 
 class Forked(Event):
@@ -282,11 +285,10 @@ class Forked(Event):
 
 
 class Evaluated(Event):
-    """An evaluator finished one evaluation."""
+    """An evaluator finished one evaluation; `accuracy` is greedy exact match on held-out tasks, 0 to 1."""
 
     version: int
     accuracy: Finite
-    """Greedy exact match on held-out tasks, 0 to 1."""
     tasks: int
 
 
@@ -298,11 +300,10 @@ class Saved(Event):
 
 
 class Transferred(Event):
-    """Bytes that passed between this peer and others, by purpose: `rollouts`, `weights`, `gradients`,
-    `gossip`, `other`, and `carried` of a relay, from others to others."""
+    """Bytes that passed between this peer and others since its last Transferred, by purpose: `rollouts`,
+    `weights`, `gradients`, `gossip`, `other`, and `carried` of a relay, from others to others."""
 
     seconds: Finite
-    """Since the peer's last Transferred."""
     sent: Sums
     received: Sums
     links: Annotated[dict[PeerId, Link], Meta(max_length=PEERS)]
@@ -371,6 +372,7 @@ AnyEvent = (
     | Judged
     | Stepped
     | Dropped
+    | Found
     | Returned
     | SetAside
     | Released
@@ -391,10 +393,8 @@ class Bus:
         self._sinks: list[Callable[[Event], None]] = []
 
     def add(self, sink: Callable[[Event], None]) -> None:
-        """Add a sink."""
         self._sinks.append(sink)
 
     def emit(self, event: Event) -> None:
-        """Hand one event to all sinks."""
         for sink in self._sinks:
             sink(event)

@@ -115,6 +115,7 @@ class TrainedGroups:
             self._unread.append(held)
             self._place(segment, held.group)
             self._inbox.admission.admitted(held.group)
+        self._say(events.Found, [kept.group for kept in self._unread])
         await self._host.ports.mail.serve(Service.TRAINED, self._tell)
 
     async def _read(self, log: GroupLog, kind: type[T]) -> list[tuple[int, T]]:

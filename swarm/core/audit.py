@@ -3,11 +3,13 @@
     Judged admit      acknowledged          Released    the line: from the newest release back by its parents,
                                                         of which a merge has two
     Stepped           trained, where its version is of the line
-    Dropped           refused after all     Returned, Started    who holds a group that is not trained yet
+    Dropped           refused after all
+    Found, Returned, Started      who holds a group that is not trained yet
 
 In come the events of any peers in any order; what no journal tells is a gap. A group is lost when nobody that
-had it in its last life trained, refused or still holds it. Nothing here is what a learner thinks of its own
-groups after a crash: steps are compared with the releases that count.
+had it in its last life trained, refused or still holds it: what a learner found on its disk it holds until
+it steps, by when it took that up. Nothing here is what a learner thinks of its own groups after a crash:
+steps are compared with the releases that count.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from swarm.core.lineage import Point, ancestry, parents
 from swarm.core.releases import rank
 from swarm.core.trained import made_by, mark
-from swarm.events import AnyEvent, Dropped, Event, Judged, Released, Returned, Started, Stepped
+from swarm.events import AnyEvent, Dropped, Event, Found, Judged, Released, Returned, Started, Stepped
 from swarm.types import Digest, PeerId, Release, Verdict
 
 DUPLICATE = Verdict.DUPLICATE.value
@@ -65,6 +67,8 @@ class Account:
     admitted: dict[str, None] = field(default_factory=dict)
     held: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups that it holds in this life."""
+    found: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Learner -> groups on its disk that it did not take up yet."""
     dropped: dict[str, str] = field(default_factory=dict)
     """Group -> why it was dropped last."""
 
@@ -74,15 +78,20 @@ class Account:
                 self.releases[event.release.version].append(event.release)
             case Stepped():
                 self.steps[event.peer, event.version, event.parent, event.members].append(event)
+                self.found[event.peer].clear()
             case Judged() if event.verdict is Verdict.ADMIT:
                 self.admitted[event.group] = None
                 self.held[event.peer].add(event.group)
+            case Found():
+                self.found[event.peer].update(event.groups)
             case Returned():
                 self.held[event.peer].update(event.groups)
             case Started():
                 self.held[event.peer].clear()
+                self.found[event.peer].clear()
             case Dropped():
                 self.held[event.peer].difference_update(event.groups)
+                self.found[event.peer].difference_update(event.groups)
                 self.dropped |= dict.fromkeys(event.groups, event.why)
             case _:
                 pass
@@ -171,7 +180,7 @@ def audit(events: Iterable[AnyEvent]) -> Audit:
     account = Account()
     for event in sorted(events, key=lambda event: event.at):
         account.take(event)
-    line, held = account.line(), set[str]().union(*account.held.values())
+    line, held = account.line(), set[str]().union(*account.held.values(), *account.found.values())
     trained = account.trained(line)
     doubled = _doubled(trained, line)
     untrained = [group for group in account.admitted if short(group) not in trained]

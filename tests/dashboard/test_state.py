@@ -41,7 +41,7 @@ from swarm.page_settings import History
 from swarm.protocol import Role
 from swarm.types import Link, PeerId, Verdict
 
-JOURNAL_ONLY = {happened.Sampled, happened.Stepped, happened.Dropped}
+JOURNAL_ONLY = {happened.Sampled, happened.Stepped, happened.Dropped, happened.Found}
 """Events that no window shows: what a sampler did is in its heartbeats and in the learners' verdicts; what
 became of each group is for `swarm replay --audit`."""
 

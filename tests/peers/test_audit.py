@@ -10,7 +10,7 @@ from nouns import NOW, release
 
 from peers import cli
 from swarm.core.audit import Audit, audit
-from swarm.events import Dropped, Judged, Released, Returned, Started, Stepped
+from swarm.events import Dropped, Found, Judged, Released, Returned, Started, Stepped
 from swarm.journal import to_line
 from swarm.protocol import Role
 from swarm.types import Digest, Merge, PeerId, Verdict
@@ -93,6 +93,16 @@ def test_what_a_learner_had_when_it_died_and_has_no_more_is_lost() -> None:
     assert audit([*GOOD, admitted(3, 4), started(5)]).lost == (name(3),)
     back = Returned(at=NOW + 6, peer=ONE, groups=(name(3),))
     assert audit([*GOOD, admitted(3, 4), started(5), back]).waiting == 1
+
+
+def test_what_a_learner_finds_on_its_disk_is_lost_where_it_steps_and_did_not_take_it_up() -> None:
+    found = [*GOOD, admitted(3, 4), started(5), Found(at=NOW + 5, peer=ONE, groups=(name(3),))]
+    assert audit(found).waiting == 1 and audit(found).passed
+    assert audit([*found, dropped(3, 6, "expired")]).refused == {"expired": 1}
+    assert audit([*found, started(6)]).lost == (name(3),)
+    step = stepped(2, "a", 7)
+    assert audit([*found, step]).lost == (name(3),)
+    assert audit([*found, Returned(at=NOW + 6, peer=ONE, groups=(name(3),)), step]).waiting == 1
 
 
 def test_a_group_that_is_refused_for_a_reason_is_not_lost_and_a_duplicate_of_nothing_is() -> None:

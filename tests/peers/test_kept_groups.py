@@ -12,7 +12,7 @@ from test_roles_swarm import scenario
 from peers.commands import sim
 from swarm.config import Releasing
 from swarm.core.audit import Audit, audit
-from swarm.events import AnyEvent, Released, Returned, Started, Trained
+from swarm.events import AnyEvent, Found, Released, Returned, Started, Trained
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 
@@ -42,6 +42,16 @@ def test_without_its_disk_a_killed_learners_groups_are_lost() -> None:
     """And the audit sees it."""
     _, account = played(scenario(2.0, (2, 3), *KILLED), None)
     assert account.lost and not account.passed
+
+
+def test_what_a_learner_finds_on_its_disk_is_not_lost_wherever_the_journals_end(tmp_path: Path) -> None:
+    """It ends before it takes its groups up, comes back, and does."""
+    told, _ = played(scenario(0.8, (2, 3), *bounces(("learner-0", 31.3), ("learner-0", 33.35))), tmp_path)
+    lives = [event for event in told if isinstance(event, Started) and event.peer == "learner-0"]
+    found = [event for event in told if isinstance(event, Found)]
+    assert [event.at for event in found] == [event.at for event in lives[1:]] and len(found) == 2
+    at = [lives[1].at + 0.1 * k for k in range(100)]
+    assert not any(audit(event for event in told if event.at <= end).lost for end in at)
 
 
 def test_a_lone_learner_trains_again_what_was_trained_after_its_checkpoint(tmp_path: Path) -> None:
