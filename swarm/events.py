@@ -264,7 +264,7 @@ class Snapped(Event):
 
 
 class CaughtUp(Event):
-    """A learner that was so many versions `behind` loaded a release."""
+    """A learner that was behind, by `behind` versions, loaded a release."""
 
     version: int
     behind: int
