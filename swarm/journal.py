@@ -29,7 +29,7 @@ from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
 _BLOCK = 64 << 10
-"""Bytes read at a time while looking for a journal's last whole line: many times the longest event."""
+"""Bytes read at a time while looking for a journal's last whole line: many times most events."""
 
 FILE = 16 << 20
 """Bytes of a file of a journal, about: some 40,000 events, which are read in a second."""
