@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from types import UnionType
-from typing import get_args
+from typing import Union, get_args, get_origin
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ def of(kind: object) -> st.SearchStrategy:  # type: ignore[type-arg]
         return st.lists(of(kind.__args__[0]), max_size=2).map(tuple)  # type: ignore[attr-defined]
     if getattr(kind, "__origin__", None) is dict:
         return st.dictionaries(of(kind.__args__[0]), of(kind.__args__[1]), max_size=3)  # type: ignore[attr-defined]
-    if isinstance(kind, UnionType):
+    if get_origin(kind) in (Union, UnionType):  # the second of classes alone
         return st.one_of([of(one) for one in get_args(kind)])
     if hasattr(kind, "__supertype__"):
         return of(kind.__supertype__)
