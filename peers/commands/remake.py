@@ -244,7 +244,7 @@ class _Maker:
         """What may explain other bits."""
         import torch
 
-        from swarm.net.norm import norm
+        from swarm.norm import norm
 
         said = self._arithmetic(step)
         yield (

@@ -34,6 +34,7 @@ from swarm.core.step_recipe import Arithmetic
 from swarm.image import MakeDraft, in_memory, only_leaves
 from swarm.learn import checkpoint, objectives
 from swarm.learn.weights import Snapshot
+from swarm.norm import norm
 from swarm.types import BatchRewards, Digest, Group
 from swarm.weights import Weights
 
@@ -181,17 +182,17 @@ class BaseLearner(ABC):
             raise ValueError(
                 f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
             )
-        norm = float(torch.linalg.vector_norm(vector.float()))
-        if not math.isfinite(norm):
+        size = norm(vector)
+        if not math.isfinite(size):
             raise ValueError(
                 "this gradient is not finite: a member's loss overflowed, or it sent damaged values"
             )
         settings = self.run.optimizer
-        clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
+        clip = min(1.0, settings.grad_clip / (size + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
         self._descend(vector, clip, rate)
         self._steps += 1
-        return {"grad_norm": norm, "lr": rate}
+        return {"grad_norm": size, "lr": rate}
 
     @abstractmethod
     def snapshot(self, draft: MakeDraft = in_memory) -> Snapshot:

@@ -31,6 +31,7 @@ from swarm.learn import contribution as contributions
 from swarm.learn.learner import Learner
 from swarm.learn.policy import Policy
 from swarm.learn.weights import Snapshot
+from swarm.norm import norm
 from swarm.weights import Weights
 
 MOMENTUM, RESIDUAL = "outer/momentum", "outer/residual"
@@ -97,7 +98,7 @@ class SiteLearner(Learner):
         self._anchor.sub_(change)
         self._go_on(progress)
         self.version += 1
-        return {"grad_norm": float(torch.linalg.vector_norm(mean))}
+        return {"grad_norm": norm(mean)}
 
     def _settled(self, masters: Tensor, mine: bool) -> Tensor | None:
         """What these masters are from the anchor, where that is in no version; with `mine` nothing, and the

@@ -47,7 +47,7 @@ from swarm.net import sketch
 from swarm.net.ahead import ahead
 from swarm.net.clipping import Mean, Seen, combine
 from swarm.net.codec import Codec
-from swarm.net.norm import norm
+from swarm.norm import norm
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from msgspec import Meta
 from swarm.core.opposition import left_out
 from swarm.core.shares import USUAL_PART, Uplink
 from swarm.core.standing import Claim
-from swarm.net.norm import LARGEST
+from swarm.norm import LARGEST
 from swarm.types import MARK_BYTES, MARKED
 
 MAX_WEIGHT = 1e6

@@ -50,9 +50,9 @@ from swarm.net.averager_messages import (
 from swarm.net.bypass import Door
 from swarm.net.codec import Codec
 from swarm.net.matching import Matching
-from swarm.net.norm import LARGEST, norm
 from swarm.net.paced import PacedP2P, registered
 from swarm.net.rate import RateLimits
+from swarm.norm import LARGEST, norm
 from swarm.types import PeerId
 
 MARGIN = 0.3

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from swarm.core.clipping import Agreement, Company, Cosines, agreements, clipped
-from swarm.net.norm import norm
+from swarm.norm import norm
 
 NAMED = 0.25
 """A member is named whose distances from the means were cut to less than this. Honest gradients of one norm
@@ -18,7 +18,7 @@ keep all, one of three times the norm of the others a third; four times the oppo
 
 LARGE = 1e38
 """Products of parts that are larger than this do not fit float32, though their norms are finite
-(swarm.net.norm); they are scaled first."""
+(swarm.norm); they are scaled first."""
 
 
 class Mean(NamedTuple):

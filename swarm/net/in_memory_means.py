@@ -56,7 +56,7 @@ def hand_out(
 ) -> Tensor:
     """Replace in place the mean that a member has by what each reducer hands to it: nothing that is not
     finite, and nothing beyond `largest`, the largest norm that a mean can have. Returns all of it, flat."""
-    from swarm.net.norm import norm
+    from swarm.norm import norm
 
     has = flat(tensors)
     for reducer, its in hands.items():

@@ -246,7 +246,7 @@ class Meetings:
     ) -> Average | None:
         """The Averager port's contract, on behalf of `me`, which keeps of its rounds what is `kept`; `at` is
         a version and its weights."""
-        from swarm.net.norm import LARGEST, norm
+        from swarm.norm import LARGEST, norm
 
         mine = math.hypot(*map(norm, tensors))
         if not mine <= LARGEST:

@@ -16,7 +16,7 @@ from swarm.core.standing import Allowance, Claim, standings
 from swarm.core.step_recipe import MeanRecipe
 from swarm.net.clipping import combine
 from swarm.net.codec import Codec
-from swarm.net.norm import norm
+from swarm.norm import norm
 
 
 def mean_again(

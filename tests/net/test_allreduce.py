@@ -19,7 +19,7 @@ from swarm.net.allreduce import Runner
 from swarm.net.clipping import combine
 from swarm.net.codec import SCALE, Codec
 from swarm.net.mean_again import mean_again
-from swarm.net.norm import CHUNK, norm
+from swarm.norm import norm
 
 GROUP = b"group"
 
@@ -204,7 +204,7 @@ def test_a_part_is_added_up_while_the_one_before_it_is(monkeypatch):
 
 @pytest.mark.parametrize("scale", [1e-15, 3e16])
 def test_who_is_against_whom_does_not_depend_on_how_large_gradients_are(scale):
-    one, two, three = (part + 0.5 for part in draws(3, 2 * CHUNK))
+    one, two, three = (part + 0.5 for part in draws(3, 1 << 19))
     parts = [one, two, -three]
     assert all(math.isfinite(norm(part * scale)) for part in parts)
     usual, scaled = (

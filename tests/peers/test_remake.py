@@ -31,7 +31,7 @@ from swarm.identity import Keyring
 from swarm.learn import tiny
 from swarm.learn.base_learner import BaseLearner
 from swarm.net.mean_again import mean_again
-from swarm.net.norm import norm
+from swarm.norm import norm
 from swarm.replays import rows_of
 from swarm.sim.world import SimPeer, World
 from swarm.types import Digest, Group, Times

@@ -1,0 +1,28 @@
+"""The L2 norm of a tensor, the same on every machine to nine digits; not finite when a value is not.
+
+torch's own adds the squares of all values in float32: it makes 1.4 % less of the norm of 126M values, and on
+another processor another number.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+ROW = 1024
+"""Values whose squares are added in float32: a sum of many more loses the small ones."""
+
+LARGEST = 1e30
+"""No gradient has a larger norm; its square still is a float."""
+
+
+def norm(tensor: torch.Tensor) -> float:
+    """L2 norm of a tensor of any shape in main memory. Not finite when a value is not, or is so large (1e17
+    and more) that the squares of a row are not."""
+    flat = tensor.detach().reshape(-1)
+    whole = flat.numel() // ROW * ROW
+    of_rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW), dim=1, dtype=torch.float32)
+    rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
+    return math.hypot(math.sqrt(np.square(of_rows.numpy(), dtype=np.float64).sum()), float(rest))
