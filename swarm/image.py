@@ -205,12 +205,16 @@ class Draft:
 
     def write(self, data: Buffer) -> None:
         """Append bytes."""
-        left = memoryview(data)
+        left, step = memoryview(data), self.image.step
         while len(left):
-            room = self.image.step - len(self._part)
+            if not self._part and len(left) >= step:
+                self.add(left[:step])
+                left = left[step:]
+                continue
+            room = step - len(self._part)
             self._part += left[:room]
             left = left[room:]
-            if len(self._part) == self.image.step:
+            if len(self._part) == step:
                 self._flush()
 
     def _flush(self) -> None:
