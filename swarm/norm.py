@@ -1,7 +1,7 @@
-"""The L2 norm of a tensor, the same on every machine to nine digits; not finite when a value is not.
+"""The L2 norm of a tensor, right to eight digits for any number of values; not finite when a value is not.
 
-torch's own adds the squares of all values in float32: it makes 1.4 % less of the norm of 126M values, and on
-another processor another number.
+torch's own adds the squares of all values in float32, on a processor: of random values it makes 1.4 % less of
+126M, 10 % of 600M, 25 % of 1.5 thousand million.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ import zstandard
 from benchmarks.partner import Answer, opened, say
 from benchmarks.processes.training import PROMPT, genesis, made, settings
 from swarm import patches
+from swarm.norm import norm
 
 BLOCK = 1 << 20
 """Bytes that a patch is made of at a time."""
@@ -71,7 +72,7 @@ class Steps:
         return self._learner.gradient([group], [PROMPT], [group.rewards], time.time()).vector
 
     def step(self, vector: Any, rate: float) -> None:
-        self.optimizer.step(vector, min(1.0, 1.0 / float(vector.norm())), rate)
+        self.optimizer.step(vector, min(1.0, 1.0 / norm(vector)), rate)
 
     def release(self) -> Blocks:
         data = self._learner.weights().data

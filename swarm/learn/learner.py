@@ -35,6 +35,10 @@ from swarm.weights import Weights
 CHARACTERS_PER_TOKEN = 3.0
 """Assumed characters per prompt token, when the memory of a chunk is predicted."""
 
+PLENTY = 32
+"""Free bytes of main memory for each trained value, from which vectors are page-locked: two of them, of up to
+eight bytes a value each, leave half of it."""
+
 
 class Learner(BaseLearner):
     """The policy as a module of this process, on one device."""
@@ -57,6 +61,7 @@ class Learner(BaseLearner):
         self._microbatch = microbatch.MicrobatchSize(
             run.batch.micro, lambda: microbatch.available(self._device, ram)
         )
+        self._page_locked = ram is not None and ram() >= PLENTY * self.size
         self._recomputed = 0
         if self.settings.checkpointing == "on" and not self._recompute():
             raise ValueError(
@@ -111,7 +116,7 @@ class Learner(BaseLearner):
     def _learn(self, work: GradientWork) -> GradientResult:
         self._peak_memory.peak = 0
         with microbatch.oom_as(f"a gradient of {self.size} values does not fit in memory"):
-            total = GradientAccumulator(self._named)
+            total = GradientAccumulator(self._named, self._page_locked)
         self._microbatch.begin()
         losses, checks, half, chunks = self._chunks(work, total)
         vector = total.vector()

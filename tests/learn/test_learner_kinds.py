@@ -12,6 +12,7 @@ import torch
 from learner_batches import KINDS, Batch, batch, gradient, learner, model, preference, settings
 
 from swarm.learn import adapters, checkpoint, weights
+from swarm.learn.gradient_accumulator import SKETCH, cosine
 from swarm.learn.learner import Learner
 from swarm.weights import Weights
 
@@ -182,6 +183,14 @@ def test_gradients_in_bfloat16_are_added_up_in_float32(folders: dict[str, Path])
     one = begun(folders["llama"], dtype="bfloat16", micro=1)
     vector = gradient(one, some(one)).vector
     assert vector.dtype is torch.float32 and not torch.equal(vector, vector.bfloat16().float())
+
+
+def test_the_cosine_of_many_values_is_right() -> None:
+    drawn = torch.Generator().manual_seed(1)
+    one, two = torch.randn(SKETCH, generator=drawn), torch.randn(SKETCH, generator=drawn)
+    exact = torch.nn.functional.cosine_similarity(one.double(), (one + two).double(), dim=0)
+    assert cosine(one, one + two) == pytest.approx(float(exact), rel=1e-6)
+    assert cosine(one, torch.zeros(SKETCH)) == 0.0
 
 
 def test_the_cosine_of_a_large_gradient_is_that_of_a_sample(
