@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.norm import ROW, norm
+from swarm.norm import PART, norm
 
 
 @given(st.lists(st.floats(width=32) | st.sampled_from([math.inf, math.nan, 3.4e38]), max_size=40))
@@ -22,7 +22,7 @@ def test_a_norm_is_finite_only_where_all_values_are(values: list[float]) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_norm_counts_every_value_of_a_tensor_of_any_size_shape_and_type(dtype: torch.dtype) -> None:
-    tensor = torch.full((3, ROW + 7), 2.0**-10, dtype=dtype)
+    tensor = torch.full((3, PART + 7), 2.0**-10, dtype=dtype)
     tensor[2, 5] = 64.0
     exact = math.sqrt((tensor.numel() - 1) * 2.0**-20 + 64.0**2)
     assert norm(tensor) == pytest.approx(exact, rel=1e-5)
