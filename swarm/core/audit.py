@@ -9,7 +9,8 @@
 In come the events of any peers in any order; what no journal tells is a gap. A group is lost when nobody that
 had it in its last life trained, refused or still holds it: what a learner found on its disk it holds until
 it steps, by when it took that up. Nothing here is what a learner thinks of its own groups after a crash:
-steps are compared with the releases that count.
+steps are compared with the releases that count. So a group that it drops as trained by its own step, which it
+merged, it holds until it steps, too: that policy may be lost with it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Account:
     held: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups that it holds in this life."""
     found: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Learner -> groups on its disk that it did not take up yet."""
+    """Learner -> groups on its disk that it did not take up yet, or not again."""
+    stepped: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Learner -> groups of its own steps."""
     dropped: dict[str, str] = field(default_factory=dict)
     """Group -> why it was dropped last."""
 
@@ -79,6 +82,7 @@ class Account:
             case Stepped():
                 self.steps[event.peer, event.version, event.parent, event.members].append(event)
                 self.found[event.peer].clear()
+                self.stepped[event.peer].update(event.groups)
             case Judged() if event.verdict is Verdict.ADMIT:
                 self.admitted[event.group] = None
                 self.held[event.peer].add(event.group)
@@ -92,6 +96,8 @@ class Account:
             case Dropped():
                 self.held[event.peer].difference_update(event.groups)
                 self.found[event.peer].difference_update(event.groups)
+                if event.why == DUPLICATE:
+                    self.found[event.peer].update(self.stepped[event.peer].intersection(event.groups))
                 self.dropped |= dict.fromkeys(event.groups, event.why)
             case _:
                 pass

@@ -111,6 +111,23 @@ def test_a_group_that_is_refused_for_a_reason_is_not_lost_and_a_duplicate_of_not
     assert audit([*GOOD, dropped(1, 5, "duplicate")]).passed
 
 
+def test_what_a_learner_merged_before_it_died_it_holds_as_any_step_of_its_own() -> None:
+    """Nobody has the merge, which was all that had its groups."""
+    merges = [
+        *GOOD,
+        admitted(3, 2, TWO),
+        stepped(1, "0", 3, 3, by=TWO),
+        released(1, "b", "0", 4, by=TWO),
+        Returned(at=NOW + 5, peer=TWO, groups=(name(3),)),
+        Dropped(at=NOW + 6, peer=TWO, groups=(name(3),), why="duplicate"),
+        released(2, "c", "a", 7),
+        released(3, "d", "c", 8),
+    ]
+    assert audit(merges).waiting == 1 and audit(merges).passed
+    assert audit([*merges, started(9, TWO)]).lost == (name(3),)
+    assert audit([*merges, stepped(4, "d", 9, by=TWO)]).lost == (name(3),)
+
+
 def test_a_group_in_two_versions_or_brought_by_two_members_is_doubled() -> None:
     again = [stepped(2, "a", 5, 1), released(2, "b", "a", 6)]
     assert audit([*GOOD, *again]).doubled == {name(1)[:16]: (1, 2)}
