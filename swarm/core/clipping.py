@@ -76,7 +76,8 @@ def clipped(
 
 
 class Agreement(NamedTuple):
-    """Inner products of one member's part with the mean without it; those of further parts add up."""
+    """Inner products of two vectors, such as one member's part and the mean without it; those of further
+    parts add up."""
 
     both: float = 0.0
     mine: float = 0.0

@@ -9,11 +9,12 @@ Invariant: a parameter's own gradient is freed as it is added. Not handled here:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+
+from swarm.core.clipping import Agreement
 
 SKETCH = 1 << 24
 """Values of a gradient, evenly spread, from which the cosine between its halves is computed to three digits;
@@ -76,5 +77,5 @@ class GradientAccumulator:
 def cosine(a: Tensor, b: Tensor) -> float:
     """Cosine between the gradients of two half batches: near 1 both agree, near 0 noise hides the signal; 0
     if one is 0."""
-    along, mine, theirs = (float((one * other).sum()) for one, other in ((a, b), (a, a), (b, b)))
-    return along / math.sqrt(mine * theirs) if mine and theirs else 0.0
+    products = (float((one * other).sum()) for one, other in ((a, b), (a, a), (b, b)))
+    return Agreement(*products).cosine

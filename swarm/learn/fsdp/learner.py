@@ -17,7 +17,6 @@ machines, dead devices.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -28,6 +27,7 @@ from torch import Tensor
 
 from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import objection
+from swarm.core.clipping import Agreement
 from swarm.image import MakeDraft, in_memory
 from swarm.learn import objectives, weights
 from swarm.learn.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
@@ -328,8 +328,8 @@ def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, GroupResult]]:
 
 def _cosine(learned: Sequence[Learned]) -> float:
     """Cosine between the gradients of the two halves; 0 if one is 0."""
-    half, rest, dot = (sum(getattr(answer, name) for answer in learned) for name in ("half", "rest", "dot"))
-    return dot / math.sqrt(half * rest) if half * rest > 0 else 0.0
+    products = (sum(getattr(answer, name) for answer in learned) for name in ("dot", "half", "rest"))
+    return Agreement(*products).cosine
 
 
 def _numel(entry: Entry) -> int:
