@@ -207,15 +207,14 @@ class Draft:
         """Append bytes."""
         left, step = memoryview(data), self.image.step
         while len(left):
-            if not self._part and len(left) >= step:
-                self.add(left[:step])
-                left = left[step:]
-                continue
             room = step - len(self._part)
-            self._part += left[:room]
+            if room == step <= len(left):
+                self.add(left[:step])
+            else:
+                self._part += left[:room]
+                if len(self._part) == step:
+                    self._flush()
             left = left[room:]
-            if len(self._part) == step:
-                self._flush()
 
     def _flush(self) -> None:
         with memoryview(self._part) as block:

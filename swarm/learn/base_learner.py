@@ -182,17 +182,17 @@ class BaseLearner(ABC):
             raise ValueError(
                 f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
             )
-        size = norm(vector)
-        if not math.isfinite(size):
+        grad_norm = norm(vector)
+        if not math.isfinite(grad_norm):
             raise ValueError(
                 "this gradient is not finite: a member's loss overflowed, or it sent damaged values"
             )
         settings = self.run.optimizer
-        clip = min(1.0, settings.grad_clip / (size + 1e-6)) if settings.grad_clip > 0 else 1.0
+        clip = min(1.0, settings.grad_clip / (grad_norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
         self._descend(vector, clip, rate)
         self._steps += 1
-        return {"grad_norm": size, "lr": rate}
+        return {"grad_norm": grad_norm, "lr": rate}
 
     @abstractmethod
     def snapshot(self, draft: MakeDraft = in_memory) -> Snapshot:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from learner_batches import batch, gradient, model, policy, settings
 
-from swarm.config import Training
 from swarm.learn import tokenization, weights
 from swarm.learn.gradient_accumulator import GradientAccumulator
 from swarm.learn.learner import Learner
@@ -22,7 +21,8 @@ def learners(folder: Path) -> tuple[Learner, Learner]:
     """Of one model, on a GPU and on the processor."""
     run = settings()
     there = LanguageModel(load_policy(folder, "cuda", "float32"), tokenization.load(folder))
-    return tuple(Learner(of, run, Training(), lambda: 1 << 40) for of in (there, policy(folder, run)))  # type: ignore[return-value]
+    here = policy(folder, run)
+    return Learner(there, run, ram=lambda: 1 << 40), Learner(here, run, ram=lambda: 1 << 40)
 
 
 def test_a_gpus_learner_makes_the_gradient_the_step_and_the_release_of_a_processor(tmp_path: Path) -> None:
