@@ -58,6 +58,7 @@ from pathlib import Path
 from benchmarks.table import Figure, Gap, Line, Machine, Results, Unmeasured
 from peers.errors import CANNOT, DONE, UserError, WrongUsage
 from peers.runtime import signals
+from swarm.processors import processors
 
 ROWS = {
     "join": "benchmarks.rows.joining",
@@ -141,7 +142,7 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
     for name in names or [name for name in ROWS if name not in LONG]:
         lines += measure(name)
     machine = Machine(
-        cores=len(os.sched_getaffinity(0)),
+        cores=processors(),
         load=round(load, 2),
         seconds=round(time.monotonic() - began, 1),
         load_after=round(os.getloadavg()[0], 2),

@@ -14,7 +14,6 @@ and their times with the same clock.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from benchmarks.partner import Answer, opened, say
 from benchmarks.processes.training import PROMPT, genesis, made, settings
 from swarm import patches
 from swarm.norm import norm
+from swarm.processors import processors
 
 BLOCK = 1 << 20
 """Bytes that a patch is made of at a time."""
@@ -54,7 +54,7 @@ class Steps:
         from swarm.learn.optimizers import MasterOptimizer
         from swarm.weights import Weights
 
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(processors())
         torch.manual_seed(0)
         config = settings({"training": "full", "optimizer": "adamw"})
         learner, self._tokenization = factory.learner(model, config)

@@ -29,6 +29,7 @@ from peers.errors import CANNOT, DONE
 from swarm import extras
 from swarm import invite as invites
 from swarm.config import Config
+from swarm.processors import processors as cores
 
 MEMORY = 1 << 30
 """Bytes for a learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB
@@ -156,8 +157,7 @@ def package(need: NeededPackage) -> Finding:
 
 
 def processors() -> Finding:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if count > 1:
+    if (count := cores()) > 1:
         return Finding("processors", "ok", f"{count}")
     return Finding(
         "processors", "warn", "1", "take part as one peer; `swarm up` shares the core between all of them"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarm.peer_limits import Limits
+from swarm.processors import processors
 
 PATIENCE = 20.0
 """Seconds for nvidia-smi: a tenth usually, several when the driver has to start."""
@@ -86,11 +87,6 @@ def lent(machine: Machine, limits: Limits) -> Machine:
         for gpu in machine.gpus
     )
     return machine._replace(gpus=gpus, ram=min(machine.ram, ram), free=min(machine.free, ram))
-
-
-def processors() -> int:
-    """Number of CPU cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:

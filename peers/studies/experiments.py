@@ -16,7 +16,6 @@ import hashlib
 import io
 import math
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -29,6 +28,7 @@ from typing import TypeVar
 import msgspec
 
 from swarm.durable import write_durably
+from swarm.processors import processors
 from swarm.types import Struct
 
 Row = dict[str, float | str]
@@ -88,7 +88,7 @@ def complete(
     todo = list({key(cell): cell for cell in cells if key(cell) not in done}.values())
     if todo:
         say(f"{len(todo)} of {len(cells)} cells to do, {len(cells) - len(todo)} in {ledger}")
-        done |= _do(todo, work, ledger, say, jobs or len(os.sched_getaffinity(0)), budget)
+        done |= _do(todo, work, ledger, say, jobs or processors(), budget)
     return [done.get(key(cell)) for cell in cells]
 
 

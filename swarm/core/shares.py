@@ -38,12 +38,16 @@ beyond that p2pd and Python are what takes time, and lines of one room do not di
 UNKNOWN = 2_500_000
 """Bytes per second of a line where no member knows its own: 20 Mbit/s, a usual home line's uplink."""
 
-SMALLEST_PART, USUAL_PART, LARGEST_PART = 1 << 15, 1 << 19, 1 << 20
-"""Bytes of a part. Every member takes the usual one, which is hivemind's; the largest costs half the Python,
-and what is computed of it still stays in a processor's cache."""
+SMALLEST_PART, USUAL_PART, LARGE_PART, LARGEST_PART = 1 << 15, 1 << 19, 1 << 20, 1 << 21
+"""Bytes of a part. Every member takes the usual one, which is hivemind's; a large one costs half the Python,
+and what is computed of it still stays in a processor's cache; the largest one costs half of that again."""
+
+MANY = 16
+"""Cores from which the largest parts are faster, since there threads wait for each other and not for memory:
+they are on 16 cores, and are slower on two (docs/network.md)."""
 
 SEVERAL = 8
-"""Parts of each reducer, or the largest ones divide too little alike."""
+"""Parts of each reducer, or larger ones than the usual divide too little alike."""
 
 PART_SECONDS = 1.0
 """Seconds in which a member sends a part on each of its streams: a part is the smallest progress that others
@@ -121,11 +125,18 @@ def deadline(lines: Sequence[Uplink], size: float) -> float:
     return max(SHORTEST, SLOWER * seconds(lines, size))
 
 
+def largest_part(fast: bool, cores: int) -> int:
+    """Bytes of the largest part that a member takes, if its line is known to be `fast`."""
+    if not fast:
+        return USUAL_PART
+    return LARGEST_PART if cores >= MANY else LARGE_PART
+
+
 def part_bytes(lines: Sequence[Uplink], size: float) -> int:
     """Bytes of a part of a round over `size` bytes, which all members take: a power of two, the smaller the
     slower the slowest line is."""
-    all_take, many = min(line.part for line in lines) >= LARGEST_PART, SEVERAL * len(lines) * LARGEST_PART
-    part = LARGEST_PART if all_take and size >= many else USUAL_PART
+    most = min(*(line.part for line in lines), size / (SEVERAL * len(lines)))
+    part = next((part for part in (LARGEST_PART, LARGE_PART) if part <= most), USUAL_PART)
     while part > SMALLEST_PART and _part_seconds(lines, part) > PART_SECONDS:
         part //= 2
     return part

@@ -23,6 +23,7 @@ from swarm.event_loop import EventLoop
 from swarm.net.averager_messages import FromParent, Gone, Leave, Order, encode
 from swarm.net.averaging import Rounds, Setup
 from swarm.process import Pipe
+from swarm.processors import processors
 
 LEAVE = 1.0
 """Seconds for a process to take its handlers back when it leaves; then it is killed."""
@@ -61,7 +62,7 @@ def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
     try:
         asyncio.set_event_loop(loop)
         # Its threads compute: more than there are cores wait for each other.
-        loop.set_default_executor(ThreadPoolExecutor(os.cpu_count()))
+        loop.set_default_executor(ThreadPoolExecutor(processors()))
         loop.run_until_complete(rounds.open())
         loop.run_forever()
     except BaseException:

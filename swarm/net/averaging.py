@@ -53,6 +53,7 @@ from swarm.net.matching import Matching
 from swarm.net.paced import PacedP2P, registered
 from swarm.net.rate import RateLimits
 from swarm.norm import LARGEST, norm
+from swarm.processors import processors
 from swarm.types import PeerId
 
 MARGIN = 0.3
@@ -194,7 +195,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             # where no part of gradients comes to me I cannot know
             against=tuple(members[peer] for peer in against) if self._reduces else None,
             doubted=tuple(members[peer] for peer in self._presences.against(members)),
-            part=shares.LARGEST_PART if uplink else shares.USUAL_PART,
+            part=shares.largest_part(uplink > 0, processors()),
         )
 
     @contextmanager

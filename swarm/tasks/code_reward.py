@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from swarm.processors import processors
 from swarm.tasks import sandbox
 from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
@@ -73,7 +74,7 @@ def passes(
     if why := sandbox.missing():
         raise sandbox.NoSandbox(why)
     count = len(completions)
-    at_once = min(count, os.cpu_count() or 1)
+    at_once = min(count, processors())
     seconds = min(
         LONGEST_SECONDS, MARGIN * seconds_left(SECONDS_OUTSIDE_A_WORKER) / -(-count // max(at_once, 1))
     )

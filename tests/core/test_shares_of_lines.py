@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from swarm.core.shares import (
     CLAIM,
+    LARGE_PART,
     LARGEST_PART,
+    MANY,
     MOST,
     SEVERAL,
     SHORTEST,
@@ -20,6 +22,7 @@ from swarm.core.shares import (
     announced,
     believed,
     deadline,
+    largest_part,
     part_bytes,
     patience,
     seconds,
@@ -29,7 +32,7 @@ from swarm.core.shares import (
 MBIT = 125_000
 
 uplinks = st.builds(
-    Uplink, st.integers(0, 2 * MOST), st.booleans(), st.sampled_from([USUAL_PART, LARGEST_PART])
+    Uplink, st.integers(0, 2 * MOST), st.booleans(), st.sampled_from([USUAL_PART, LARGE_PART, LARGEST_PART])
 )
 
 groups = st.lists(uplinks, min_size=2, max_size=12).filter(
@@ -161,8 +164,16 @@ def test_parts_are_as_large_as_ever_on_fast_lines_and_small_on_slow_ones() -> No
 def test_parts_are_the_largest_where_all_members_take_them_and_each_reduces_several() -> None:
     new, slow = Uplink(12_500_000, part=LARGEST_PART), Uplink(125_000, part=LARGEST_PART)
     assert part_bytes([new, new], 1e9) == part_bytes([new, new._replace(part=1 << 30)], 1e9) == LARGEST_PART
-    for older in (USUAL_PART, LARGEST_PART - 1, 0, -1):
+    for less in (LARGE_PART, LARGEST_PART - 1):
+        assert part_bytes([new, new, new._replace(part=less)], 1e9) == LARGE_PART
+    for older in (USUAL_PART, LARGE_PART - 1, 0, -1):
         assert part_bytes([new, new, new._replace(part=older)], 1e9) == USUAL_PART
     assert part_bytes([new, new], SEVERAL * 2 * LARGEST_PART) == LARGEST_PART
-    assert part_bytes([new, new, new], SEVERAL * 2 * LARGEST_PART) == USUAL_PART
+    assert part_bytes([new, new, new], SEVERAL * 2 * LARGEST_PART) == LARGE_PART
+    assert part_bytes([new, new, new], SEVERAL * 2 * LARGE_PART) == USUAL_PART
     assert part_bytes([new, slow], 1e9) == 1 << 15
+
+
+def test_a_member_takes_the_largest_parts_where_its_line_is_fast_and_its_cores_are_many() -> None:
+    assert largest_part(True, MANY) == LARGEST_PART > largest_part(True, MANY - 1) == LARGE_PART
+    assert largest_part(False, MANY) == USUAL_PART

@@ -2,7 +2,8 @@
 JSON answers.
 
     python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false,
-                             "false_means": false, "dial_only": false, "door": 0, "limits": {"upload": 4.0}}'
+                             "false_means": false, "dial_only": false, "door": 0, "cores": 2,
+                             "limits": {"upload": 4.0}}'
 
 `hostile` announces the norm of ordinary tensors, and packs parts without a look at them; with `false_means`
 the means that it makes are zeros.
@@ -189,6 +190,7 @@ if __name__ == "__main__":
     if given.get("door"):  # of another program
         own_ticket = bypass.Door.ticket
         bypass.Door.ticket = lambda *args: own_ticket(*args)._replace(port=given["door"])
+    averaging.processors = lambda: given["cores"]
     if given.get("false_means"):
         averaging.Runner = Zeros
     asyncio.run(main(given))

@@ -20,7 +20,7 @@ from process_tree import ended
 from swarm.config import Averaging
 from swarm.core import discord
 from swarm.core.opposition import LEAST
-from swarm.core.shares import LARGEST_PART, SEVERAL, USUAL_PART
+from swarm.core.shares import LARGE_PART, LARGEST_PART, MANY, SEVERAL, USUAL_PART
 from swarm.net.codec import SCALE
 from swarm.net.uplink import connections
 
@@ -41,6 +41,7 @@ class Peer:
         false_means=False,
         dial_only=False,
         door=0,
+        cores=2,
         log=None,
         limits=None,
         settings=None,
@@ -54,6 +55,7 @@ class Peer:
                 "false_means": false_means,
                 "dial_only": dial_only,
                 "door": door,
+                "cores": cores,
                 "limits": limits or {},
             }
         )
@@ -245,12 +247,12 @@ def sent_by_p2pd(peers):
 
 
 @contextmanager
-def pair(door=0, numel=LARGE):
+def pair(door=0, numel=LARGE, cores=2):
     """Two with enough to average that a round is fast; the second one's tickets lead to the port `door`. They
     are as patient as a run's are: who knocks in vain sends its first part 1.5 s late."""
-    patient = {"chunk": Averaging().chunk}
-    first = Peer([], numel=numel, settings=patient).meet()
-    peers = [first, Peer(first.addresses, numel=numel, door=door, settings=patient).meet()]
+    alike = {"numel": numel, "cores": cores, "settings": {"chunk": Averaging().chunk}}
+    first = Peer([], **alike).meet()
+    peers = [first, Peer(first.addresses, door=door, **alike).meet()]
     try:
         yield peers
     finally:
@@ -267,17 +269,18 @@ def test_parts_go_past_p2pd_after_a_fast_round():
     pytest.fail("p2pd carried parts in all rounds")
 
 
-def test_parts_are_large_after_a_fast_round():
-    with pair(numel=SEVERAL * LARGEST_PART) as peers:  # two bytes a value: enough for large parts
+@pytest.mark.parametrize(("cores", "large"), [(2, LARGE_PART), (MANY, LARGEST_PART)])
+def test_parts_are_large_after_a_fast_round(cores, large):
+    with pair(numel=SEVERAL * large, cores=cores) as peers:  # two bytes a value: enough for large parts
         parts = []
         for _ in range(20):
             answers = round_of(peers)
             assert_averaged(answers, peers, 4 / 3)
             parts += {answer["part"] for answer in answers}
-            if parts[-1] == LARGEST_PART:
+            if parts[-1] == large:
                 break
         assert parts[0] == USUAL_PART, "nobody knows their lines"
-        assert parts[-1] == LARGEST_PART
+        assert parts[-1] == large
 
 
 def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once():
