@@ -56,8 +56,7 @@ ASKED = 3.0
 """Seconds that another learner has to say what it trained: a learner that falls in waits for it."""
 
 TOLD, TOLD_BYTES = 256, FRAME_LIMIT // 2
-"""Steps that another learner is told of, at most, and bytes of their marks; a window has 64 versions by
-default."""
+"""Steps that another learner is told of, and bytes of their marks: a window has 64 versions by default."""
 
 
 class TrainedGroups:
@@ -111,6 +110,7 @@ class TrainedGroups:
             self._step_segments[segment] = max(kept.step.version, self._step_segments.get(segment, 0))
             for each in marks_of(kept.step.groups):
                 self._inbox.admission.remember(each)
+        self._ledger.recall(self._host.releases.announced())
         for segment, held in await self._read(self._groups, Kept):
             self._unread.append(held)
             self._place(segment, held.group)

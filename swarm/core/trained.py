@@ -72,6 +72,14 @@ class TrainedLedger:
         if made:
             self.mine[made[-1]] = replace(self.mine[made[-1]], weights=policy.weights)
 
+    def recall(self, announced: Sequence[Release]) -> None:
+        """Steps of mine alone, of an earlier life, made the releases that only I can have made of them."""
+        for k, step in enumerate(self.mine):
+            own = step.members == (self._me,) and not step.weights
+            made = {one.weights for one in announced if own and _released(step, one)}
+            if len(made) == 1:
+                self.mine[k] = replace(step, weights=made.pop())
+
     def hear(self, steps: Iterable[TrainedStep]) -> None:
         """Steps of another learner; those that made weights which are known can be found again."""
         self._others |= {(step.version, step.weights): step for step in steps if step.weights}
@@ -89,7 +97,7 @@ class TrainedLedger:
             (one.version, one.weights): replace(step, weights=one.weights)
             for one in announced
             for step in self.mine
-            if one.version == step.version and made_by(step.members, step.parent, one) and not step.weights
+            if _released(step, one) and not step.weights
         }
         named = {
             (step.version, step.weights): step for step in self.mine if step.weights and self._made(step)
@@ -143,9 +151,9 @@ class TrainedLedger:
 
     def _has_made(self, step: TrainedStep, point: Point) -> bool | None:
         """None: it may have."""
-        announced = self._known(*point)
-        if any(release.merged for release in announced):
-            return False  # no step made it
+        before, announced = tuple(self._announced(point)), self._known(*point)
+        if before and before != parents(step.version, step.parent, None):
+            return False  # no step made it, or one from another version
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
         others = bool(announced) and all(self._is_of_another(release) for release in announced)
@@ -166,6 +174,10 @@ class TrainedLedger:
 
 def _leads_to(step: TrainedStep, policy: Policy) -> bool:
     return (step.version, step.parent) == (policy.version, policy.parent)
+
+
+def _released(step: TrainedStep, release: Release) -> bool:
+    return step.version == release.version and made_by(step.members, step.parent, release)
 
 
 def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:

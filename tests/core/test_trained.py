@@ -6,7 +6,7 @@ from typing import Any
 
 from nouns import group, release
 
-from swarm.core.lineage import Lineage
+from swarm.core.lineage import Line, Lineage
 from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
 from swarm.types import Digest, Merge, PeerId, Release, TrainedStep
 
@@ -22,10 +22,15 @@ def step(version: int, parent: str, weights: str = "", **changes: Any) -> Traine
     return TrainedStep(version=version, parent=digest(parent), weights=Digest(weights * 64), **its)
 
 
-def ledger(*mine: TrainedStep, releases: tuple[Release, ...] = ()) -> TrainedLedger:
+def ledger(
+    *mine: TrainedStep, releases: tuple[Release, ...] = (), told: Line | None = None, version: int = 0
+) -> TrainedLedger:
+    """`told`: a line that ends at `version`, as others told it."""
     lineage = Lineage()
     for one in releases:
         lineage.hear(one)
+    if told is not None:
+        lineage.learn(told, version)
     made = TrainedLedger(
         lambda version, weights: [
             one for one in releases if (one.version, one.weights) == (version, weights)
@@ -184,3 +189,36 @@ def test_no_step_made_a_merge() -> None:
         merged=Merge(version=1, weights=digest("e")),
     )
     assert lost(ledger(step(2, "1"), releases=(merged,)), 2, "2") == [2]
+
+
+def test_no_step_made_a_merge_that_others_tell_of() -> None:
+    weights = tuple(map(digest, "3210"))
+    merge = Line(weights=weights, groups=(1, 0, 1, 1), merges=((2, 1, digest("a")),))
+    steps = step(1, "0", "a"), step(2, "a", groups=b"not made")
+    mine = ledger(*steps, told=merge, version=3)
+    assert lost(mine, 3, "3") == [2] and not mine.unsure(Policy(3, digest("3"), Digest("")))
+
+
+def test_a_step_alone_of_an_earlier_life_made_what_i_released_and_nothing_else() -> None:
+    of_me = release(version=2, weights=digest("a"), parent=digest("1"), publisher=ME, learners=1)
+    line = Line(weights=tuple(map(digest, "3210")), groups=(1, 1, 1, 1))
+    mine = ledger(step(1, "0", "1"), step(2, "1"), releases=(of_me,), told=line, version=3)
+    assert lost(mine, 3, "3") == [] and mine.unsure(Policy(3, digest("3"), Digest("")))
+    mine.recall((of_me,))
+    assert lost(mine, 3, "3") == [2] and not mine.unsure(Policy(3, digest("3"), Digest("")))
+    assert lost(mine, 2, "a", "1") == []
+
+
+def test_a_step_is_not_recalled_by_a_release_of_others_or_of_another_try() -> None:
+    of_other = release(version=1, weights=digest("a"), parent=digest("0"), publisher=OTHER, learners=1)
+    of_me = release(version=1, weights=digest("a"), parent=digest("0"), publisher=ME, learners=1)
+    again = release(version=1, weights=digest("b"), parent=digest("0"), publisher=ME, learners=1)
+    of_both = release(version=1, weights=digest("a"), parent=digest("0"), publisher=ME, learners=2)
+    for mine, announced in (
+        (ledger(step(1, "0")), (of_other,)),
+        (ledger(step(1, "0")), (of_me, again)),
+        (ledger(step(1, "0", members=(ME, OTHER))), (of_both,)),
+        (ledger(step(1, "0", members=())), (of_me,)),
+    ):
+        mine.recall(announced)
+        assert not mine.mine[-1].weights
