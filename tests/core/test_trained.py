@@ -133,6 +133,15 @@ def test_a_member_whose_bytes_differ_from_the_rounds_release_is_in_it() -> None:
     assert lost(ledger(step(1, "0", "e", members=(ME, OTHER)), releases=(both,)), 1, "1") == []
 
 
+def test_a_rounds_step_with_other_bytes_may_be_in_a_release_until_somebody_says_what_that_has() -> None:
+    mine = ledger(step(1, "0", "e", members=(ME, OTHER)))
+    policy = Policy(2, digest("2"), digest("1"))
+    assert lost(mine, 2, "2", "1") == [] and mine.unsure(policy)
+    theirs = step(1, "0", "1", members=(ME, OTHER))
+    mine.hear([theirs])
+    assert theirs in mine.split(policy)[0] and not mine.unsure(policy)
+
+
 def test_a_step_that_was_taken_again_from_a_checkpoint_does_not_stand_for_the_first_one() -> None:
     again = release(version=1, weights=digest("b"), parent=digest("0"), publisher=ME, learners=1)
     mine = ledger(step(1, "0", "a"), step(1, "0", "b", groups=b"another."), releases=(again,))
