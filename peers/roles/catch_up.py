@@ -125,11 +125,11 @@ class CatchUp:
         in_rounds = self._host.config.run.averaging.mode == "butterfly"
         self._fell_in = in_rounds and release is not None and release.version > 0  # all begin at version 0
         if release is not None:
-            self._host.status.astray = False
+            self._other_bytes.set_astray(False)
             return release
         release = await self._load() or self.meanwhile.held
         if release is not None and not had.is_of_its_round(release):
-            self._host.status.astray = release.version > 0
+            self._other_bytes.set_astray(release.version > 0)
         return release
 
     def _took(self, taken: Release, had: Had) -> None:

@@ -6,8 +6,8 @@
 
 Where bytes are equal, the usual case, nothing is fetched and nothing is compared. Who took weights without
 the optimizer's moments, or got another mean than most (swarm.core.same_mean), makes other steps than the
-rest, and denies nothing, until its step is as another's again. Not handled here: runs at sites and swarms of
-fewer than three learners, whose releases have no witness.
+rest, and denies nothing, until its steps are as another's again. Not handled here: runs at sites and swarms
+of fewer than three learners, whose releases have no witness.
 """
 
 from __future__ import annotations
@@ -25,10 +25,20 @@ NEAR, FAR = 0.02, 0.05
 the round made. Of float32 masters of which every second is one unit in the last place off, at rates of 1e-7
 to 1e-2, .02 is the most (tests/learn/test_release_distance.py)."""
 
+AGAIN = 3
+"""Rounds in a row in which a learner's step is within NEAR of another's until it counts as theirs. Moments
+that lack one step make steps that are .01 to .1 off: one may be near by chance."""
+
 
 class OtherBytes:
     def __init__(self, host: Host, own_release: OwnRelease) -> None:
         self._host, self._own_release = host, own_release
+        self._alike = 0
+        """My last rounds in a row in which my step was as another's."""
+
+    def set_astray(self, astray: bool) -> None:
+        """Whether my moments are not the others', so that my steps are none of theirs."""
+        self._host.status.astray, self._alike = astray, 0
 
     async def refuses(self, had: Had) -> bool:
         """Do I deny the release that I am about to take in place of the version that I had?"""
@@ -51,17 +61,19 @@ class OtherBytes:
             steps = await host.ports.work.run(Kind.PATCH, apart, mine, weights.blocks, before)
         except (ValueError, Damaged):
             return False  # who loads it says why it cannot be used
-        return self._judge(release, steps)
+        return self.judge(release, steps)
 
-    def _judge(self, release: Release, steps: float) -> bool:
+    def judge(self, release: Release, steps: float) -> bool:
+        """Do I deny what another member of my round released, which is so many steps from what I made?"""
         status, votes = self._host.status, self._host.releases.doubts.votes
         deceived = votes.got_another_mean(release.version)
         if steps > FAR and not status.astray and self._host.ports.me in deceived:
-            status.astray = True
+            self.set_astray(True)
             text = "a reducer handed me another mean than most of my round got: my step is not theirs"
             self._host.emit(events.Noted, level="warning", text=f"version {release.version}: {text}")
-        if steps <= NEAR:
-            status.astray = False
+        self._alike = self._alike + 1 if steps <= NEAR else 0
+        if self._alike >= AGAIN:
+            self.set_astray(False)
         if steps <= FAR or status.astray:
             return False
         votes.found_false(release)

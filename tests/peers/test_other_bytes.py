@@ -4,21 +4,31 @@ makes of a step is followed."""
 from __future__ import annotations
 
 from functools import cache
+from random import Random
+from typing import cast
 
 import pytest
 import torch
+from nouns import release
+from still_host import still_host
 from test_next_versions import HONEST, LIAR
 from test_roles_swarm import Told, scenario
 
-from peers.roles.other_bytes import FAR
+from peers.roles.other_bytes import FAR, NEAR, OtherBytes
+from peers.roles.own_release import OwnRelease
 from peers.runtime.release_votes import QUIET
 from peers.studies import adversaries
 from peers.studies.adversaries import Attacked, Overheard
 from peers.studies.false_publishers import EQUIVOCATION
+from swarm.config import DelayLaw
 from swarm.events import Event, Noted, Rejected, Released, Snapped, Trained
 from swarm.learn.learner import Learner
-from swarm.protocol import Topic
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role, Topic
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.sim.world import World
+from swarm.types import PeerId
 
 
 @cache
@@ -52,6 +62,31 @@ def test_each_learner_names_who_released_it_and_nobody_else(attack: str) -> None
         assert [event for event in named if text in event.reason]
     compared = [event for event in told if isinstance(event, Noted) and "4 steps from" in event.text]
     assert len(compared) == len(HONEST), f"after that it is doubted for {QUIET} s, and nothing is fetched"
+
+
+def astray_after(*steps: float) -> list[bool]:
+    """Whether a learner without the optimizer's moments counts as astray after each of its rounds, in which
+    its step was so far from another's."""
+
+    async def main() -> list[bool]:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host, found = still_host(network, "learner-0", Role.LEARNER), list[bool]()
+            compared = OtherBytes(host, cast(OwnRelease, None))
+            compared.set_astray(True)
+            for version, each in enumerate(steps, 2):
+                theirs = release(version=version, publisher=PeerId("learner-1"), learners=3)
+                assert not compared.judge(theirs, each)
+                found.append(host.status.astray)
+                assert not host.releases.doubts.votes.is_doubted(theirs.publisher)
+            return found
+
+    return run(main())
+
+
+def test_who_has_no_moments_steps_as_the_others_when_it_did_so_several_times_in_a_row() -> None:
+    near, off = NEAR / 2, 2 * FAR
+    assert astray_after(near, off, off) == [True, True, True], "once may be by chance"
+    assert astray_after(near, near, off, near, near, near) == [True, True, True, True, True, False]
 
 
 def with_steps(monkeypatch: pytest.MonkeyPatch, share: float) -> Told:
