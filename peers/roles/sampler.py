@@ -185,7 +185,7 @@ class Sampler:
             await self._adopt()
         if self._policy is None:
             return await self._idle(Phase.NO_POLICY)
-        credit = host.roster.credit(host.now()) - self._scoring
+        credit = host.roster.credit(host.steady()) - self._scoring
         count = min(host.config.peer.engine.tasks, credit) if not self._queue.locked() else 0
         if count <= 0:
             return await self._idle(Phase.NO_CREDIT)
@@ -283,14 +283,14 @@ class Sampler:
             await self._hear(bound)
         learner = await self._destination(group, bound)
         while learner is not None:
-            sent = host.now()
+            sent = host.steady()
             outcome, why = await self._send(group, learner)
             then = deliveries.TABLE[outcome]
             if then in (NextStep.DONE, NextStep.DROPPED):
                 if then is NextStep.DROPPED and outcome is not DeliveryLoss.TOO_LARGE:
                     self._tell_refused(learner, outcome, why)
                 if outcome is Verdict.UNVERIFIED:  # nor are its next ones: it asks now and then
-                    host.roster.start_pause(learner, sent, host.now())
+                    host.roster.start_pause(learner, sent, host.steady())
                 else:
                     host.roster.end_pause(learner, sent)
                 host.status.admitted += then is NextStep.DONE
@@ -299,7 +299,7 @@ class Sampler:
                     host.status.wasted[UNDELIVERED] += sum(group.lengths)
                 return
             cause = UNDELIVERED if isinstance(outcome, DeliveryLoss) else outcome
-            if host.roster.start_pause(learner, sent, host.now()):
+            if host.roster.start_pause(learner, sent, host.steady()):
                 level = "info" if outcome is Verdict.OVER_QUOTA else "warning"
                 host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
             wait = deliveries.pause(wait, host.rng)
@@ -335,19 +335,20 @@ class Sampler:
         """
         host = self.host
         while bound is not None and bound in host.roster:
-            if host.roster.sent(bound, host.now()):
+            if host.roster.sent(bound, host.steady()):
                 return bound
             if not await self._wait_unless_late(group):
                 return None
         async with self._queue:
-            while (learner := host.roster.choose(host.now(), self.freshness.is_urgent(group))) is None:
+            while (learner := host.roster.choose(host.steady(), self.freshness.is_urgent(group))) is None:
                 if host.stop.is_set() or not await self._wait_unless_late(group):
                     return None
             return learner
 
     async def _wait_unless_late(self, group: Group) -> bool:
         """Wait for a change in the host. False when the group is too old by then."""
-        await self.host.changed(min(self.host.config.run.pace.beat, self.host.roster.wait(self.host.now())))
+        host = self.host
+        await host.changed(min(host.config.run.pace.beat, host.roster.wait(host.steady())))
         return not self.freshness.is_late(group)
 
     async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:

@@ -121,7 +121,7 @@ def of(host: Host, rate: float = 0.0) -> Cause | None:
             here.count(Role.LEARNER),
             here.count(Role.SEED),
             fetching(fetched.version, fetched.held, fetched.size, rate) if fetched is not None else "",
-            host.roster.wait(host.now()),
+            host.roster.wait(host.steady()),
             host.rest.reason.text if host.rest.reason is not None else "",
         )
     )

@@ -135,7 +135,7 @@ class StatusLine:
     def _line(self) -> str:
         host, now = self._host, self._host.now()
         sampler = host.who.role is Role.SAMPLER
-        credit = host.roster.credit(now) if sampler else host.status.credit
+        credit = host.roster.credit(host.steady()) if sampler else host.status.credit
         cause = idle.of(host, self._arrived.rate(now))
         parts = (
             sentence(host.status, host.who.role, now, credit, cause.short if cause is not None else ""),

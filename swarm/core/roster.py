@@ -40,7 +40,7 @@ class KnownPeer:
     pause: float = 0.0
     """Seconds of its current pause; 0: it takes groups."""
     until: float = 0.0
-    """When that pause ends."""
+    """When that pause ends, in seconds of a clock that nobody sets."""
     phased: tuple[float, int] = 0.0, 0
     """When a learner came to this phase at this version, or began to fall in: unix seconds, and counted by
     Roster.changes."""
@@ -93,7 +93,8 @@ def share(credit: int, takers: int, rng: random.Random) -> int:
 
 
 class Roster:
-    """The peers that are alive. Times are in unix seconds."""
+    """The peers that are alive. Times are in unix seconds, but for those of pauses: a clock that is set back
+    by an hour makes none an hour long."""
 
     def __init__(self, patience: float, rng: random.Random) -> None:
         self._patience, self._rng = patience, rng
