@@ -261,6 +261,22 @@ def test_a_state_stays_that_of_the_version_at_which_it_was_asked_for() -> None:
     among(promise, line=1e6)
 
 
+def test_a_state_of_weights_that_its_learner_did_not_release_is_not_waited_for() -> None:
+    """Its step made other bytes than the round's release, which it took meanwhile."""
+
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        release, began = old.release(), now()
+        old.model.version = 8
+        taking = asyncio.ensure_future(new.takes_from(old, release))
+        await asyncio.sleep(5.0)
+        assert not taking.done(), "it may be announced yet"
+        took = beat(name=old.me, role=Role.LEARNER, seq=1, version=8, weights=Digest("f" * 64))
+        assert new.host.roster.hear(old.me, took, new.host.now())
+        assert not await taking and now() - began < 10.0 and new.model.version == 3
+
+    among(promise)
+
+
 def test_a_state_out_of_all_proportion_is_not_fetched() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         old.model.weights = new.model.weights = lambda: Weights.of(b"small", 3)  # type: ignore[method-assign]
