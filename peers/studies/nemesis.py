@@ -262,16 +262,11 @@ class _Watch:
     # --- at the end -----------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        trial = self._trial
-        if not self._alive(Role.LEARNER):
-            return  # the script ended them all, two at steps of their publications
-        if self._late < LEAST:
-            trial.fail("still", f"{self._late} versions in the last {self._last:g} s")
-        else:
+        if self._alive(Role.LEARNER):  # a script may end them all, two at steps of their publications
             self._check_strength()
         self._check_split()
         self._check_chain()
-        if not SPOILS & {fault.fault for fault in trial.plan.faults}:
+        if not SPOILS & {fault.fault for fault in self._trial.plan.faults}:
             self._check_groups()
 
     def _check_groups(self) -> None:
@@ -284,6 +279,8 @@ class _Watch:
             self._trial.fail("doubled", f"{len(found.doubled)} groups: {group} in versions {versions}")
 
     def _check_strength(self) -> None:
+        if self._late < LEAST:
+            return self._trial.fail("still", f"{self._late} versions in the last {self._last:g} s")
         learners, samplers = self._alive(Role.LEARNER), self._alive(Role.SAMPLER)
         if self._together < min(2, len(learners)):
             self._trial.fail("strength", f"none of {len(learners)} learners averaged")

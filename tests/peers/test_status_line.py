@@ -106,7 +106,7 @@ def test_a_sampler_without_credit_says_whether_learners_are_there_full_or_asked_
         assert short(mine) == "no learner is heard"
         mine.roster.hear(learner, beat(credit=0, at=mine.now()), mine.now())
         assert short(mine) == "the learners have all the groups that they can use"
-        assert mine.roster.start_pause(learner, mine.now(), mine.now())
+        assert mine.roster.start_pause(learner, mine.steady(), mine.steady())
         assert "the learners took no group, and are asked again in" in short(mine)
 
     run(scene())
