@@ -112,15 +112,17 @@ class Turns:
 
     def _take(self) -> None:
         now = self._loop.time()
-        for _ in range(min(HEARD, len(self._of))):
-            first = max(self._of, key=lambda network: self._fair.left(network, now))
-            mine = self._of.pop(first)
-            begin = mine.popleft()
-            if mine:
-                self._of[first] = mine  # behind those that have as much left
-            begin()
-        if self._of:
-            self._loop.call_soon(self._take)
+        try:
+            for _ in range(min(HEARD, len(self._of))):
+                first = max(self._of, key=lambda network: self._fair.left(network, now))
+                mine = self._of.pop(first)
+                begin = mine.popleft()
+                if mine:
+                    self._of[first] = mine  # behind those that have as much left
+                begin()
+        finally:
+            if self._of:  # also where one fails to begin
+                self._loop.call_soon(self._take)
 
 
 class Crowd(Generic[T]):

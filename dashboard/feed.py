@@ -52,9 +52,9 @@ class Feed:
         self._heard = clock()
         self._closed = False
         self._tick = -1
-        self._texts: dict[tuple[int, bool], tuple[str, int]] = {}
+        self._texts: dict[tuple[int, bool], tuple[str, int, int]] = {}
         """This tick's views: (reader's revision, whether it gets flows) -> (view as JSON, ticks until the
-        next)."""
+        next, the view's own revision: more may be folded in before another reader gets it)."""
 
     def __call__(self, event: Event) -> None:
         fold(self.state, event)
@@ -74,10 +74,10 @@ class Feed:
         while not self._closed:
             now, wait = loop.time(), 1
             if self.state.revision != seen or now - sent_at >= PULSE:
-                revision, tick = self.state.revision, int(now / PAUSE)
+                tick = int(now / PAUSE)
                 flows = (tick - drawn) * PAUSE >= CALM
-                text, wait = self._text(0 if now - sent_at > BEHIND else seen, flows, tick)
-                seen, sent_at, drawn = revision, now, tick if flows else drawn
+                text, wait, seen = self._text(0 if now - sent_at > BEHIND else seen, flows, tick)
+                sent_at, drawn = now, tick if flows else drawn
                 yield text
             await asyncio.sleep(PAUSE * wait - loop.time() % PAUSE)
 
@@ -91,13 +91,13 @@ class Feed:
     def statistics(self) -> dict[str, int]:
         return {"readers": self.readers, "revision": self.state.revision, "peers": len(self.state.peers)}
 
-    def _text(self, since: int, flows: bool, tick: int) -> tuple[str, int]:
-        """The view after revision `since`, made once a tick."""
+    def _text(self, since: int, flows: bool, tick: int) -> tuple[str, int, int]:
+        """The view after revision `since`, made once a tick: see `_texts`."""
         if tick != self._tick:
             self._tick, self._texts = tick, {}
         if (since, flows) not in self._texts:
             state, now, quiet, _ = self.moment()
             view = state.view(now, since, quiet, flows=flows)
             wait = SLOWER if not view.full and len(view.peers) > MANY else 1
-            self._texts[since, flows] = _json.encode(view).decode(), wait
+            self._texts[since, flows] = _json.encode(view).decode(), wait, view.revision
         return self._texts[since, flows]

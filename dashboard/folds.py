@@ -28,6 +28,7 @@ def _started(state: State, event: happened.Started, at: float) -> None:
     again = known is not None and known.introduced
     if known is None or known.gone or again:
         _join(state, event.peer, at, human_name(event.peer), event.role, again)
+        state.rounds.restart(event.peer)
     peer = state.touch(event.peer, at)
     peer.call(event.name)
     peer.role, peer.gone = event.role, ""
@@ -57,6 +58,8 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
     elif known.gone == "left" and event.beat.incarnation <= known.order[0]:
         return  # gossip delivers the last beats of a peer after its farewell
     peer = state.touch(event.subject, at)
+    if event.beat.incarnation > peer.order[0]:
+        state.rounds.restart(peer.id)
     if not peer.hear(event.beat, at):
         return
     peer.invited = event.invited
@@ -87,6 +90,8 @@ def _counted(state: State, event: happened.Counted, at: float) -> None:
 
 
 def _transferred(state: State, event: happened.Transferred, at: float) -> None:
+    if not state.counts(event.peer):
+        return
     state.flows.take(event, state.last)
     for source, link in event.links.items():
         peer = state.peers.get(PeerId(source))

@@ -59,6 +59,10 @@ class LearnerRounds(msgspec.Struct):
         if len(self.phases) > LEARNERS:
             del self.phases[next(iter(self.phases))]
 
+    def restart(self, learner: PeerId) -> None:
+        """It was started again, maybe after its clock was set back: what it told before is no bound."""
+        self.phases.pop(learner, None)
+
     def average(self, learner: PeerId, mean: Mean) -> None:
         self.averaged.pop(learner, None)
         self.averaged[learner] = mean

@@ -221,8 +221,9 @@ class State:
         """What became of groups -> their tokens, by learners' counts and by samplers' own."""
         ends = Counter(self.tally.tokens)
         for peer in self.peers.values():
-            if peer.wasted and self.counts(peer.id):
+            if (peer.wasted or peer.wasted_before) and self.counts(peer.id):
                 ends.update(peer.wasted)
+                ends.update(peer.wasted_before)
         return dict(ends)
 
     def rows(self, now: float, since: int = 0) -> tuple[views.Row, ...]:

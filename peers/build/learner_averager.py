@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -62,7 +61,7 @@ class LearnerLine:
         if rate and not self._warned and (why := rounds.objection(self._run, self._values, rate)):
             self._warned = True
             self._local.bus.emit(
-                events.Noted(at=time.time(), peer=self._local.keyring.me, level="warning", text=why)
+                events.Noted(at=self._local.now(), peer=self._local.keyring.me, level="warning", text=why)
             )
         return rate
 

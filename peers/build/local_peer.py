@@ -55,6 +55,9 @@ class LocalPeer:
     incarnation: int
     """Of this start, above those of all before."""
     journal: Journal | None = None
+    now: Callable[[], float] = time.time
+    """Unix seconds, for events: once there is a node, those of its clock, which does not follow when somebody
+    sets the machine's, so that a fault is not told an hour after all else."""
 
     def tell_of_journal(self, disk: DiskFaults) -> None:
         """Events that the disk refuses are reported there from now on."""
@@ -78,7 +81,7 @@ class LocalPeer:
 
     def report(self, part: str, detail: str, seconds: float | None) -> None:
         """Emit a fault of the node or the averager, or its recovery after `seconds`."""
-        at, me = time.time(), self.keyring.me
+        at, me = self.now(), self.keyring.me
         if seconds is None:
             self.bus.emit(events.Faulted(at=at, peer=me, part=part, detail=cut(detail)))
         else:
@@ -153,6 +156,7 @@ async def open_node(
         raise
     except NetError as error:  # a port, an address or a clock of this machine
         raise CannotHere(str(error)) from error
+    local.now = node.clock.now
     if port not in (0, node.port):
         say(
             f"TCP port {port}, where this peer listened before, is another program's now: it listens at"

@@ -84,6 +84,22 @@ def test_who_asked_least_is_heard_first_and_equals_take_turns() -> None:
     assert heard[3:] == ["new", "other", *["busy"] * 6, HERE[0]], "a proxy's wait for what is bounded"
 
 
+def test_what_fails_to_begin_holds_up_nobody() -> None:
+    def fails() -> None:
+        raise ValueError("told to")
+
+    async def scene() -> None:
+        loop, told, heard = asyncio.get_running_loop(), list[str](), list[str]()
+        loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        turns = Turns(loop, Fair(MUCH, MUCH, NOTHING))
+        turns.wait("a", fails)
+        turns.wait("b", lambda: heard.append("b"))
+        await until(lambda: heard == ["b"])
+        assert told == ["told to"]
+
+    asyncio.run(scene())
+
+
 async def asked(port: int, who: str, often: int = 1, ask: bytes = ASK) -> int:
     """How many requests of new connections from this address are answered."""
     answered = 0
@@ -200,6 +216,26 @@ def test_a_few_networks_do_not_take_all_streams() -> None:
                 answer = await asyncio.to_thread(late.recv, 64)
             assert answer.startswith(b"HTTP/1.1 200") and feed.room > 0
         await server.close()
+
+    run(scene)
+
+
+def test_a_body_that_turns_out_malformed_after_its_answer_closes_its_connection_alone() -> None:
+    begin = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def scene() -> None:
+        faults = list[str]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(str(context)))
+        async with page() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(begin)
+            assert b" 405 " in await reader.readuntil(b"\r\n")
+            writer.write(b"zz\r\n")
+            assert await asked(server.port, HONEST, 3) == 3
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+        assert not faults
 
     run(scene)
 

@@ -58,6 +58,22 @@ def test_readers_of_one_revision_share_one_text(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scene())
 
 
+def test_what_comes_between_two_readers_of_one_text_reaches_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "PAUSE", 1.0)
+
+    async def scene() -> None:
+        feed, _ = fed()
+        early, late = feed.updates(), feed.updates()
+        await asyncio.sleep(1.0 - asyncio.get_running_loop().time() % 1.0)  # both have the same tick
+        first = await next_view(early)
+        feed(heard(SAMPLERS[0], 5, 100.0, seq=10**6))
+        assert await next_view(late) == first
+        for reader in (early, late):
+            assert [row["id"] for row in (await next_view(reader))["peers"]] == [SAMPLERS[0]]
+
+    asyncio.run(scene())
+
+
 def test_a_stream_begins_with_everything_and_goes_on_with_what_changed() -> None:
     async def scene() -> None:
         feed, _ = fed()

@@ -38,7 +38,7 @@ from swarm.config import Run
 from swarm.identity import human_name
 from swarm.journal import from_line, to_line
 from swarm.page_settings import History
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import Link, PeerId, Verdict
 
 JOURNAL_ONLY = {happened.Sampled, happened.Stepped, happened.Dropped, happened.Found}
@@ -430,3 +430,38 @@ def test_tokens_made_for_nothing_are_counted_by_cause_and_samplers_cannot_claim_
     assert state.view(2.0).tokens == {"trained": 990, "expired": 6, "doomed": 6, "over-quota": 1}
     state.tally.sanitize()
     assert state.tokens()["trained"] == 990
+
+
+def test_tokens_made_for_nothing_are_those_of_all_starts() -> None:
+    state = State()
+    for at, start, doomed in ((1.0, 1, 5), (2.0, 1, 7), (3.0, 2, 0), (4.0, 2, 1)):
+        made = heard(PeerId(SAMPLERS[0]), 1, at, seq=int(at))
+        beat = msgspec.structs.replace(made.beat, incarnation=start, wasted={"doomed": doomed})
+        fold(state, msgspec.structs.replace(made, beat=beat))
+    assert state.tokens() == {"doomed": 8}
+
+
+def test_a_learner_whose_clock_was_set_back_for_a_new_start_is_in_the_round_again() -> None:
+    learner, state = PeerId(LEARNERS[0]), State()
+    for at, start, ahead, phase in ((1.0, 1, 3600.0, Phase.GATHERING), (5.0, 2, 0.0, Phase.LEARNING)):
+        made = heard(learner, int(at), at, seq=1)
+        beat = msgspec.structs.replace(
+            made.beat, role=Role.LEARNER, incarnation=start, phase=phase, at=at + ahead
+        )
+        fold(state, msgspec.structs.replace(made, beat=beat))
+    (shown,) = state.rounds.view(state.alive(Role.LEARNER, 5.0)).learners
+    assert (shown.state, shown.version, shown.since) == (Phase.LEARNING, 5, 5.0)
+
+
+def test_what_a_stranger_says_it_received_is_not_counted() -> None:
+    learner, stranger, state = PeerId(LEARNERS[0]), PeerId(SAMPLERS[0]), State()
+    fold(state, heard(learner, 1, 1.0, role=Role.LEARNER))
+    fold(state, msgspec.structs.replace(heard(stranger, 1, 1.0), invited=False))
+    row = state.row(learner, 1.0)
+    links = {learner: Link(received={"rollouts": 2**53}, rtt=1e-5, relayed=True)}
+    received = {"rollouts": 2**53}
+    fold(
+        state,
+        happened.Transferred(at=2, peer=stranger, seconds=1.0, sent={}, received=received, links=links),
+    )
+    assert not state.flows.total and not state.flows.view(2.0) and state.row(learner, 1.0) == row

@@ -109,7 +109,8 @@ def transferred(
 
 
 def test_bytes_are_counted_by_whoever_received_them_and_decay_when_no_more_is_told() -> None:
-    state = folded(heard(SEED, 0, 1000.0), transferred(1000.0, SAMPLERS[0], {SEED: 4000}))
+    beats = (heard(SEED, 0, 1000.0), heard(SAMPLERS[0], 0, 1000.0))
+    state = folded(*beats, transferred(1000.0, SAMPLERS[0], {SEED: 4000}))
     flow = Flow(source=SEED, target=SAMPLERS[0], purpose="weights", rate=2000.0, relayed=False)
     assert state.flows.view(1006.0) == (flow,) and state.flows.view(1006.1) == ()
     assert (
@@ -122,6 +123,7 @@ def test_bytes_are_counted_by_whoever_received_them_and_decay_when_no_more_is_to
 def test_the_largest_flows_are_kept() -> None:
     state = folded(heard(SEED, 0, 1000.0))
     for number in range(3 * MOST):
+        fold(state, heard(PeerId(f"peer{number}"), 0, 1000.0))
         fold(state, transferred(1000.0, PeerId(f"peer{number}"), {SEED: 1000 + number}))
     rates = [flow.rate for flow in state.flows.view(1000.0)]
     assert rates == [(1000 + number) / 2 for number in reversed(range(2 * MOST, 3 * MOST))]
@@ -129,7 +131,7 @@ def test_the_largest_flows_are_kept() -> None:
 
 def test_learners_that_average_have_flows_of_gradients_until_bytes_are_told() -> None:
     state = folded(
-        heard(SEED, 0, 1000.0),
+        heard(LEARNERS[0], 0, 1000.0),
         happened.Averaged(at=1000.0, peer=LEARNERS[0], version=1, members=LEARNERS, seconds=0.2),
     )
     assert {(flow.source, flow.target, flow.rate) for flow in state.flows.view(1001.0)} == {
@@ -147,7 +149,7 @@ def test_learners_that_average_have_flows_of_gradients_until_bytes_are_told() ->
 
 
 def test_the_fastest_answer_of_the_last_minute_counts() -> None:
-    state = folded(heard(SEED, 0, 1000.0))
+    state = folded(heard(SEED, 0, 1000.0), heard(SAMPLERS[0], 0, 1000.0))
     for at, rtt, shown in (
         (1000.0, 0.3, 0.3),
         (1001.0, 0.1, 0.1),

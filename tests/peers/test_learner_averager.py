@@ -75,3 +75,12 @@ def test_a_learner_whose_line_was_too_slow_says_so_once_before_it_trains(local: 
 def test_what_is_no_rate_is_not_remembered(local: LocalPeer, said: str) -> None:
     remember(local, said)
     assert line_of(local).rate() == 0
+
+
+def test_a_fault_has_the_time_of_the_node_once_there_is_one(local: LocalPeer) -> None:
+    told: list[events.Event] = []
+    local.bus.add(told.append)
+    local.now = lambda: 7.0
+    local.report("p2pd", "ended", None)
+    local.report("p2pd", "", 1.25)
+    assert [(type(event), event.at) for event in told] == [(events.Faulted, 7.0), (events.Recovered, 7.0)]
