@@ -15,6 +15,7 @@ and the ages of trained groups for the page. Not handled here: rounds, gradients
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -116,6 +117,8 @@ class LearnerInbox:
         self.aside: Callable[[PeerId], Consequence | None] = lambda _: None
         """What follows for a sampler that is set aside now, or None (peers.roles.auditor)."""
         self._tasks: dict[str, TaskAndRewards] = {}
+        self._arriving: dict[str, asyncio.Event] = {}
+        """Group that is being scored and written -> set once that is done."""
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came, the oldest first; credit is shared among these."""
         self._shown: float | None = None
@@ -135,6 +138,8 @@ class LearnerInbox:
             host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
             self.tally.judged(sender, Verdict.MALFORMED)
             return self._receipt(sender, Verdict.MALFORMED, str(error))
+        if (arriving := self._arriving.get(group.id)) is not None:
+            await arriving.wait()  # "duplicate" ends a delivery: not before the group is on the disk
         judgement = self._judge(opened, sender, group, now)
         if judgement.release_unknown:
             # The sampler has that release, signed by its publisher; gossip of it may not have reached this
@@ -143,27 +148,21 @@ class LearnerInbox:
                 sender, group.version, group.weights, group.times.released
             )
             judgement = self._judge(opened, sender, group, host.now())
-        if judgement.drawn:
-            self.draw_returns.came(group)
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED, Verdict.UNVERIFIED):
             self._senders.pop(sender, None)
             self._senders[sender] = now
-        if scored := judgement.verdict is Verdict.ADMIT:
-            if (problem := await self.opener.contradiction(group)) is not None:
-                judgement = replace(judgement, verdict=Verdict.UNTRUSTED, detail=problem)
-            else:
-                judgement = await self._scored(group, judgement)
         kept = False
-        if judgement.verdict is Verdict.ADMIT:
-            group = self.admission.by_my_clock(group)
-            self.batcher.add(group, host.now())
-            self.audit(group, frame)  # before any batch may take it
-            self.signed(group, frame)
-            kept = await self.keep(group, self._tasks[group.id].rewards)
-            host.delivered(sender)
-            host.status.admitted += 1
-            host.move()
-        else:
+        if scored := judgement.verdict is Verdict.ADMIT:
+            self._arriving[group.id] = asyncio.Event()
+            try:
+                judgement = await self._scored(group, judgement)
+                if judgement.verdict is Verdict.ADMIT:
+                    kept = await self._take(sender, group, frame)
+            finally:
+                self._arriving.pop(group.id).set()
+        if judgement.drawn and not (scored and self._is_false(judgement)):
+            self.draw_returns.came(group)
+        if judgement.verdict is not Verdict.ADMIT:
             host.status.refused += 1
             if scored:
                 self.admission.free_slot(group)
@@ -189,11 +188,8 @@ class LearnerInbox:
         status, patience = self.host.status, self.host.config.run.pace.patience
         while self._senders and now - self._senders[(oldest := next(iter(self._senders)))] >= patience:
             del self._senders[oldest]
-        credit = (
-            min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORING_AT_ONCE // 2)))
-            if self._open()
-            else 0
-        )
+        most = max(0, self._scored_at_most(SCORING_AT_ONCE // 2))
+        credit = min(self.batcher.credit(learners), most) if self._open() else 0
         if status.credit == 0 and credit > 0:
             self.host.beat_now()
         status.credit, status.inbox = credit, len(self.batcher) + self.batcher.scoring.total()
@@ -333,19 +329,34 @@ class LearnerInbox:
             now=now,
         )
 
+    def _is_false(self, judgement: Judgement) -> bool:
+        """What only a sampler that cheats claims: slow rewards may differ between honest machines."""
+        return judgement.verdict is Verdict.UNTRUSTED and not self.source.slow
+
+    async def _take(self, sender: PeerId, group: Group, frame: bytes) -> bool:
+        """Give an admitted and scored group to the batcher and the disk. Returns whether the disk has it."""
+        host, group = self.host, self.admission.by_my_clock(group)
+        self.batcher.add(group, host.now())
+        self.audit(group, frame)  # before any batch may take it
+        self.signed(group, frame)
+        kept = await self.keep(group, self._tasks[group.id].rewards)
+        host.delivered(sender)
+        host.status.admitted += 1
+        host.move()
+        return kept
+
     async def _scored(self, group: Group, judgement: Judgement) -> Judgement:
         """Compute an admitted group's rewards; return the verdict with them in view. Admission remembers the
         id, so no group is scored twice."""
+        if (problem := await self.opener.contradiction(group)) is not None:
+            return replace(judgement, verdict=Verdict.UNTRUSTED, detail=problem)
         self.batcher.scoring[group.sampler] += 1
         try:
             texts = await self.opener.decoded(group)
             task = TaskAndRewards(*await self.reward_calls.task_and_rewards(group.task, texts))
         except RewardError as error:
-            return replace(
-                judgement,
-                verdict=Verdict.UNSCORED,
-                detail=f"its rewards could not be recomputed here: {error}",
-            )
+            detail = f"its rewards could not be recomputed here: {error}"
+            return replace(judgement, verdict=Verdict.UNSCORED, detail=detail)
         finally:
             self.batcher.scoring[group.sampler] -= 1
         if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(task.rewards, group.rewards, strict=True)):

@@ -58,7 +58,7 @@ class Judgement:
     release_unknown: bool = False
     """Refused for a release that the learner does not know: a sampler that shows it is judged again."""
     drawn: bool = False
-    """The group is a draw of its sampler, under a release that is known."""
+    """The group is well-formed and a draw of its sampler, under a release that is known."""
 
 
 class Admission:
@@ -106,6 +106,7 @@ class Admission:
         if aside is not None:
             return verdict(Verdict.UNVERIFIED, aside)
         if (problem := malformation(group, self._sampling, self._vocabulary)) is not None:
+            drawn = False  # a damaged copy is no return of what its sampler would rather leave out
             return verdict(Verdict.MALFORMED, problem)
         if (problem := self._repeats(group)) is not None:
             return verdict(Verdict.DUPLICATE, problem)

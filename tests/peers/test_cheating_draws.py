@@ -95,17 +95,31 @@ SHORT: dict[str, Any] = {
 """Releases leave the window soon."""
 
 
-class Picky(Sampler):
-    """One leaves out every third of its groups."""
-
-    async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
-        if self.host.who.name != "sampler-0" or group.task % 3:
-            await super()._deliver(group, bound)
+def out(group: Group) -> Group | None:
+    return None
 
 
+def damaged(group: Group) -> Group | None:
+    return msgspec.structs.replace(group, id="0" * 32)
+
+
+def claiming(group: Group) -> Group | None:
+    return msgspec.structs.replace(group, rewards=(9.0,) * len(group.rewards))
+
+
+@pytest.mark.parametrize("left", [out, damaged, claiming])
 def test_who_leaves_out_what_it_does_not_like_is_named_and_nobody_else(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, left: Callable[[Group], Group | None]
 ) -> None:
+    class Picky(Sampler):
+        """One sends every third of its groups as `left`."""
+
+        async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
+            chosen = self.host.who.name == "sampler-0" and not group.task % 3
+            sent = left(group) if chosen else group
+            if sent is not None:
+                await super()._deliver(sent, bound)
+
     monkeypatch.setattr("peers.roles.sampler.Sampler", Picky)
     kill = Fault(at=20, fault="bounce", peer="sampler-1", down=2.0)
     told = Told(scenario(1.3, (2, 3), kill, sample=0.3, **SHORT))

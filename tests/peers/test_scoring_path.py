@@ -330,6 +330,29 @@ def test_groups_that_are_being_scored_take_room_and_hold_nobody_up() -> None:
     at_a_desk(play, source, price=1.0)
 
 
+def test_a_delivery_that_is_repeated_ends_when_the_group_is_on_the_disk_and_not_before() -> None:
+    source, kept = Flawed(never, slow=True), list[str]()
+
+    async def play(desk: Desk) -> None:
+        async def keep(group: Group, rewards: tuple[float, ...]) -> bool:
+            await asyncio.sleep(1.0)
+            kept.append(group.id)
+            return True
+
+        desk.inbox.keep, group = keep, group_of(0, source)
+        first = desk.deliver(group)  # say its line breaks, and the sampler hears no receipt
+        for wait in (0.5, 1.0):  # it is scored, it is written
+            await asyncio.sleep(wait)
+            assert not kept and not first.done()
+            again = desk.deliver(group)
+            await asyncio.sleep(0.1)
+            assert not again.done()
+        assert await again is Verdict.DUPLICATE and kept == [group.id]
+        assert await first is Verdict.ADMIT and not desk.inbox._arriving
+
+    at_a_desk(play, source, price=1.0)
+
+
 def test_room_comes_back_when_scoring_fails() -> None:
     honest = Flawed(never)
 
