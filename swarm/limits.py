@@ -27,7 +27,9 @@ RECORD_LIMIT = 1024
 RECORD_SECONDS = 120.0
 """Longest life of a record: its peer refreshes it at a third of that, so that two losses cost nothing."""
 
-BEAT_LIMIT = Limit(1024, 4 << 10)
+BEAT_LIMIT = Limit(1536, 4 << 10)
+"""A learner's with all that it may say is 1,300 bytes beside a renewed membership of a private run."""
+
 RELEASE_LIMIT = Limit(1024, 4 << 10)
 EVENT_LIMIT = Limit(4096, 16 << 10)
 """Text and names compress three to four times, so an honest envelope does not inflate further."""

@@ -327,7 +327,7 @@ class Fetching(Struct):
 
 
 class Beat(Struct, tag="beat"):
-    """A heartbeat: which peer is alive, what it does, at which version. At most 1 KiB sealed."""
+    """A heartbeat: which peer is alive, what it does, at which version. At most 1.5 KiB sealed."""
 
     name: Word
     role: Role

@@ -17,10 +17,10 @@ import msgspec
 from peers.runtime.changes import Changes
 from swarm import events, wire
 from swarm.core.beat_pace import slower
-from swarm.limits import BEAT_LIMIT
+from swarm.limits import BEAT_LIMIT, RECORD_LIMIT, Limit
 from swarm.net.ports import NetError
 from swarm.protocol import PHASES, ROLES, Role, Topic
-from swarm.types import Beat, Digest, PeerId
+from swarm.types import Beat, Digest, Lag, PeerId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,11 +60,11 @@ class Heartbeats:
         self._met(host.ports.me, beat)
         if host.who.observes:
             host.emit(events.Heard, subject=host.ports.me, beat=beat)
-        await host.ports.gossip.publish(host.topic(self._topic()), self._seal(beat))
+        await host.ports.gossip.publish(host.topic(self._topic()), self._seal(beat, BEAT_LIMIT))
 
     def sealed(self) -> bytes:
-        """As of now, for who does not hear gossip."""
-        return self._seal(self._beat())
+        """As of now, for the board, whose records are shorter than what gossip carries."""
+        return self._seal(self._beat(), BEAT_LIMIT._replace(sealed=RECORD_LIMIT))
 
     def _topic(self) -> Topic:
         status = self._host.status
@@ -114,11 +114,19 @@ class Heartbeats:
             denied=host.releases.doubts.votes.denied(),
         )
 
-    def _seal(self, beat: Beat) -> bytes:
-        """Seal a heartbeat with as many addresses as fit: two long ones and a membership are too many."""
-        while beat.addresses:
+    def _seal(self, beat: Beat, limit: Limit) -> bytes:
+        """Seal a heartbeat with as much of it as fits beside a membership: what only people read goes first,
+        then addresses, then what learners say to each other in a round."""
+        for left_out in (
+            {"hardware": ""},
+            {"fetching": None, "wasted": {}},
+            {"lag": Lag()},
+            {"addresses": beat.addresses[:1]},
+            {"addresses": ()},
+            {"closed": None, "denied": None, "mean": b""},
+        ):
             try:
-                return self._host.seal(beat, BEAT_LIMIT)
+                return self._host.seal(beat, limit)
             except wire.WireError:
-                beat = msgspec.structs.replace(beat, addresses=beat.addresses[:-1])
-        return self._host.seal(beat, BEAT_LIMIT)
+                beat = msgspec.structs.replace(beat, **left_out)
+        return self._host.seal(beat, limit)
