@@ -30,6 +30,7 @@ from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import Had, OwnRelease
 from peers.runtime.host import Host
 from swarm import events
+from swarm.blocks import Damaged
 from swarm.core.lineage import Fork, Point
 from swarm.core.releases import publishers
 from swarm.core.solo_turns import GOSSIP_SECONDS
@@ -133,9 +134,12 @@ class Merging:
             return
         try:
             weights = await releases.fetch(release)
+            masters = await self._host.ports.work.run(Kind.COPY, self._masters_at, weights)
         except NetError:
             return
-        masters = await self._host.ports.work.run(Kind.COPY, self._masters_at, weights)
+        except Damaged:  # the next try fetches it from others
+            await releases.lose(release.weights)
+            return
         self._mine = Mine(point, masters)
 
     def _masters_at(self, weights: Weights) -> Mapping[str, Tensor]:

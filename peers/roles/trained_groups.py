@@ -33,16 +33,7 @@ from swarm.limits import FRAME_LIMIT
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.tasks.base import RewardError
-from swarm.types import (
-    MARKED,
-    STEP_BYTES,
-    Digest,
-    Group,
-    PeerId,
-    TrainedQuery,
-    TrainedStep,
-    TrainedSteps,
-)
+from swarm.types import MARKED, STEP_BYTES, Digest, Group, PeerId, TrainedQuery, TrainedStep, TrainedSteps
 
 T = TypeVar("T")
 
@@ -273,6 +264,7 @@ class TrainedGroups:
         )
         await self._steps.remove(one for one, newest in self._step_segments.items() if newest < oldest)
         self._ledger.forget(oldest)
+        self._trained &= self._ledger.marks() | {mark(kept.group.id) for kept in self._unread}
 
     def _settle(self) -> None:
         """My last step was taken: its groups are in my policy."""
@@ -298,6 +290,8 @@ class TrainedGroups:
 
     def _drop_duplicates(self, gone: Sequence[Waiting]) -> None:
         """These are trained: they are remembered as those of my steps are, of which one may have them."""
+        if not gone:
+            return
         remembered = {mark(item.group.id): (item, task) for item, task in self._inbox.scored(gone)}
         self._stepped.appendleft(remembered)
         self._stepped_bytes += _bytes(remembered)
@@ -330,7 +324,8 @@ class TrainedGroups:
         ]
         # a checkpoint's last steps may be lost as those are that this life takes
         stepped = {mark(item.group.id): (item, task) for item, task in scored}
-        self._remember({each: its for each, its in stepped.items() if each in mine})
+        if again := {each: its for each, its in stepped.items() if each in mine}:
+            self._remember(again)
         self._return([its for each, its in stepped.items() if each not in mine])
 
     def _return(self, back: Sequence[Scored]) -> None:
@@ -365,7 +360,8 @@ class TrainedGroups:
         self._told = {peer: points for peer, points in self._told.items() if peer in others}
         since = (self._since(peer, policy, line, gaps) for peer in others)
         told = await asyncio.gather(*map(self._ask, others, since))
-        self._ledger.hear(step for steps in told for step in steps or ())
+        steps = (step for its in told for step in its or () if step.version <= policy.version)
+        self._ledger.hear(steps)  # of what is beyond my policy none is in it
         now = frozenset(self._ledger.line(policy)[0])
         self._told |= {peer: now for peer, steps in zip(others, told, strict=True) if steps is not None}
 
@@ -397,4 +393,6 @@ def marks(batch: Sequence[Waiting]) -> bytes:
 
 
 def _bytes(step: dict[bytes, Scored]) -> int:
-    return sum(len(item.group.tokens.data) + len(item.group.logprobs.data) for item, _ in step.values())
+    groups = [item.group for item, _ in step.values()]
+    heads = sum(len(heads.tokens) + len(heads.logprobs) for group in groups if (heads := group.heads))
+    return heads + sum(len(group.tokens.data) + len(group.logprobs.data) for group in groups)

@@ -117,14 +117,15 @@ class Heartbeats:
     def _seal(self, beat: Beat, limit: Limit) -> bytes:
         """Seal a heartbeat with as much of it as fits beside a membership: what only people read goes first,
         then addresses, then what learners say to each other in a round."""
-        for left_out in (
+        less: tuple[dict[str, object], ...] = (
             {"hardware": ""},
             {"fetching": None, "wasted": {}},
             {"lag": Lag()},
             {"addresses": beat.addresses[:1]},
             {"addresses": ()},
             {"closed": None, "denied": None, "mean": b""},
-        ):
+        )
+        for left_out in less:
             try:
                 return self._host.seal(beat, limit)
             except wire.WireError:

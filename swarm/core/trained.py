@@ -90,6 +90,10 @@ class TrainedLedger:
         self.mine = [step for step in self.mine if step.version >= below]
         self._others = {key: step for key, step in self._others.items() if step.version >= below}
 
+    def marks(self) -> set[bytes]:
+        """Of the groups of all steps that are remembered."""
+        return set().union(*(marks_of(step.groups) for step in (*self.mine, *self._others.values())))
+
     def told(self, since: int, announced: Iterable[Release]) -> list[TrainedStep]:
         """What another learner is told, from the step to version `since` on. A step of mine whose weights I
         do not know, of an earlier life, goes by those of an announced release that its round made."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from test_patch_ladder import BYTES, SIZE, Swarm, among
 
 from peers.roles.engine_calls import EngineCalls
+from peers.roles.merging import Merging
 from peers.runtime.host import Host
 from swarm.blocks import BLOCK, Blocks, Damaged
-from swarm.config import Config
+from swarm.config import Config, Optimizer, Run
 from swarm.learn import weights
+from swarm.learn.learner import Learner
+from swarm.learn.tabular import Tabular
+from swarm.protocol import Role
 from swarm.sample.toy import ToyEngine
+from swarm.types import Digest
 from swarm.weights import Weights
 
 
@@ -53,6 +59,23 @@ def test_an_engine_loads_no_damaged_release_and_what_is_damaged_is_fetched_again
         assert await swarm.take(sampler, release) < 1.1 * BLOCK
         await EngineCalls(sampler).load(engine, await sampler.releases.fetch(release))
         assert engine.version == 0 and not swarm.blamed
+
+    among(promise)
+
+
+def test_a_learner_that_merges_fetches_a_damaged_release_of_its_own_again(tmp_path: Path) -> None:
+    async def promise(swarm: Swarm) -> None:
+        host = swarm.host("learner-9", shelf=tmp_path, role=Role.LEARNER)
+        host.releases.blobs._disk = host.releases.patches.files._disk = None
+        learner = Learner(Tabular(), Run(optimizer=Optimizer(lr=0.1)))
+        learner.version = 5
+        packed = await host.releases.pack(learner.snapshot(host.releases.draft).packed)
+        release = await host.releases.publish(packed, parent=Digest("0" * 64), learners=1, groups=4)
+        change(tmp_path / release.weights, 900)
+        nothing: Any = None
+        merging = Merging(host, learner, nothing, nothing)
+        await merging._copy((5, release.weights))
+        assert merging._mine is None and not host.releases.has(release.weights)
 
     among(promise)
 

@@ -3,18 +3,27 @@ memory."""
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nouns import group
 from test_roles_swarm import scenario
 
 from peers.commands import sim
-from swarm.config import Releasing
+from peers.roles import trained_groups
+from peers.roles.learner import LearnerPeer
+from peers.roles.learner_inbox import TaskAndRewards
+from peers.roles.trained_groups import TrainedGroups
+from swarm.config import Releasing, Window
 from swarm.core.audit import Audit, audit
+from swarm.core.batcher import Waiting
+from swarm.core.trained import mark
 from swarm.events import AnyEvent, Found, Released, Returned, Started, Trained
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
+from swarm.types import Array, Heads
 
 
 def played(script: Scenario, disks: Path | None) -> tuple[list[AnyEvent], Audit]:
@@ -87,3 +96,42 @@ def test_no_group_is_lost_or_doubled_over_ten_kills(seed: int, tmp_path: Path) -
     _, account = played(scenario(2.2, (2, 3), *faults, seed=seed), tmp_path)
     assert account.passed, (account.lost, account.doubled)
     assert account.acknowledged > 90
+
+
+def test_what_a_learner_remembers_of_trained_groups_does_not_grow_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners, begin = list[LearnerPeer](), LearnerPeer.__init__
+
+    def begun(self: LearnerPeer, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        learners.append(self)
+
+    monkeypatch.setattr(LearnerPeer, "__init__", begun)
+    script = scenario(2.0, window=Window(versions=4, seconds=60.0))
+    played(script, tmp_path)
+    run = script.run
+    for learner in learners:
+        trained = learner.trained
+        assert learner.learner.version > 40
+        most = (run.window.versions + run.release.checkpoint_every + 1) * run.batch.groups
+        assert 0 < len(trained._trained) <= most
+        assert all(trained._stepped)
+
+
+@pytest.mark.parametrize("heads", [0, 4, 64])
+def test_trained_groups_are_remembered_up_to_their_bytes_with_those_of_their_heads(
+    heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained_groups, "REMEMBERED_BYTES", 1 << 20)
+    trained = TrainedGroups.__new__(TrainedGroups)
+    trained._stepped, trained._stepped_bytes = deque(), 0
+    tokens = 1000
+    of_heads = Heads(tokens=bytes(4 * tokens * heads), logprobs=bytes(2 * tokens * heads)) if heads else None
+    numbers = Array(dtype="int32", shape=(tokens,), data=bytes(4 * tokens))
+    logprobs = Array(dtype="float32", shape=(tokens,), data=bytes(4 * tokens))
+    for k in range(300):
+        one = group(k, tokens=numbers, logprobs=logprobs, lengths=(500, 500), heads=of_heads)
+        trained._remember({mark(one.id): (Waiting(one, 0.0), TaskAndRewards(None, ()))})  # type: ignore[arg-type]
+    size = tokens * (8 + 6 * heads)
+    assert len(trained._stepped) == (1 << 20) // size
