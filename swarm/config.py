@@ -363,9 +363,9 @@ class Rewards(Section):
     """How this peer scores completions."""
 
     code: Literal["sandbox", "trust", "refuse"] = "sandbox"
-    """What to do with reward code that came with a run: run it in bubblewrap without network or home, run it
-    like a program of this user, or refuse the run. `trust` also consents to what no sandbox holds: an
-    objective `package.module:NAME` and a task `verifiers:NAME` that the run names."""
+    """What to do with reward code that came with a run, and everywhere with `gym:`, which runs completions
+    as code: bubblewrap without network or home, a program of this user, or refuse the run. `trust` also
+    consents to an objective `package.module:NAME` and a task `verifiers:NAME`, which no sandbox holds."""
 
 
 class Swarm(Section):

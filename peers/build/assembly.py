@@ -56,7 +56,7 @@ from peers.runtime.status_line import live_line
 from peers.runtime.tracking import tracked
 from swarm import events
 from swarm import invite as invites
-from swarm.config import Config, Run
+from swarm.config import Config
 from swarm.config_loading import LoadedConfig
 from swarm.core.membership import Trust
 from swarm.identity import human_name
@@ -83,21 +83,21 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callabl
     path = folder or run_folder.default_path(config.run.name)
     if path.exists():
         run_folder.make_folder(path)  # says what else is there
-    run = run_folder.existing_run(path, config.run) or _created(path, config.run, check)
+    run = run_folder.existing_run(path, config.run) or _created(path, config, check)
     return run_until_signalled(
         lambda on_signal: _seed(run, config, paged, on_signal, lambda one: run.member(one.keyring, Role.SEED))
     )
 
 
-def _created(path: Path, settings: Run, check: Callable[[], None]) -> RunFolder:
+def _created(path: Path, config: Config, check: Callable[[], None]) -> RunFolder:
     """A new run, made in another process: a seed needs no torch."""
-    if base_model.from_hub(settings):
-        base_model.folder(settings)  # here, where a download shows how far it is
+    if base_model.from_hub(config.run):
+        base_model.folder(config.run)  # here, where a download shows how far it is
 
     def make() -> None:
         check()
-        settled, policy = base_model.pinned(settings)
-        new_run.create(run_folder.make_folder(path), settled, policy)
+        settled, policy = base_model.pinned(config.run)
+        new_run.create(run_folder.make_folder(path), settled, policy, config.peer.rewards.code)
 
     apart(make)
     made = run_folder.read(path)

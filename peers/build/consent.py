@@ -4,8 +4,8 @@
     run.task.name = verifiers:NAME             whoever has tasks runs the package with the run's options
 
 Neither comes with the run: both are installed here, and the run chooses which of them begins. Where the run
-was started they are the owner's own. Not handled here: reward code that came with the run, which runs in a
-sandbox (swarm.tasks.rewards).
+was started they are the owner's own. Not handled here: what runs in a sandbox, reward code that came with the
+run (swarm.tasks.rewards) and texts that gym: runs as code (swarm.tasks.gym).
 """
 
 from __future__ import annotations

@@ -23,14 +23,16 @@ from swarm.identity import open_key
 from swarm.run_types import Spec
 from swarm.tasks import catalog as tasks
 from swarm.tasks import task_files
+from swarm.tasks.base import CodePolicy
 from swarm.types import Digest, Task
 
 
-def create(path: Path, run: Run, policy: Path) -> RunFolder:
+def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") -> RunFolder:
     """Create the folder of a new run from its pinned settings and the model folder `policy` (version 0).
 
-    Raises ModelError or TaskError when model, task and template do not fit together, OSError for a disk
-    error.
+    `texts`: how this peer runs completions that its tasks run as code. Raises ModelError or TaskError when
+    model, task and template do not fit together, NoSandbox where tasks need bubblewrap and it does not work,
+    OSError for a disk error.
     """
     from peers.build import base_model
     from swarm.learn import tokenization
@@ -47,7 +49,7 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
         sync(path / "task" / name)
         sync(path / "task")
     sync(path)
-    _check_first_task(run, path / "task", render)
+    _check_first_task(run, path / "task", render, texts)
     genesis = _genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
     files, carried = (
@@ -108,9 +110,9 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
+def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str], texts: CodePolicy) -> None:
     """Render the first task's prompt: a run whose model and tasks do not fit must not start."""
-    source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None)
+    source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None, texts=texts)
     try:
         render(source.task(0))
     finally:

@@ -29,12 +29,17 @@ def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool 
     another process. Raises TaskError, or WrongUsage when the chat template does not fit.
 
     Reward code that came with the run is run as `peer.rewards.code` says; on the machine that started the run
-    it is trusted.
+    it is trusted. Texts are models' and other peers' there, too.
     """
     task, folder = config.run.task, run.path / "task"
-    code = "trust" if run.is_owners else config.peer.rewards.code
+    texts = config.peer.rewards.code
     plain = tasks.source(
-        task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say
+        task,
+        config.run.seed,
+        folder=folder if folder.is_dir() else None,
+        code="trust" if run.is_owners else texts,
+        texts=texts,
+        say=say,
     )
     try:
         return Rendered(plain, partial(_written, render), say, slow)

@@ -237,13 +237,15 @@ class _Examination:
         """What the run's task needs of this machine."""
         from swarm.tasks import sandbox
 
-        if any(name.endswith(".py") for name in run.spec.task):
+        source = run.settings.task.name.partition(":")[0]
+        brought = any(name.endswith(".py") for name in run.spec.task)
+        if brought or source == "gym":
             policy = self._config.peer.rewards.code
             missing = sandbox.missing() if policy == "sandbox" else ""
             how = "it runs in bubblewrap" if policy == "sandbox" else f"peer.rewards.code is {policy}"
-            said = missing or f"the run brings reward code: {how}"
-            self._tell("sandbox", "fail" if missing else "ok", said)
-        source = run.settings.task.name.partition(":")[0]
+            what = "the run brings reward code" if brought else "gym: runs completions as code"
+            level = "fail" if missing or policy == "refuse" else "ok"
+            self._tell("sandbox", level, missing or f"{what}: {how}", missing and sandbox.TRUST)
         needed = {"gym": "reasoning_gym", "verifiers": "verifiers"}.get(source)
         if needed and find_spec(needed) is None:
             extra = extras.EXTRA_OF[needed]

@@ -161,7 +161,7 @@ def role_of(
     outlive the peer goes to `folder`, as in a real peer's."""
     run = host.config.run
     if source is None:
-        source = tasks.source(run.task, run.seed)
+        source = tasks.source(run.task, run.seed, texts=host.config.peer.rewards.code)
     row = ROLES[host.who.role]
     program = program_of(host.who.role, run)
     match row.policy:

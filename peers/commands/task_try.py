@@ -3,9 +3,9 @@ time that scoring takes.
 
 The argument is a name such as `digit-sums` or `data:./problems.jsonl`, or a config file. Exercises are drawn
 as a peer of that run would draw them, and prompts are rendered for the model where one is named. Reward code
-runs without a sandbox, as on its author's machine. When a reward raises, hangs, returns NaN or the wrong
-number of values, the sentence that a peer would emit is shown, and the exit code is 2. Not handled here: how
-good the rewards are.
+runs without a sandbox, as on its author's machine, and so does gym:, which scores its own answers here. When
+a reward raises, hangs, returns NaN or the wrong number of values, the sentence that a peer would emit is
+shown, and the exit code is 2. Not handled here: how good the rewards are.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
         raise WrongUsage(f"-n {count}: there is nothing to try; give 1 or more")
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
     render = _render(run) if modelled else None
-    source = tasks.source(run.task, run.seed, say=say)
+    source = tasks.source(run.task, run.seed, texts="trust", say=say)
     try:
         trials = [_tried(source, index, render) for index in range(count)]
     finally:

@@ -20,7 +20,7 @@ from swarm.types import Task
 Options = Mapping[str, int | float | str | bool]
 Say = Callable[[str], None]
 CodePolicy = Literal["sandbox", "trust", "refuse"]
-"""What is done with reward code that came with a run: see `config.Rewards`."""
+"""What is done with reward code that came with a run, or texts that are run as code: see `config.Rewards`."""
 
 
 class TaskError(ValueError):

@@ -48,14 +48,16 @@ def source(
     *,
     folder: Path | None = None,
     code: CodePolicy = "trust",
+    texts: CodePolicy = "sandbox",
     say: Say = lambda line: None,
 ) -> TaskSource:
-    """The task source of a run. Raises TaskError.
+    """The task source of a run. Raises TaskError, and NoSandbox where bubblewrap is needed and does not work.
 
     `folder` has the run's own task files (swarm.tasks.task_files), `code` says how reward code from there is
-    run, and `say` gets lines for people, such as how many rows are unusable.
+    run, `texts` how completions are that a source runs as code (gym), and `say` gets lines for people, such
+    as how many rows are unusable.
     """
-    from swarm.tasks import dataset, scored
+    from swarm.tasks import dataset, gym, scored
 
     word, colon, rest = settings.name.partition(":")
     named = named_rewards(settings)
@@ -66,7 +68,8 @@ def source(
     if colon and word in PREFIXED:
         if not rest:
             raise TaskError(f"task source {settings.name!r} names nothing: write {word}:NAME")
-        found: TaskSource = _load(PREFIXED[word])(rest, seed, settings.options, settings.timeout)
+        given = rest, seed, settings.options, settings.timeout
+        found: TaskSource = gym.make(*given, texts) if word == "gym" else _load(PREFIXED[word])(*given)
     else:
         found = _factory(settings.name)(seed, settings.options)
     return scored.make(found, named, settings, folder, code) if named else found

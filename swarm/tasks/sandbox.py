@@ -39,7 +39,11 @@ PROBE = 20.0
 USERS = range(40_000, 60_000)
 """Below what containers map (65536), and where neither people nor services have accounts."""
 
-TRUST = "or take the run's code as your own with `--set peer.rewards.code=trust`, or not at all with `refuse`"
+BOXED = "reward code of a run, gym: and the reward `code` run in bubblewrap here"
+TRUST = (
+    "or let reward code and gym: run as programs of this user with `--set peer.rewards.code=trust`, or not at"
+    " all with `refuse`"
+)
 
 
 class NoSandbox(ValueError):
@@ -69,7 +73,7 @@ def sandboxed(command: Sequence[str], limit: ProcessLimits, readable: Sequence[P
     """`command` in a sandbox that can also read `readable`. Raises NoSandbox. Give it an environment of
     `environment()`."""
     if why := missing():
-        raise NoSandbox(why)
+        raise NoSandbox(f"{why}, {TRUST}")
     return _wrapped(command, limit, readable)
 
 
@@ -88,16 +92,13 @@ def environment() -> dict[str, str]:
 
 @functools.cache
 def missing() -> str:
-    """Why there is no sandbox on this machine, and what to do; empty when there is. Tries it once."""
+    """Why there is no sandbox on this machine, and how to get one; empty when there is. Tries it once."""
     if sys.platform != "linux":
-        return (
-            "reward code that came with a run needs bubblewrap, which exists on Linux only: join from Linux,"
-            f" {TRUST}"
-        )
+        return f"{BOXED}, which exists on Linux only: join from Linux"
     if shutil.which("bwrap") is None:
         return (
-            "reward code that came with a run needs bubblewrap, which is not installed: install it (Debian"
-            f" and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), {TRUST}"
+            f"{BOXED}, which is not installed: install it (Debian and Ubuntu: apt-get install bubblewrap;"
+            " Fedora: dnf install bubblewrap)"
         )
     try:
         words = _wrapped([sys.executable, "-I", "-S", "-c", ""], ProcessLimits(), ())
@@ -115,7 +116,7 @@ def missing() -> str:
     return (
         f"bubblewrap is installed but cannot make a sandbox here ({why}): allow user namespaces (sysctl"
         " kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; in a"
-        f" container its own security options), {TRUST}"
+        " container its own security options)"
     )
 
 

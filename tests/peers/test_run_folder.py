@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from swarm.learn.pretrained import ModelError
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.protocol import Role
+from swarm.tasks import sandbox
+from swarm.tasks.base import TaskError
 from swarm.types import Digest, Release
 
 
@@ -139,6 +142,20 @@ def test_a_run_whose_template_cannot_write_its_tasks_is_not_begun(tmp_path: Path
     with pytest.raises(ModelError, match="no chat template"):
         new_run.create(tmp_path / "run", Run(model=Model(name=str(plain), template="on")), plain)
     assert run_folder.read(tmp_path / "run") is None
+
+
+@pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
+def test_a_run_whose_tasks_run_texts_as_code_is_begun_as_the_peers_settings_say(
+    tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "missing", lambda: "there is no bubblewrap")
+    gym = Run(task=TaskSettings(name="gym:chain_sum"))
+    with pytest.raises(sandbox.NoSandbox, match=r"no bubblewrap.*peer.rewards.code=trust"):
+        new_run.create(tmp_path / "run", gym, policy)
+    with pytest.raises(TaskError, match=r"peer.rewards.code = refuse"):
+        new_run.create(tmp_path / "run", gym, policy, "refuse")
+    assert run_folder.read(tmp_path / "run") is None
+    assert new_run.create(tmp_path / "run", gym, policy, "trust").spec.task == {}
 
 
 def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from peers.build import task_source
 from peers.build.engine_worker import EngineWorker, Failed, Render
+from swarm import config as settings
 from swarm import events
 from swarm.config import Config
 from swarm.process import Lost
@@ -48,6 +49,27 @@ def test_a_conversation_that_no_limit_lets_be_written_is_left_out_and_a_refused_
 
     asyncio.run(body())
     assert [kind for kind, _ in told] == [events.Noted] and "no such role" in told[0][1]
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_run_is_its_owners_code_and_its_texts_are_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owned: bool
+) -> None:
+    asked: dict[str, Any] = {}
+
+    class Asked(Exception):
+        pass
+
+    def made(*_: Any, **how: Any) -> None:
+        asked.update(how)
+        raise Asked
+
+    monkeypatch.setattr(task_source.tasks, "source", made)
+    run: Any = SimpleNamespace(path=tmp_path, is_owners=owned)
+    config = Config(peer=settings.Peer(rewards=settings.Rewards(code="refuse")))
+    with pytest.raises(Asked):
+        task_source.source(run, config, written, print)
+    assert (asked["code"], asked["texts"]) == ("trust" if owned else "refuse", "refuse")
 
 
 def test_an_engines_process_answers_that_a_conversation_was_not_written() -> None:

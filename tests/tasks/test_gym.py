@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,17 +16,22 @@ from process_tree import children
 
 from swarm import config, tasks
 from swarm.tasks import gym as gyms
-from swarm.tasks.base import TaskError
+from swarm.tasks import sandbox
+from swarm.tasks.base import CodePolicy, RewardError, TaskError
 
 pytestmark = pytest.mark.skipif(
     find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed: pip install 'gepo-swarm[gym]'"
 )
+works = pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 SUMS = ("chain_sum", 3, {})
+NO_ANSWER = r"answered with something that is no answer"
+HERE: CodePolicy = "trust" if sandbox.missing() else "sandbox"
+"""How these tests, whose texts do no harm, run a worker."""
 
 
 @pytest.fixture(scope="module")
 def gym() -> Iterator[gyms.Gym]:
-    made = gyms.make("chain_sum", 3, {"tag": "answer", "size": 600}, 10.0)
+    made = gyms.make("chain_sum", 3, {"tag": "answer", "size": 600}, 10.0, HERE)
     yield made
     made.close()
 
@@ -67,7 +73,7 @@ def test_an_unknown_name_is_refused_before_a_run_begins() -> None:
         TaskError,
         match=r"gym:chain_sums: reasoning-gym has no exercise 'chain_sums' \(did you mean 'chain_sum'",
     ):
-        tasks.source(config.TaskSettings(name="gym:chain_sums"), 1)
+        tasks.source(config.TaskSettings(name="gym:chain_sums"), 1, texts=HERE)
     assert not children() - before
 
 
@@ -79,7 +85,7 @@ def test_own_options_are_checked_at_once() -> None:
 def test_it_is_found_by_its_name_and_imports_nothing_slow_here() -> None:
     code = (
         "import sys\nfrom swarm import config, tasks\n"
-        "s = tasks.source(config.TaskSettings(name='gym:chain_sum'), 1)\n"
+        f"s = tasks.source(config.TaskSettings(name='gym:chain_sum'), 1, texts={HERE!r})\n"
         "assert s.environment == 'gym:chain_sum' and s.slow\n"
         "assert not {'reasoning_gym', 'torch'} & set(sys.modules)\n"
     )
@@ -89,10 +95,71 @@ def test_it_is_found_by_its_name_and_imports_nothing_slow_here() -> None:
 
 @pytest.mark.slow
 def test_other_rewards_can_be_named_for_it() -> None:
-    source = tasks.source(config.TaskSettings(name="gym:chain_sum", rewards=("math",)), 1)
+    source = tasks.source(config.TaskSettings(name="gym:chain_sum", rewards=("math",)), 1, texts=HERE)
     task = source.task(0)
     assert source.rewards(task, [f"\\boxed{{{task.answer}}}", "no"]) == [1.0, 0.0]
     source.close()
+
+
+# --- texts that are code ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def evaluating() -> Iterator[gyms.Gym]:
+    """An exercise whose author calls `eval` with an answer."""
+    made = gyms.make("string_insertion", 1, {}, 20.0)
+    yield made
+    made.close()
+
+
+@works
+def test_a_text_that_is_code_reaches_nothing_of_this_machine(evaluating: gyms.Gym, tmp_path: Path) -> None:
+    task, written = evaluating.task(0), tmp_path / "written"
+    harmful = f"__import__('os').system('id -un >> {written}')"
+    tells = f"'{task.answer}' if __import__('os').access({str(tmp_path)!r}, 0) else 'nothing'"
+    assert evaluating.rewards(task, [harmful, f"[{tells}]", task.answer])[1:] == [0.0, 1.0]
+    assert not written.exists()
+
+
+@works
+def test_what_a_text_makes_of_the_worker_is_an_error_and_no_exercise(
+    evaluating: gyms.Gym, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text runs as code in the worker: its answers are data of a stranger from then on."""
+    task = evaluating.task(0)
+    inside = "__import__('sys').modules['swarm.tasks.gym_worker'].__dict__"
+    evaluating.rewards(task, [f"{inside}.update(_words=lambda exercise: ['?', 1, []])"])
+    with pytest.raises(TaskError, match=NO_ANSWER):
+        evaluating.task(1)
+    with pytest.raises(TaskError, match=NO_ANSWER):
+        evaluating.held_out(1)
+    said = "iter([1.0, __import__('math').nan, 1.0, 'much'])"
+    evaluating.rewards(task, [f"{inside}.update(float=lambda value, said={said}: next(said))"])
+    for _ in range(2):
+        with pytest.raises(RewardError, match=NO_ANSWER):
+            evaluating.rewards(task, [task.answer, task.answer])
+    monkeypatch.setattr(evaluating._worker, "ask", lambda *_: [1.0])
+    with pytest.raises(RewardError, match="no row of 2 rewards"):
+        evaluating.rewards(task, [task.answer, task.answer])
+
+
+def test_where_no_sandbox_is_texts_are_run_by_consent_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = config.TaskSettings(name="gym:chain_sum")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sandbox.missing.cache_clear()
+    try:
+        for how in ({}, {"code": "trust"}, {"texts": "sandbox"}):
+            with pytest.raises(sandbox.NoSandbox, match=r"gym:.*bubblewrap.*--set peer.rewards.code=trust"):
+                tasks.source(settings, 1, **how)  # type: ignore[arg-type]
+        with pytest.raises(TaskError, match=r"gym:chain_sum .*peer.rewards.code = refuse"):
+            tasks.source(settings, 1, texts="refuse")
+        trusted = tasks.source(settings, 1, texts="trust")
+        assert trusted.rewards(trusted.task(0), [trusted.task(0).answer]) == [1.0]
+        trusted.close()
+    finally:
+        sandbox.missing.cache_clear()
 
 
 # --- inside -------------------------------------------------------------------------------------------------
