@@ -3,12 +3,14 @@
 In come completions and one answer for each: a number, LaTeX with or without dollars or `\\boxed{}`, or a
 worked solution that ends with `#### 72` as in GSM8K. Out comes 1 or 0, and None where there is no answer to
 compare with. A completion is read from its end: after `</think>`, within the last `<answer>`, behind the last
-`####`, and there what math-verify finds (a box first). An answer that is no expression, such as the letter of
-a choice, is compared as text.
+`####`. It is right where it states the answer as the data writes it: in the last box, as all of the text, or
+as its last words. Otherwise what math-verify finds (a box first) is compared by its value, unless the answer
+is text: words, a date, a time, a ratio, one of several. Dollars or a box make any answer an expression.
 
 The completions of a group share its time; one that takes longer (`9^{9^{9^9}}`) is wrong. The limit is a
 `signal.alarm`, which needs the main thread; functions of a worker run there. Not handled: integers so large
-that one instruction takes seconds; the worker's deadline ends those.
+that one instruction takes seconds; the worker's deadline ends those. Nor are units (`5 km` is the number 5),
+or a negation before the last words.
 """
 
 from __future__ import annotations
@@ -42,6 +44,31 @@ SECONDS_OUTSIDE_A_WORKER = 60.0
 LATEX = re.compile(r"[\\^_{}=+*/()\[\]<>-]")
 """An answer with one of these is read as LaTeX, also without dollars: `2^{10}` in plain text would be 2."""
 
+NAMES = (
+    "sqrt|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|min|max|gcd|lcm|mod|infty"
+)
+"""Words that are mathematics without a backslash, too."""
+
+TEXT = r"\\(?:text|textbf|textit|mathrm|mbox|operatorname|begin|end)\s*\{([^{}]*)\}"
+COMMAND = re.compile(rf"{TEXT}|\\[A-Za-z]+|\b(?:{NAMES})(?![A-Za-z])")
+FORMULA = re.compile(r"[\\^+=]")
+WORD = re.compile(r"[^\W\d_]{2,}")
+LONG_WORD = re.compile(r"[^\W\d_]{3,}")
+"""A word in a formula, where `ab` is a product."""
+
+DATE_OR_RATIO = re.compile(r"\d\s*:\s*\d|^\d{1,4}([-/.])\d{1,2}\1\d{1,4}$")
+MEASURED = re.compile(r"([-+]?\d[\d.,]*(?:\s*/\s*\d+)?)\s*(?!.*\b(?:and|or|to)\b)[^\W\d_]\D*")
+"""A number and its unit in words: `3/4 cup`, `18 dollars`."""
+
+MARK = r"\\?\$|(?<!\w)\*\*|\*\*(?!\w)|\\[()\[\]]"
+"""Dollars, bold, and what stands for dollars."""
+
+SINGLE = re.compile(r"[-+\d.,%/*^]+")
+"""One number, of which math-verify knows where it stands in a sentence."""
+
+BEFORE = re.compile(rf"(?:^|\n|[.:;?]|(?<![!<>])=|(?<!\\)\b(?!(?:{NAMES})\b)[^\W\d_]{{2,}})(?:\s|{MARK})*$")
+"""What may stand before an answer that ends a sentence: no sign, no factor, no function."""
+
 
 class _TooLong(BaseException):
     """Not an Exception: math-verify and sympy catch those and try something else."""
@@ -66,9 +93,9 @@ def equal(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence
             found = _end(text(completion))
             if not _hashed(gold[0]):
                 value = None
-            elif not gold[1]:
-                value = float(_boxed(found) == _hashed(gold[0]))
-            else:
+            elif _stated(found, _hashed(gold[0]), bool(gold[1])):
+                value = 1.0
+            elif gold[1]:
                 value = float(verify(gold[1], parse(found, parsing_timeout=None), timeout_seconds=None))
         values.append(value)
     return values
@@ -90,11 +117,49 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def _parsed_answer(answer: str) -> list[Any]:
-    """Expressions; empty when it is none."""
-    wanted = _hashed(answer)
+    """Expressions; empty when it is text."""
+    wanted = _expression(_hashed(answer))
     if "$" not in wanted and "\\boxed" not in wanted and LATEX.search(wanted):
         wanted = f"${wanted}$"
     return [found for found in parse(wanted, parsing_timeout=None) if not isinstance(found, str)]
+
+
+def _expression(wanted: str) -> str:
+    """The part of an answer that has a value; empty when it is text."""
+    if "$" in wanted or "\\boxed" in wanted:
+        return wanted
+    word = LONG_WORD if FORMULA.search(wanted) else WORD
+    if DATE_OR_RATIO.search(wanted):
+        return ""
+    if not word.search(COMMAND.sub(" ", wanted)):
+        return wanted
+    measured = MEASURED.fullmatch(wanted)
+    if not measured:
+        return ""
+    return measured[1] if LATEX.search(wanted) else wanted
+
+
+def _stated(found: str, wanted: str, valued: bool) -> bool:
+    """Whether a completion states the answer as it is written. `valued`: it has a value."""
+    aim = _bare(_boxed(wanted))
+    if not aim:
+        return _boxed(found) == wanted
+    if _bare(_boxed(found)) == aim:
+        return True
+    if "\\boxed" in found or (valued and SINGLE.fullmatch(wanted)):
+        return False
+    first = len(found) - 2 * len(wanted) - 16  # spaces and dollars may stand within and behind it
+    starts = (place.end() for place in re.finditer(rf"^|[\s:=]|{MARK}", found))
+    return any(
+        start >= first and _bare(found[start:]) == aim and bool(BEFORE.search(found[:start]))
+        for start in starts
+    )
+
+
+def _bare(words: str) -> str:
+    """Without what makes no difference: dollars, bold, `\\text{}`, spaces but between words, a full stop."""
+    words = " ".join(re.sub(MARK, "", re.sub(TEXT, r"\1", words)).split())
+    return re.sub(r"(?<!\w) | (?!\w)", "", words).rstrip(".,;:")
 
 
 def _hashed(words: str) -> str:
@@ -110,6 +175,13 @@ def _end(completion: str) -> str:
 
 
 def _boxed(words: str) -> str:
-    """The content of the last box without braces in it, or all of it."""
-    boxes = re.findall(r"\\boxed\{(?:\\text\{)?([^{}]*)\}", words)
-    return str(boxes[-1]).strip() if boxes else words.strip()
+    """The content of the last box, or all of it."""
+    start = words.rfind("\\boxed{")
+    if start < 0:
+        return words.strip()
+    content, depth = words[start + len("\\boxed{") :], 1
+    for i, letter in enumerate(content):
+        depth += (letter == "{") - (letter == "}")
+        if depth == 0:
+            return content[:i].strip()
+    return content.strip()

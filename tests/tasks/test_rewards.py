@@ -173,6 +173,75 @@ def test_math_compares_values_and_not_letters(answer: Any, right: str, wrong: st
     assert math_reward.equal([right, wrong, ""], [answer] * 3) == [1.0, 0.0, 0.0]
 
 
+AS_WRITTEN = [
+    "(B)",
+    "(1, 2)",
+    "x^2-1",
+    "O(n)",
+    "2+3i",
+    "[2, 3]",
+    "sqrt(2)",
+    "3/4 cup",
+    "well-known",
+    "2023-05-01",
+    "10:30",
+    "12 or 13",
+    "1, 2",
+    "ab+c",
+    "5!",
+    "\\text{Evelyn}",
+    "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
+]
+
+
+@pytest.mark.parametrize("answer", AS_WRITTEN)
+def test_an_answer_as_the_data_writes_it_is_right(answer: str) -> None:
+    said = ["{}", "${}$", "\\boxed{{{}}}", "The answer is {}.", "It is\n**{}**", "First 7, then\n#### {}"]
+    completions = [form.format(answer) for form in said] + [f"So it is \\({answer}\\)."]
+    assert math_reward.equal(completions, [answer] * 7) == [1.0] * 7
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        ("2023-05-01", ["2017", "2023-05-02", "2023"]),
+        ("well-known", ["\\boxed{lewl-nowkn}", "known", "unwell-known", "not-well-known"]),
+        ("10:30", ["10", "30", "\\boxed{10}"]),
+        ("12 or 13", ["13", "12"]),
+        ("(1, 2)", ["f(1, 2)", "3 (1, 2)", "-(1, 2)", "(1, 2) + 1", "\\boxed{0} (1, 2)"]),
+        ("x^2-1", ["2 + x^2-1", "$-x^2-1$", "y x^2-1", "$\\ln x^2-1$", "y != x^2-1"]),
+        ("B", ["Bob", "AB", "\\boxed{A} or B"]),
+        ("3", ["\\boxed{3} no, \\boxed{\\frac{1}{2}}", "x is 1 / 3", "It is $\\ln 3$", "30"]),
+        ("x**2", ["x2"]),
+        (".", [""]),
+    ],
+)
+def test_text_that_only_looks_like_the_answer_is_wrong(answer: str, wrong: list[str]) -> None:
+    assert math_reward.equal(wrong, [answer] * len(wrong)) == [0.0] * len(wrong)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        ("1/2", "\\boxed{0.5}", "1/3"),
+        ("0.5", "$\\frac12$", "0.05"),
+        ("50%", "50 percent", "5%"),
+        ("1,234,567", "It is 1234567.", "1,234"),
+        ("$(-\\infty, 2]$", "$x \\in (-\\infty,2]$", "$(-\\infty, 2)$"),
+        ("[2, 3]", "$[2,3]$", "$[2, 4]$"),
+        ("10\\text{ cm}", "\\boxed{10}", "\\boxed{1}"),
+        ("18 dollars", "She has $18", "17"),
+        ("3/4 cup", "0.75", "\\boxed{3}"),
+        ("ab+c", "$c+ba$", "$a+bc$"),
+        ("sqrt(2)", "$\\sqrt{2}$", "$\\sqrt{3}$"),
+        ("x = 5", "$5$", "$x = 6$"),
+        ("We get \\boxed{\\frac{3}{4}}.", "$0.75$", "We get 0"),
+    ],
+)
+def test_an_answer_that_has_a_value_is_compared_by_it(answer: str, right: str, wrong: str) -> None:
+    assert math_reward.equal([right, wrong], [answer] * 2) == [1.0, 0.0]
+
+
 def test_math_reads_conversations_and_leaves_out_rows_without_an_answer() -> None:
     talk = [{"role": "assistant", "content": "It is \\boxed{4}"}]
     assert math_reward.equal([talk, talk], ["4", ""]) == [1.0, None]
