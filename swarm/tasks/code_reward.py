@@ -5,9 +5,11 @@ or a list of such pieces), or `inputs` and `outputs` (lists: what the program re
 but for white space at the ends of lines). Out comes 1 when all tests pass and 0 otherwise; None for a row
 without tests.
 
-Tests and program share a process, so that tests can call what the program defines. The process has to print a
-secret word after the last test, so that an early exit with code 0 does not pass. Not handled: a program that
-searches its memory for the word.
+Tests and program share a process, so that tests can call what the program defines. Tests are compiled before
+the program runs, and neither its input nor a module has them; the process has to print a secret word after
+the last test, so that an early exit with code 0 does not pass. Not handled: a program that searches its
+memory or its callers' frames for the word or the tests, and one that answers tests with an object whose
+`__eq__` is always true, or with functions of its own in the place of those that tests call (`all`, `len`).
 """
 
 from __future__ import annotations
@@ -42,20 +44,31 @@ MARGIN = 0.9
 SECONDS_OUTSIDE_A_WORKER = 60.0
 """Seconds for a group outside of a worker."""
 
-PROGRAM_CHARACTERS = 100_000
-"""Characters of a program: below what Linux takes as one argument (128 KiB)."""
+PROGRAM_BYTES = 120_000
+"""Bytes of a program that is an argument: below what Linux takes as one (128 KiB)."""
 
 HARNESS = """
 import json, os, sys
-program, tests, word = json.load(sys.stdin)
-sys.stdin = open(os.devnull)
-space = {"__name__": "__main__"}
-exec(compile(program, "program.py", "exec"), space)
-for test in tests:
-    exec(compile(test, "tests.py", "exec"), space)
-sys.stdout.flush()
-os.write(1, word.encode())
+
+
+def main():
+    program, tests, word = json.load(sys.stdin)
+    sys.stdin = open(os.devnull)
+    os.dup2(sys.stdin.fileno(), 0)
+    run, write, said = exec, os.write, word.encode()
+    begun = compile(program, "program.py", "exec")
+    tests = tuple(compile(test, "tests.py", "exec") for test in tests)
+    space = {"__name__": "__main__"}
+    run(begun, space)
+    for test in tests:
+        run(test, space)
+    sys.stdout.flush()
+    write(1, said)
+
+
+main()
 """
+"""What runs the tests is local to `main`: the program can change this module and builtins, and no locals."""
 
 
 def passes(
@@ -126,7 +139,7 @@ def _lines(output: str) -> list[str]:
 
 def _run(program: str, given: str, seconds: float) -> str | None:
     """What the program printed; None when it failed or took too long."""
-    if len(program) > PROGRAM_CHARACTERS or "\0" in program or seconds <= 0:
+    if not _is_argument(program) or seconds <= 0:
         return None
     command = sandbox.sandboxed([sys.executable, "-I", "-c", program], LIMITS)
     # files: nothing to read while it runs
@@ -151,3 +164,11 @@ def _run(program: str, given: str, seconds: float) -> str | None:
                 running.wait()
         printed.seek(0)
         return printed.read().decode(errors="replace") if code == 0 else None
+
+
+def _is_argument(program: str) -> bool:
+    """Whether a command can have this text as one of its words."""
+    try:
+        return len(program.encode()) <= PROGRAM_BYTES and "\0" not in program
+    except UnicodeEncodeError:  # half of a pair of surrogates: no file could have it either
+        return False

@@ -345,6 +345,30 @@ def test_lists_of_tests_are_taken_and_rows_without_any_are_left_out() -> None:
 
 
 @works
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import builtins\nbuiltins.exec = print",
+        "import __main__\nfor held in vars(__main__).values():\n    getattr(held, 'clear', print)()",
+        "import __main__\n__main__.tests.clear()",
+        "import sys\nsys._getframe(1).f_locals['tests'].clear()",
+        "import builtins\nbuiltins.compile = lambda *_: (lambda: 0).__code__",
+        "import os\nos.lseek(0, 0, 0)\nos.write(1, os.read(0, 9999).split(b'\"')[-2])\nos._exit(0)",
+    ],
+)
+def test_a_program_does_not_take_its_tests_away(program: str) -> None:
+    assert code_reward.passes([program, RIGHT], ["assert add(1, 2) == 3"] * 2) == [0.0, 1.0]
+
+
+@works
+def test_a_program_that_is_no_argument_costs_nobody_else_the_group() -> None:
+    says = "print(input())"
+    long = [f"{says}  # {letter * 44_000}" for letter in "字é"] + [f"{says}  # \ud800", f"{says}  # \0"]
+    inputs, outputs = [["a"]] * 5, [["a"]] * 5
+    assert code_reward.passes([says, *long], inputs=inputs, outputs=outputs) == [1.0, 0.0, 1.0, 0.0, 0.0]
+
+
+@works
 def test_code_is_a_reward_like_others(scored: Any) -> None:
     tests = {"tests": "assert add(1, 2) == 3"}
     assert scored(["code"], [RIGHT, "no"], code="refuse", columns=tests) == [1.0, 0.0]
