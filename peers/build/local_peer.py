@@ -135,7 +135,8 @@ async def open_node(
     forked: Callable[[], object] = lambda: None,
 ) -> AsyncIterator[Node]:
     """Run a node under supervision, which dials the bootstrap peers and all that this run folder's peers
-    met. `watches` and `forked` as in WayIn."""
+    met. `watches` and `forked` as in WayIn. A supervision that fails ends the body, and its exception goes
+    on."""
     from swarm.net.hive import Node
     from swarm.net.network import WayIn
 
@@ -164,12 +165,15 @@ async def open_node(
         )
     if not listen.dial_only:
         local.keep(local.folder / "port", str(node.port), "it takes another port when it is started again")
-    supervision = asyncio.create_task(node.supervise())
     with told_beneath():
         try:
-            yield node
+            async with asyncio.TaskGroup() as tasks:
+                supervision = tasks.create_task(node.supervise(), name="supervision of the node")
+                try:
+                    yield node
+                finally:
+                    supervision.cancel()
         finally:
-            supervision.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT):
                     await node.close()

@@ -11,6 +11,7 @@ write what (swarm.net.guard), replacing it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import islice
@@ -29,6 +30,7 @@ from swarm.net import guard
 from swarm.net.ports import Silent
 from swarm.types import Digest, PeerId
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_SECONDS = 10.0
@@ -113,7 +115,9 @@ async def meet(node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, .
             return await node.protocol.call_ping(PeerID(peer), validate=True, strict=True) is not None
         except ValidationError as error:
             complaints.append(str(error))
-            return False
+        except Exception as error:  # hivemind reads a part of the answer after its own handler of errors
+            log.debug("the answer of %s to a greeting cannot be read: %r", PeerID(peer), error)
+        return False
 
     answered = sum(await asyncio.gather(*map(greet, peers)))
     if answered:

@@ -19,6 +19,9 @@ import msgspec
 import psutil
 import pytest
 from hive_world import LOOPBACK, HivePorts, HiveWorld, in_world
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import P2PContext
+from hivemind.proto import dht_pb2
 
 from swarm.config import Listen
 from swarm.event_loop import EventLoop
@@ -319,6 +322,22 @@ def test_a_dead_or_hung_dht_is_replaced(how: signal.Signals, monkeypatch: pytest
         assert not psutil.pid_exists(child)
         assert await first.board.put(key, b"mine", 60)
         assert await second.board.get(key) == {first.me: b"mine", second.me: b"before"}
+
+    in_world(body)
+
+
+def test_who_answers_a_greeting_with_what_cannot_be_read_counts_as_one_that_did_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ping(self: Any, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
+        return dht_pb2.PingResponse(peer=dht_pb2.NodeInfo(node_id=b"\xff" * 32), available=True)
+
+    async def body(world: HiveWorld) -> None:
+        first = await world.start("first")
+        with monkeypatch.context() as patch:
+            patch.setattr(DHTProtocol, "rpc_ping", ping)  # in the process that is forked next
+            hostile = await world.start("hostile", first.addresses()[:1])
+        assert not await first.node.network.greet(frozenset({hostile.me}))
 
     in_world(body)
 
