@@ -204,12 +204,12 @@ class Daemon(P2P):
     async def connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> None:
         """Connect with `peer`. Raises Unreachable or Silent."""
         dial = [address.dial for address in addresses]
-        request = pb.ConnectRequest(peer=base58.b58decode(peer), addrs=dial, timeout=int(timeout) + 1)
+        request = pb.ConnectRequest(peer=_raw(peer), addrs=dial, timeout=int(timeout) + 1)
         await self._ask(pb.Request(type=pb.Request.CONNECT, connect=request), timeout)
 
     async def disconnect(self, peer: PeerId) -> None:
-        """End all connections with `peer`."""
-        request = pb.DisconnectRequest(peer=base58.b58decode(peer))
+        """End all connections with `peer`. Raises Unreachable or Silent."""
+        request = pb.DisconnectRequest(peer=_raw(peer))
         await self._ask(pb.Request(type=pb.Request.DISCONNECT, disconnect=request), ASK_SECONDS)
 
     async def reach(self, address: Address) -> str:
@@ -230,7 +230,7 @@ class Daemon(P2P):
     async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream:
         """Open a stream. Raises Unreachable when the peer cannot be dialled or has no handler of that name,
         Silent on timeout."""
-        stream = pb.StreamOpenRequest(peer=base58.b58decode(peer), proto=[name], timeout=int(timeout) + 1)
+        stream = pb.StreamOpenRequest(peer=_raw(peer), proto=[name], timeout=int(timeout) + 1)
         opened, _ = await self._call(pb.Request(type=pb.Request.STREAM_OPEN, streamOpen=stream), timeout)
         return opened
 
@@ -327,6 +327,14 @@ def _over_relay(address: bytes) -> bool:
     # The protocol's number is searched first: taking addresses apart costs more than all the rest of the
     # answer.
     return _CIRCUIT in address and "/p2p-circuit" in str(Multiaddr(address))
+
+
+def _raw(peer: PeerId) -> bytes:
+    """The bytes of an id, which others may have made up. Raises Unreachable."""
+    try:
+        return base58.b58decode(peer)
+    except ValueError as error:
+        raise Unreachable(f"{peer!r} is no id of a peer") from error
 
 
 def _base58(raw: bytes) -> PeerId:

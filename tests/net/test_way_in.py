@@ -125,6 +125,26 @@ def test_one_that_went_on_alone_finds_who_comes_back_and_says_so() -> None:
     in_world(body)
 
 
+def test_what_a_stranger_tells_of_a_peer_and_cannot_be_dialled_ends_nothing() -> None:
+    peer = nobody_at()[0]
+    hosts = ("/dns4/a..b", f"/dns4/{'a' * 64}", "/ip6/10.0.0.1", "/ip4/localhost")
+    told = [f"{host}/tcp/1/p2p/{peer}" for host in hosts]
+    told.append(f"/ip4/127.0.0.1/tcp/1/p2p/zzz/p2p-circuit/p2p/{peer}")
+
+    async def body(world: HiveWorld) -> None:
+        other = await world.start("other")
+        for address in told:
+            back = await start(world, f"back {address[:12]}", other.addresses()[0], WayIn({peer: [address]}))
+            await back.node.network.seek([peer])
+            with pytest.raises(Unreachable):
+                await back.mail.send(peer, "echo", b"", timeout=5.0)
+        for made_up in ("0OIl", "z" * 52, "\u00e9" * 52, ""):
+            with pytest.raises(Unreachable):
+                await back.mail.send(PeerId(made_up), "echo", b"", timeout=5.0)
+
+    in_world(body)
+
+
 def test_two_parts_that_know_each_others_addresses_are_one_again_after_one_seeks() -> None:
     async def body(world: HiveWorld) -> None:
         first, second = [await world.start(name) for name in ("first", "second")]
