@@ -27,6 +27,10 @@ RECORD_LIMIT = 1024
 RECORD_SECONDS = 120.0
 """Longest life of a record: its peer refreshes it at a third of that, so that two losses cost nothing."""
 
+ID_LIMIT = 64
+"""Bytes of a libp2p id: that of an Ed25519 key has 38, none has more than 44. Held before an id is written in
+base58, which takes time that grows with the square of the length."""
+
 BEAT_LIMIT = Limit(1536, 4 << 10)
 """A learner's with all that it may say is 1,300 bytes beside a renewed membership of a private run."""
 

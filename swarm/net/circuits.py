@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 
 import base58
 
+from swarm.limits import ID_LIMIT
 from swarm.net.ports import NetError, Refused
 from swarm.net.rate import RateLimits
 from swarm.net.streams import Stream, StreamDaemon, read_message, varint
@@ -193,7 +194,9 @@ def _connect_target(message: bytes) -> PeerId | None:
     fields = _fields(message)
     peer = fields.get(2)
     target = _fields(peer).get(1) if fields.get(1) == 1 and isinstance(peer, bytes) else None
-    return PeerId(base58.b58encode(target).decode()) if isinstance(target, bytes) else None
+    if not isinstance(target, bytes) or len(target) > ID_LIMIT:
+        return None
+    return PeerId(base58.b58encode(target).decode())
 
 
 def _hop_status(status: int) -> bytes:

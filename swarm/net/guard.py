@@ -1,4 +1,4 @@
-"""Limits that hivemind lacks on what peers send: frame sizes, streams, msgpack, requests, DHT records.
+"""Limits that hivemind lacks on what peers send: frame sizes, streams, msgpack, ids, requests, DHT records.
 
     bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules
         -> hivemind
@@ -37,7 +37,7 @@ from hivemind.utils import MSGPackSerializer
 
 from swarm.core.budget import Budget
 from swarm.identity import public_key, verify
-from swarm.limits import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS
+from swarm.limits import FRAME_LIMIT, ID_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.net.ports import Keyring
 from swarm.protocol import Key
 from swarm.types import Digest, PeerId
@@ -226,7 +226,13 @@ _budget = Budget((PEER_RATE, PEER_BURST), (ALL_RATE, ALL_BURST), PEERS_KNOWN)
 _store, _find, _store_record = DHTProtocol.rpc_store, DHTProtocol.rpc_find, DictionaryDHTValue.store
 _update_table = DHTProtocol.update_routing_table
 _receive_protobuf, _add_handler = P2P.receive_protobuf, P2P.add_binary_stream_handler
-_handle_stream = ControlClient._handler
+_handle_stream, _init_id = ControlClient._handler, PeerID.__init__
+
+
+def _init_id_bounded(self: PeerID, raw: bytes) -> None:
+    if len(raw) > ID_LIMIT:
+        raise GuardError(f"a peer's id of {len(raw)} bytes, limit {ID_LIMIT}")
+    _init_id(self, raw)
 
 
 async def _store_bounded(
@@ -384,4 +390,4 @@ def install() -> None:
     P2P.send_raw_data = staticmethod(_send_raw_whole)
     P2P.receive_protobuf = staticmethod(_receive_protobuf_bounded)
     P2P.add_binary_stream_handler = _add_handler_bounded
-    ControlClient._handler = _begin_stream
+    ControlClient._handler, PeerID.__init__ = _begin_stream, _init_id_bounded

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.identity import open_key
-from swarm.limits import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS
+from swarm.limits import FRAME_LIMIT, ID_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.net import guard
 from swarm.types import Digest
 from swarm.wire import topic
@@ -143,6 +143,14 @@ def test_msgpack_is_bounded_in_depth_size_and_items() -> None:
     assert MSGPackSerializer.loads(MSGPackSerializer.dumps({"a": (1, [2.5, b"x"], ("y",))})) == {
         "a": (1, [2.5, b"x"], ("y",))
     }
+
+
+def test_an_id_is_bounded_before_it_is_written_in_base58() -> None:
+    assert PeerID(bytes(ID_LIMIT)).to_bytes() == bytes(ID_LIMIT)
+    with pytest.raises(guard.GuardError, match="limit 64"):
+        PeerID(bytes(ID_LIMIT + 1))
+    guard.install()
+    assert PeerID.from_base58(_KEYRING.me).to_base58() == _KEYRING.me, "once more, and nothing has changed"
 
 
 def test_msgpack_at_its_limits_is_read_again_and_again() -> None:

@@ -27,7 +27,7 @@ from swarm.config import Listen
 from swarm.event_loop import EventLoop
 from swarm.identity import open_key
 from swarm.limits import FRAME_LIMIT
-from swarm.net import board, children, supervision
+from swarm.net import board, children, guard, supervision
 from swarm.net.dht import ChildDHT
 from swarm.net.hive import Node
 from swarm.net.p2pd import Daemon
@@ -338,6 +338,28 @@ def test_who_answers_a_greeting_with_what_cannot_be_read_counts_as_one_that_did_
             patch.setattr(DHTProtocol, "rpc_ping", ping)  # in the process that is forked next
             hostile = await world.start("hostile", first.addresses()[:1])
         assert not await first.node.network.greet(frozenset({hostile.me}))
+
+    in_world(body)
+
+
+def test_who_answers_a_question_with_an_id_of_a_megabyte_hangs_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def find(self: Any, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        near = {"nearest_node_ids": [b"\x01" * 20], "nearest_peer_ids": [b"\xff" * (1 << 20)]}
+        results = [dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, **near)] * len(request.keys)
+        return dht_pb2.FindResponse(results=results, peer=self.node_info)
+
+    async def body(world: HiveWorld) -> None:
+        first = await world.start("first")
+        child, began = first.node.pids()["dht"], time.monotonic()
+        with monkeypatch.context() as patch:
+            patch.setattr(guard, "_find_bounded", find)  # in the process that is forked next
+            hostile = await world.start("hostile", first.addresses()[:1])
+        guard.install()
+        await first.node.network.greet(frozenset({hostile.me}))
+        assert await first.board.get(topic(world.run, "member")) == {}
+        assert time.monotonic() - began < board.ANSWER_SECONDS and first.node.pids()["dht"] == child
 
     in_world(body)
 

@@ -15,9 +15,12 @@ from hivemind.proto import p2pd_pb2 as pb  # noqa: E402
 
 from swarm import wire  # noqa: E402
 from swarm.config import Listen  # noqa: E402
+from swarm.limits import ID_LIMIT  # noqa: E402
 from swarm.net import dialling, p2pd, reachability  # noqa: E402
 from swarm.net.addresses import Address, packed  # noqa: E402
+from swarm.net.circuits import HOP, MALFORMED, NO_RESERVATION  # noqa: E402
 from swarm.net.ports import Busy, Refused, Unreachable  # noqa: E402
+from swarm.net.streams import read_message, varint  # noqa: E402
 from swarm.protocol import Service  # noqa: E402
 from swarm.types import PeerId  # noqa: E402
 
@@ -94,6 +97,32 @@ def test_nobody_is_connected_with_a_peer_that_did_not_reserve() -> None:
             two.node.network.remember(one.me, (f"{relay.addresses()[0]}/p2p-circuit/p2p/{one.me}",))
             with pytest.raises(Unreachable, match="NO_RESERVATION"):
                 await two.mail.send(one.me, "echo", b"hi", timeout=20)
+        finally:
+            await world.close()
+
+    asyncio.run(main())
+
+
+def test_a_relay_that_is_asked_for_an_id_too_long_for_one_says_that_this_is_malformed() -> None:
+    def asking_for(target: bytes) -> bytes:
+        """HopMessage{type 1 = CONNECT 1, peer 2{id 1}}."""
+        peer = b"\x0a" + varint(len(target)) + target
+        message = b"\x08\x01\x12" + varint(len(peer)) + peer
+        return varint(len(message)) + message
+
+    async def main() -> None:
+        world = hive_world.HiveWorld("relay")
+        try:
+            relay = await world.start("relay", (), Listen(host="127.0.0.1"))
+            stranger = await world.start("stranger", relay.addresses()[:1])
+            line = await stranger.node.line()
+            for target, status in ((ID_LIMIT, NO_RESERVATION), (ID_LIMIT + 1, MALFORMED), (4000, MALFORMED)):
+                reader, writer = await line.open_stream(relay.me, HOP, 5.0)
+                writer.write(asking_for(b"\xff" * target))
+                async with asyncio.timeout(10):
+                    answer = await read_message(reader, 100)
+                assert answer == b"\x08\x02\x28" + varint(status), target
+                writer.close()
         finally:
             await world.close()
 
