@@ -179,7 +179,7 @@ class StreamMail:
             if whole:
                 pool.idle.append((asyncio.get_running_loop().time(), stream))
             else:
-                self._hang_up(writer)
+                self._break_off(writer)
         if status != OK:
             raise (Busy if status == BUSY else Refused)(answer.decode(errors="replace"))
         return answer
@@ -249,9 +249,11 @@ class StreamMail:
     def _give_way(self, *seats: StreamSeat) -> None:
         """Close these streams; the tasks that serve them end with a broken stream."""
         for seat in seats:
-            writer = self._open_for.pop(seat)
-            writer.transport.abort()  # with what its reader did not take
-            self._hang_up(writer)
+            self._break_off(self._open_for.pop(seat))
+
+    def _break_off(self, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()  # with what its reader did not take
+        self._hang_up(writer)
 
     async def _answer(
         self, seat: StreamSeat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, step: StepDeadline

@@ -56,6 +56,10 @@ KEPT = 4
 READ_AHEAD = 1 << 20
 """Buffer of a stream: a megabyte keeps p2pd busy while Python does something else."""
 
+UNREAD_SECONDS = 30.0
+"""Seconds for the other side to read what is left when a stream is closed; one that takes longer counts as
+gone."""
+
 MESSAGE_LIMIT = 1 << 20
 """Bytes of a frame on the control socket; GossipSub's own limit of a message."""
 
@@ -74,15 +78,23 @@ _CIRCUIT = b"\xa2\x02"
 
 def hang_up(writer: asyncio.StreamWriter) -> None:
     """Close for both sides. Forked children hold copies of the socket: a mere close would not reach the other
-    side."""
+    side. What has not left yet has UNREAD_SECONDS to be read, unless the transport was aborted before."""
     sock = writer.get_extra_info("socket")
-    if sock is not None and writer.transport.get_write_buffer_size() == 0:  # type: ignore[attr-defined]
+    if not writer.is_closing() and writer.transport.get_write_buffer_size():  # type: ignore[attr-defined]
+        asyncio.get_running_loop().call_later(UNREAD_SECONDS, break_off, writer)
+    elif sock is not None:
         with (
             contextlib.suppress(OSError),  # it is closed
             socket.fromfd(sock.fileno(), sock.family, sock.type) as copy,  # uvloop's own has no shutdown
         ):
             copy.shutdown(socket.SHUT_RDWR)
     writer.close()
+
+
+def break_off(writer: asyncio.StreamWriter) -> None:
+    """Close for both sides, with what the other one did not read."""
+    writer.transport.abort()
+    hang_up(writer)
 
 
 class Daemon(P2P):

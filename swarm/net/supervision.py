@@ -78,7 +78,7 @@ class Supervisor:
             try:
                 await renew()
                 break
-            except NetError as error:
+            except (NetError, OSError) as error:  # OSError: this machine has no memory or no process to give
                 again = f"{part} could not be replaced, next try in {AGAIN_SECONDS:g} s: {error}"
                 self._report(part, again, None)
                 await asyncio.sleep(AGAIN_SECONDS)

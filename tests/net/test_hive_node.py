@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -203,6 +204,33 @@ def test_an_answer_that_comes_byte_by_byte_is_not_silent() -> None:
     in_world(body)
 
 
+def test_a_message_that_nobody_reads_leaves_no_descriptor_behind() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, hostile = await world.ports(2)
+        kept, over = list[asyncio.StreamWriter](), asyncio.Event()
+
+        async def read_nothing(
+            peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            kept.append(writer)
+            await over.wait()
+
+        line = await hostile.node.line()
+        await line.on_stream(f"{world.run[:16]}/deaf", read_nothing)
+        mine = lambda: psutil.Process().num_fds() - len(kept)  # noqa: E731
+        before = mine()
+        for _ in range(6):
+            with pytest.raises(Silent):
+                await first.mail.send(hostile.me, "deaf", os.urandom(FRAME_LIMIT), timeout=1.0)
+        await until(lambda: mine() < before + 3, 5)
+        over.set()
+        for writer in kept:
+            writer.transport.abort()
+
+    in_world(body)
+
+
 def test_mail_beyond_the_limit_of_calls_is_refused() -> None:
     async def body(world: HiveWorld) -> None:
         release = asyncio.Event()
@@ -338,6 +366,29 @@ def test_who_answers_a_greeting_with_what_cannot_be_read_counts_as_one_that_did_
             patch.setattr(DHTProtocol, "rpc_ping", ping)  # in the process that is forked next
             hostile = await world.start("hostile", first.addresses()[:1])
         assert not await first.node.network.greet(frozenset({hostile.me}))
+
+    in_world(body)
+
+
+def test_a_dht_for_which_the_machine_has_no_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "AGAIN_SECONDS", 0.5)
+    fork, refused = os.fork, list[int]()
+
+    def full() -> int:
+        if len(refused) < 2:
+            refused.append(errno.EAGAIN)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    async def body(world: HiveWorld) -> None:
+        (first,) = await world.ports(1)
+        monkeypatch.setattr(os, "fork", full)
+        os.kill(first.node.pids()["dht"], signal.SIGKILL)
+        await until(lambda: first.node.generation > 0, 15)
+        assert await first.board.put(topic(world.run, "member"), b"again", 60)
+        told = [(detail, seconds is None) for _, part, detail, seconds in world.reports if part == "dht"]
+        assert [fault for _, fault in told] == [True, True, True, False]
+        assert all(os.strerror(errno.EAGAIN) in detail for detail, _ in told[1:3])
 
     in_world(body)
 
