@@ -130,11 +130,12 @@ class _Examination:
         return [*reached]
 
     async def _clock(self, node: Node, peers: Sequence[PeerId]) -> None:
-        complaints = await node.network.greet(frozenset(peers))
-        if wrong := next((one for one in complaints if "local time" in one), ""):
-            self._tell("clock", "fail", f"others refuse it: {wrong}", "set this machine's clock (NTP)")
+        greeted = await node.network.greet(frozenset(peers))
+        if greeted.clock_off is not None:
+            self._tell("clock", "fail", *greeted.clock_off)
         else:
-            self._tell("clock", "ok", "within 3 s of the clock of who answered")
+            most = " most of" if greeted.complaints else ""
+            self._tell("clock", "ok", f"within 3 s of the clock of{most} who answered")
 
     def _shown(self, node: Node) -> Mail:
         """Mail that shows what the word signs; one with a number of uses is not used up for this."""

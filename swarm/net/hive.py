@@ -139,7 +139,7 @@ class Node:
         limits: Limits = UNLIMITED,
         way_in: WayIn = BOOTSTRAP_ALONE,
     ) -> Node:
-        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address), or what
+        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address, clock), or what
         `way_in.unreached` raises when nobody answered: Unreachable, unless told otherwise."""
         guard.install()
         node = cls(keyring, key_path, run, listen, bootstrap, report, limits, way_in)
@@ -150,14 +150,11 @@ class Node:
                 node.network.remember(peer, addresses)
             await node.network.enter(way_in.unreached, way_in.dialled)
             await node._children.launch_dht()
-            complaints = await node.network.greet(node.network.peers)
-            if complaints:
-                log.warning("%s", "; ".join(complaints))
-            if any("local time" in complaint for complaint in complaints):
-                raise NetError(
-                    f"this machine's clock is off, and the others refuse it: {complaints[0]}; set the clock"
-                    " (NTP)"
-                )
+            greeted = await node.network.greet(node.network.peers)
+            if greeted.complaints:
+                log.warning("%s", "; ".join(greeted.complaints))
+            if greeted.clock_off is not None:
+                raise NetError("; ".join(greeted.clock_off))
         except BaseException:
             await node.close()
             raise

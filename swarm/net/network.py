@@ -77,6 +77,27 @@ class WayIn(NamedTuple):
 BOOTSTRAP_ALONE = WayIn()
 
 
+class Greeted(NamedTuple):
+    """What connected peers said to a greeting."""
+
+    answered: int = 0
+    """Peers that answered well."""
+    complaints: Sequence[str] = ()
+    """Of others, such as that their clock is not this machine's."""
+
+    @property
+    def clock_off(self) -> tuple[str, str] | None:
+        """(in what this machine's clock differs, what to do); None unless more peers complain of it than
+        answered well: a single clock that is wrong may be another machine's."""
+        off = [one for one in self.complaints if "local time" in one]
+        if len(off) <= self.answered:
+            return None
+        if len(off) + self.answered == 1:
+            what = f"this machine's clock is off from that of the one peer that answered: {off[0]}"
+            return what, "one of the two is wrong: see which, and set it (NTP)"
+        return f"this machine's clock is off, and the others refuse it: {off[0]}", "set the clock (NTP)"
+
+
 LOOK_SECONDS = 2.0
 """Seconds between two looks at who is connected; the network is found again within a few of these."""
 
@@ -192,14 +213,13 @@ class Network:
         missing = [peer for peer in peers if peer not in self.peers]
         await self._reach(await self._children.line(), [one for peer in missing for one in self._told(peer)])
 
-    async def greet(self, peers: frozenset[PeerId]) -> tuple[str, ...]:
-        """Make connected peers known to the DHT, if it stands. Returns complaints."""
+    async def greet(self, peers: frozenset[PeerId]) -> Greeted:
+        """Make connected peers known to the DHT, if it stands."""
         dht = self._children.dht
         if not peers or dht is None:
-            return ()
+            return Greeted()
         some = random.sample(sorted(peers), min(SOME, len(peers)))
-        _, complaints = await dht.ask(meet, [base58.b58decode(peer) for peer in some])
-        return complaints
+        return Greeted(*await dht.ask(meet, [base58.b58decode(peer) for peer in some]))
 
     async def find(self, peer: PeerId, timeout: float) -> None:
         """Before a stream is opened: dial by the addresses that the peer told, unless it is connected; those

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 from hive_world import LOOPBACK, UNLIMITED, HivePorts, HiveWorld, in_world
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import P2PContext
+from hivemind.proto import dht_pb2
 
 from swarm.config import Listen
 from swarm.identity import open_key
+from swarm.net import network
 from swarm.net.hive import Node
 from swarm.net.network import WayIn, go_on_alone
 from swarm.net.ports import NetError, Unreachable
@@ -141,6 +146,45 @@ def test_what_a_stranger_tells_of_a_peer_and_cannot_be_dialled_ends_nothing() ->
         for made_up in ("0OIl", "z" * 52, "\u00e9" * 52, ""):
             with pytest.raises(Unreachable):
                 await back.mail.send(PeerId(made_up), "echo", b"", timeout=5.0)
+
+    in_world(body)
+
+
+@pytest.mark.parametrize(
+    ("right", "late", "why"),
+    [
+        (2, 1, ""),
+        (1, 1, ""),
+        (1, 2, "this machine's clock is off, and the others refuse it: .*; set the clock"),
+        (0, 2, "this machine's clock is off, and the others refuse it: .*; set the clock"),
+        (0, 1, "off from that of the one peer that answered: .*; one of the two is wrong"),
+    ],
+)
+def test_a_newcomer_whose_clock_is_not_that_of_most_is_kept_out(
+    right: int, late: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        network, "GRACE", 20.0
+    )  # all are connected, and asked, also where the machine is busy
+    ping = DHTProtocol.rpc_ping
+
+    async def late_ping(self: Any, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
+        answer = await ping(self, request, context)
+        answer.dht_time -= 5.0
+        return answer
+
+    async def body(world: HiveWorld) -> None:
+        others = [await world.start(f"right {k}") for k in range(right)]
+        with monkeypatch.context() as patch:
+            patch.setattr(DHTProtocol, "rpc_ping", late_ping)  # in the processes that are forked next
+            others += [await world.start(f"late {k}") for k in range(late)]
+        way_in = tuple(other.addresses()[0] for other in others)
+        if why:
+            with pytest.raises(NetError, match=why):
+                await world.start("newcomer", way_in)
+        else:
+            newcomer = await world.start("newcomer", way_in)
+            assert newcomer.node.peers() == {other.me for other in others}
 
     in_world(body)
 
