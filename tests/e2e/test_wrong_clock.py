@@ -14,8 +14,11 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 def test_a_clock_that_is_set_wrong_in_mid_run_costs_nothing_and_one_that_is_wrong_at_the_start_is_named(
     tmp_path: Path,
 ) -> None:
-    switch = tmp_path / "wrong"
-    wrong = [sys.executable, str(Path(__file__).with_name("wrong_clock.py")), str(switch), "3600"]
+    switch, other = tmp_path / "wrong", tmp_path / "wrong from the start"
+    wrong, late_wrong = (
+        [sys.executable, str(Path(__file__).with_name("wrong_clock.py")), str(file), "3600"]
+        for file in (switch, other)
+    )
     with started_swarm(tmp_path) as house:
         house.seed()
         learner, sampler = house.join("learner", wrap=wrong), house.join("sampler", *UNHURRIED)
@@ -27,7 +30,9 @@ def test_a_clock_that_is_set_wrong_in_mid_run_costs_nothing_and_one_that_is_wron
         assert admitted(learner, sampler.peer) > before
         assert not learner.saw(events.Judged, verdict="stale")
 
-        late = house.join("learner", folder=tmp_path / "late", wrap=wrong)
+        switch.unlink()  # the others' clocks are right, as those of most
+        other.touch()
+        late = house.join("learner", folder=tmp_path / "late", wrap=late_wrong)
         house.wait_until(lambda: late.process.poll() is not None, 60, "a wrong clock did not end the join")
         assert late.process.returncode == 3
         assert "this machine's clock is off" in late.log.read_text()
