@@ -26,6 +26,7 @@ from swarm.config import Run
 from swarm.config_loading import run_dict
 from swarm.image import MakeDraft
 from swarm.learn import learning_rates
+from swarm.learn.pretrained import reading
 from swarm.tasks import catalog as tasks
 from swarm.tasks import task_files
 
@@ -56,7 +57,8 @@ def pinned(run: Run) -> tuple[Run, Path]:
     """The run's settings with everything pinned, and its model's folder.
 
     Revisions of a Hub model and data set become commits. A run that names no learning rate gets the one that
-    is known for its kind, printed on stderr. Raises as `folder`, and WrongUsage when no rate is known.
+    is known for its kind, printed on stderr. Raises as `folder`, WrongUsage when no rate is known, and
+    ModelError for damaged weights.
     """
     path = folder(run)
     run = _settled(run, path)
@@ -79,13 +81,18 @@ def _settled(run: Run, path: Path) -> Run:
     return run
 
 
+def check_weights(model: Path) -> None:
+    """Raise ModelError for a file of weights in this folder that is damaged; a folder without any is good."""
+    _parameters(sorted(model.glob("*.safetensors")))
+
+
 def _parameters(files: Sequence[Path]) -> int:
-    """Number of parameters in these files, from their headers alone."""
+    """Number of parameters in these files, from their headers alone. Raises ModelError."""
     from safetensors import safe_open
 
     found = 0
     for file in files:
-        with safe_open(file, "np") as tensors:
+        with reading(file), safe_open(file, "np") as tensors:
             found += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (no mapping)
     return found
 

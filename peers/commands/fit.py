@@ -26,6 +26,7 @@ from peers.fit import estimates, fits, hardware
 from peers.fit.estimates import ExpectedPace, RunShape, Speed
 from peers.fit.fits import GB, LEARNER, Case, FitRow
 from swarm.config import Config, Run
+from swarm.learn.pretrained import weight_map
 
 MODEL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 """Files of a Hub model without its weights."""
@@ -53,6 +54,7 @@ TIMEOUT_FACTOR = 10
 def main(config: Config, name: str, measured: bool, as_json: bool) -> int:
     """Print the table; exit code 0, or 3 when nothing fits."""
     model = locate(config.run)
+    base_model.check_weights(model)
     machine = hardware.machine()
     case = Case.of(model, config, machine)
     speed = speeds(case, model)
@@ -99,11 +101,9 @@ def locate(run: Run) -> Path:
 
 
 def has_weights(model: Path) -> bool:
-    """Whether all files of the weights are here: an interrupted download leaves some."""
-    index = model / "model.safetensors.index.json"
-    if not index.exists():
-        return any(model.glob("*.safetensors"))
-    return all((model / part).exists() for part in json.loads(index.read_text())["weight_map"].values())
+    """Whether all files of the weights are here: an interrupted download leaves some. Raises ModelError."""
+    several = weight_map(model)
+    return any(model.glob("*.safetensors")) if several is None else all(map(Path.exists, several.values()))
 
 
 def speeds(case: Case, model: Path) -> Callable[[str], Speed]:

@@ -10,7 +10,6 @@ else a folder has (swarm.learn.pretrained), several devices.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ from swarm.image import MakeDraft
 from swarm.learn import adapters, quantized, weights
 from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.microbatch import ran_out
-from swarm.learn.pretrained import ModelError, config_of, first_line
+from swarm.learn.pretrained import ModelError, config_of, first_line, reading, weight_map
 from swarm.learn.release_file import header, values
 
 transformers_logging.disable_progress_bar()  # a bar per load would run through the swarm's own live view
@@ -89,7 +88,7 @@ def write_base(folder: Path, target: Path) -> None:
     """Write the weights in `folder` to `target` as one file in bfloat16: the base of a run's adapters. One
     tensor is in memory at a time.
 
-    Raises ModelError when there are none, OSError when the disk refuses.
+    Raises ModelError when there are none or a file is damaged or missing, OSError when the disk refuses.
     """
     _, parts = _as_released(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +104,7 @@ def write_release(folder: Path, draft: MakeDraft) -> Blocks:
     """The weights in `folder` as a release, one tensor in memory at a time: the bytes that the model has when
     it is loaded from there, where its files name its tensors as it does.
 
-    Raises ModelError when there are none, OSError when a file is missing.
+    Raises ModelError when there are none or a file is damaged or missing.
     """
     size, parts = _as_released(folder)
     out = draft(size)
@@ -120,11 +119,8 @@ def _as_released(folder: Path) -> tuple[int, Iterator[bytes | memoryview]]:
     places = _places(folder)
     shapes: dict[str, tuple[int, ...]] = {}
     for name in sorted(places):
-        try:
-            with safe_open(places[name], "pt") as file:
-                tensor = file.get_slice(name)
-        except SafetensorError as error:
-            raise ModelError(f"{places[name]} cannot be read ({error}): copy the model again") from error
+        with reading(places[name]), safe_open(places[name], "pt") as file:
+            tensor = file.get_slice(name)
         shapes[name] = tuple(tensor.get_shape())
         if tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
             raise ModelError(
@@ -144,12 +140,11 @@ def _parts(places: Mapping[str, Path], first: bytes) -> Iterator[bytes | memoryv
 def _places(folder: Path) -> dict[str, Path]:
     """Tensor -> the file that holds it: those that `from_pretrained` reads, and no other copies beside
     them."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+    if (several := weight_map(folder)) is not None:
+        return several
     if not (folder / "model.safetensors").exists():
         raise ModelError(no_weights(folder))
-    with safe_open(folder / "model.safetensors", "pt") as file:
+    with reading(folder / "model.safetensors"), safe_open(folder / "model.safetensors", "pt") as file:
         return dict.fromkeys(file.keys(), folder / "model.safetensors")
 
 

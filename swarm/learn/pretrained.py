@@ -1,15 +1,18 @@
 """Reads config and tokenizer of a model folder (`save_pretrained`).
 
     folder --config_of--> PretrainedConfig            folder --load_tokenizer--> tokenizer with an end token
+    folder --weight_map--> which file has which tensor of several files
 
 Invariant: code in a folder is never run. transformers takes seconds to import, so the functions that need it
-import it. Not handled here: weights (swarm.learn.model), chat templates and end tokens of a run
-(swarm.learn.tokenization).
+import it. Not handled here: the weights themselves (swarm.learn.model), chat templates and end tokens of a
+run (swarm.learn.tokenization).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +64,32 @@ def config_of(folder: Path) -> PretrainedConfig:
             " text"
         )
     return config
+
+
+def weight_map(folder: Path) -> dict[str, Path] | None:
+    """Tensor -> its file, as the index of weights in several files has it; None where there is no index.
+    Raises ModelError for a damaged one."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return None
+    try:
+        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} cannot be read ({first_line(error)}): copy the model again") from error
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Raise ModelError where the body finds that this file of weights is damaged or missing."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, FileNotFoundError) as error:
+        raise ModelError(
+            f"{file} cannot be read ({first_line(error)}): copy the model again; a small text file is a Git"
+            " LFS pointer"
+        ) from error
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -165,6 +165,29 @@ def test_a_folder_that_is_of_no_use_says_why(folder: Path, damage: Any, says: st
         model.load_policy(folder)
 
 
+@pytest.mark.parametrize("damage", ["cut short", "missing", "index"])
+def test_a_base_of_damaged_files_says_which_one(folder: Path, tmp_path: Path, damage: str) -> None:
+    model.load_policy(folder).save_pretrained(folder, max_shard_size="100KB")
+    (folder / "model.safetensors").unlink()
+    file = max(folder.glob("*.safetensors"))
+    if damage == "cut short":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "missing":
+        file.unlink()
+    else:
+        file = folder / "model.safetensors.index.json"
+        file.write_text("[]")
+    with pytest.raises(ModelError, match=f"{file} cannot be read .*: copy the model again"):
+        model.write_base(folder, tmp_path / "base")
+
+
+@pytest.mark.parametrize("damage", [b"", b"version https://git-lfs.github.com/spec/v1\n"])
+def test_a_base_of_one_damaged_file_says_so(folder: Path, tmp_path: Path, damage: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(damage)
+    with pytest.raises(ModelError, match=r"model.safetensors cannot be read .*Git LFS pointer"):
+        model.write_base(folder, tmp_path / "base")
+
+
 def test_code_in_a_folder_is_not_run(bare: Path) -> None:
     (bare / "modeling_mine.py").write_text("raise SystemExit('it ran')")
     edit(bare, auto_map={"AutoConfig": "modeling_mine.Config", "AutoModelForCausalLM": "modeling_mine.Mine"})

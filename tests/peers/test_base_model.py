@@ -22,6 +22,7 @@ from swarm.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sa
 from swarm.image import in_memory
 from swarm.learn import tiny, weights
 from swarm.learn.model import load_policy
+from swarm.learn.pretrained import ModelError
 from swarm.sample.hf import HfEngine
 from swarm.weights import Weights
 
@@ -138,6 +139,17 @@ def keep(cache: Path, folder: Path) -> None:
 def test_a_folder_is_itself(folder: Path) -> None:
     run = of(str(folder))
     assert base_model.pinned(run) == (run, folder)
+
+
+@pytest.mark.parametrize("damage", [b"", b"version https://git-lfs.github.com/spec/v1\n", None])
+def test_damaged_weights_are_told_by_the_name_of_their_file(
+    folder: Path, tmp_path: Path, damage: bytes | None
+) -> None:
+    here = shutil.copytree(folder, tmp_path / "here")
+    file = here / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100] if damage is None else damage)
+    with pytest.raises(ModelError, match=f"{file} cannot be read .*copy the model again; .*Git LFS pointer"):
+        base_model.pinned(of(str(here)))
 
 
 def test_a_hub_model_is_fetched_once_and_pinned_to_its_commit(hub: list[str], folder: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -426,6 +427,16 @@ def test_where_nothing_fits_the_code_is_3_and_something_would_help(
     assert cli.main(["fit", str(qwen3["8B"]), "--no-measure"]) == 3
     said = capsys.readouterr().err
     assert "nothing fits: even" in said and "a smaller model" in said and "run.model.training=lora" in said
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_model_of_damaged_weights_does_not_fit(
+    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = shutil.copytree(models["qwen3"], tmp_path / "here")
+    (here / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    assert cli.main(["fit", str(here), "--no-measure"]) == 3
+    assert "model.safetensors cannot be read" in capsys.readouterr().err
 
 
 def test_a_model_that_is_nowhere_is_said_so(
