@@ -158,19 +158,37 @@ def no_weights(folder: Path) -> str:
 def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreTrainedModel:
     config_of(folder)
     own: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
+    own |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are refused below
     if quantize != "none":
         own |= {"quantization_config": quantized.settings(quantize, dtype), "device_map": {"": device}}
     try:
         with no_compilers():
-            model = AutoModelForCausalLM.from_pretrained(folder, **own)
+            model, loaded = AutoModelForCausalLM.from_pretrained(folder, **own)
     except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         if ran_out(error):
             raise
         raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
+    _check_complete(folder, loaded)
     if quantize == "none":
         return model.to(device)
     quantized.keep_one_forward(model)
     return model
+
+
+def _check_complete(folder: Path, loaded: Mapping[str, Any]) -> None:
+    """Raise ModelError where transformers gave values at random to tensors of the model; `loaded` is what it
+    says of the files. Tied weights, which are in them once, are not missing there."""
+    if missing := sorted(loaded["missing_keys"]):
+        more = ", ..." if len(missing) > 1 else ""
+        raise ModelError(
+            f"{folder} lacks {len(missing)} of the tensors that its config asks for ({missing[0]}{more}):"
+            " copy the model again"
+        )
+    for name, found, asked in sorted(loaded["mismatched_keys"]):
+        raise ModelError(
+            f"{name} in {folder} has shape {list(found)}, and its config asks for {list(asked)}: copy the"
+            " model again, with the config.json that belongs to it"
+        )
 
 
 def _empty(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreTrainedModel:

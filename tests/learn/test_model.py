@@ -165,6 +165,31 @@ def test_a_folder_that_is_of_no_use_says_why(folder: Path, damage: Any, says: st
         model.load_policy(folder)
 
 
+@pytest.mark.parametrize("family", list(tiny.FAMILIES))
+@pytest.mark.parametrize(("quantize", "lora"), [("none", None), ("none", LORA), ("nf4", LORA), ("int8", None)])
+def test_weights_that_are_not_those_of_the_config_are_refused(
+    tmp_path: Path, family: str, quantize: str, lora: Lora | None
+) -> None:
+    folder = tiny.make(tmp_path / family, family)
+    model.load_policy(folder, quantize=quantize, lora=lora)
+    state = load_file(folder / "model.safetensors")
+    gone = "model.layers.1.mlp.up_proj.weight"
+    save_file({name: value for name, value in state.items() if name != gone}, folder / "model.safetensors")
+    lacks = rf"lacks 1 of the tensors that its config asks for \({gone}\): copy the model again"
+    with pytest.raises(ModelError, match=lacks):
+        model.load_policy(folder, quantize=quantize, lora=lora)
+    norm = "model.norm.weight"
+    save_file({**state, norm: state[norm][:32].clone()}, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"{norm} in .* has shape \[32\], and its config asks for \[64\]"):
+        model.load_policy(folder, quantize=quantize, lora=lora)
+
+
+def test_a_config_of_more_layers_than_the_files_have_is_refused(folder: Path) -> None:
+    edit(folder, num_hidden_layers=5, layer_types=["full_attention"] * 5)
+    with pytest.raises(ModelError, match=r"lacks 33 of the tensors .* \(model\.layers\.2\..*, \.\.\.\)"):
+        model.load_policy(folder)
+
+
 @pytest.mark.parametrize("damage", ["cut short", "missing", "index"])
 def test_a_base_of_damaged_files_says_which_one(folder: Path, tmp_path: Path, damage: str) -> None:
     model.load_policy(folder).save_pretrained(folder, max_shard_size="100KB")
