@@ -161,10 +161,14 @@ OVERLAPPED_SITES = (
 
 
 def load(
-    path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    path: Path | None,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    ships: Sequence[Path] = (),
 ) -> LoadedConfig:
-    """Defaults < `extends` < file < environment < `--set`. Raises ConfigError."""
-    files = settings.from_file(SCHEMA, path) if path is not None else []
+    """Defaults < `extends` < file < environment < `--set`. `ships`: folders of what a file may extend that has
+    none of that name beside it. Raises ConfigError."""
+    files = settings.from_file(SCHEMA, path, ships=ships) if path is not None else []
     above = [settings.from_environment(SCHEMA, environ or {}), settings.from_words(SCHEMA, sets)]
     tree, origins = settings.fold(SCHEMA, [*files, *above])
     loaded = LoadedConfig(_convert(tree, Config), origins)

@@ -160,8 +160,11 @@ def _bare(key: str) -> str:
     return re.sub(r"""[][\s"']""", "", key)
 
 
-def from_file(schema: Schema, path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
-    """The file's layer, after those of the files that it extends."""
+def from_file(
+    schema: Schema, path: Path, seen: tuple[Path, ...] = (), ships: Sequence[Path] = ()
+) -> list[Layer]:
+    """The file's layer, after those of the files that it extends: each is beside the one that names it, else,
+    where it is a bare name, in one of the folders `ships`."""
     if path.resolve() in seen:
         raise ConfigError(f"{path} extends itself, by way of {' -> '.join(str(step.name) for step in seen)}")
     try:
@@ -178,8 +181,21 @@ def from_file(schema: Schema, path: Path, seen: tuple[Path, ...] = ()) -> list[L
     if base is not None:
         if not isinstance(base, str):
             raise ConfigError(f"{origin.of(EXTENDS)}: extends is the name of one file, found {_found(base)}")
-        below = from_file(schema, path.parent / base, (*seen, path.resolve()))
+        below = from_file(schema, _extended(path, base, ships), (*seen, path.resolve()), ships)
     return [*below, {key: Setting(value, origin.of(key)) for key, value in schema.flatten(tree, origin)}]
+
+
+def _extended(path: Path, base: str, ships: Sequence[Path]) -> Path:
+    """The file that the one at `path` extends."""
+    beside = path.parent / base
+    if beside.exists() or not ships or len(Path(base).parts) != 1:
+        return beside
+    if found := next((folder / base for folder in ships if (folder / base).is_file()), None):
+        return found
+    raise ConfigError(
+        f"cannot read {beside}, which {path.name} extends: No such file beside it, nor among the settings that"
+        " ship"
+    )
 
 
 def from_environment(schema: Schema, environ: Mapping[str, str]) -> Layer:

@@ -46,7 +46,7 @@ def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
     path = None if path is None else shipped.settings(path)
     short = [(key, getattr(args, word, None)) for word, key in SHORT.items()]
     sets = [*args.set, *(f"{key}={value}" for key, value in short if value is not None)]
-    return config_loading.load(path, sets, os.environ)
+    return config_loading.load(path, sets, os.environ, shipped.PLACES)
 
 
 def load_task(args: argparse.Namespace) -> LoadedConfig:

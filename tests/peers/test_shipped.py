@@ -10,6 +10,7 @@ import pytest
 from peers import cli
 from peers.commands import shipped
 from peers.errors import WrongUsage
+from swarm.settings import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -53,6 +54,30 @@ def test_an_unknown_name_is_refused_with_those_that_ship() -> None:
         r"quick, slow-sites, two-homes, two-homes-sites, two-labs$",
     ):
         shipped.scenario(Path("demo"))
+
+
+@pytest.mark.parametrize("name", ["private-lab", "paper-delay64"])
+def test_a_copy_of_shipped_settings_extends_those_that_ship_where_none_are_beside_it(
+    elsewhere: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "ours.toml").write_text((CONFIGS / f"{name}.toml").read_text())
+    assert cli.run(["config", "check", "./ours.toml"]) == 0
+    (elsewhere / "demo.toml").write_text("[run]\nseed = 77\n")
+    assert cli.run(["config", "show", "ours"]) == 0
+    assert "run.seed = 77" in capsys.readouterr().out, "one beside it comes first"
+
+
+def test_what_is_extended_and_is_nowhere_is_looked_for_in_both_places(elsewhere: Path) -> None:
+    (elsewhere / "ours.toml").write_text('extends = "dmeo.toml"\n')
+    with pytest.raises(
+        ConfigError, match=r"cannot read dmeo.toml, which ours.toml extends: .*settings that ship"
+    ):
+        cli.run(["config", "check", "ours.toml"])
+    (elsewhere / "ours.toml").write_text('extends = "configs/demo.toml"\n')
+    with pytest.raises(
+        ConfigError, match=r"cannot read configs/demo.toml, which ours.toml extends: No such file"
+    ):
+        cli.run(["config", "check", "ours.toml"])
 
 
 def test_commands_take_names(capsys: pytest.CaptureFixture[str]) -> None:
