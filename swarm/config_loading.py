@@ -166,8 +166,8 @@ def load(
     environ: Mapping[str, str] | None = None,
     ships: Sequence[Path] = (),
 ) -> LoadedConfig:
-    """Defaults < `extends` < file < environment < `--set`. `ships`: folders of what a file may extend that has
-    none of that name beside it. Raises ConfigError."""
+    """Defaults < `extends` < file < environment < `--set`. `ships`: folders of what a file may extend that
+    has none of that name beside it. Raises ConfigError."""
     files = settings.from_file(SCHEMA, path, ships=ships) if path is not None else []
     above = [settings.from_environment(SCHEMA, environ or {}), settings.from_words(SCHEMA, sets)]
     tree, origins = settings.fold(SCHEMA, [*files, *above])

@@ -193,8 +193,8 @@ def _extended(path: Path, base: str, ships: Sequence[Path]) -> Path:
     if found := next((folder / base for folder in ships if (folder / base).is_file()), None):
         return found
     raise ConfigError(
-        f"cannot read {beside}, which {path.name} extends: No such file beside it, nor among the settings that"
-        " ship"
+        f"cannot read {beside}, which {path.name} extends: No such file beside it, nor among the settings"
+        " that ship"
     )
 
 

@@ -166,7 +166,9 @@ def test_a_folder_that_is_of_no_use_says_why(folder: Path, damage: Any, says: st
 
 
 @pytest.mark.parametrize("family", list(tiny.FAMILIES))
-@pytest.mark.parametrize(("quantize", "lora"), [("none", None), ("none", LORA), ("nf4", LORA), ("int8", None)])
+@pytest.mark.parametrize(
+    ("quantize", "lora"), [("none", None), ("none", LORA), ("nf4", LORA), ("int8", None)]
+)
 def test_weights_that_are_not_those_of_the_config_are_refused(
     tmp_path: Path, family: str, quantize: str, lora: Lora | None
 ) -> None:
