@@ -98,6 +98,7 @@ _SYSTEM = {
     errno.EROFS: "the file system is read-only: name another folder with --folder",
     errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
     errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
+    errno.EISDIR: "a folder is in the file's place: name another folder with --folder",
     errno.EACCES: "permission denied: check the owner, or name another folder with --folder",
     errno.EPERM: "permission denied: check the owner, or name another folder with --folder",
     errno.EADDRINUSE: (
@@ -105,6 +106,26 @@ _SYSTEM = {
     ),
     errno.EADDRNOTAVAIL: "this machine has no such address: check --set peer.listen.host and peer.page.host",
 }
+
+
+_NAMES = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors that are those of a name, and not of the disk below it."""
+
+
+@contextlib.contextmanager
+def writing(target: Path | None) -> Iterator[None]:
+    """Raise WrongUsage where the body cannot make the file or folder that a person named for its results,
+    CannotHere where this machine refuses it."""
+    try:
+        yield
+    except OSError as error:
+        if target is None or not isinstance(error.filename, str):
+            raise
+        asked, met = target.absolute(), Path(error.filename).absolute()
+        if met != asked and met not in asked.parents and asked not in met.parents:
+            raise
+        kind = WrongUsage if error.errno in _NAMES else CannotHere
+        raise kind(f"cannot write {target}: {error.strerror}; name another place") from error
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:

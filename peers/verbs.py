@@ -17,7 +17,7 @@ from typing import Any
 
 from peers.commands import arguments, run_check, shipped
 from peers.commands.parser import did_you_mean
-from peers.errors import CannotHere, WrongUsage, say
+from peers.errors import CannotHere, WrongUsage, say, writing
 from swarm import extras
 from swarm.net.listening import check_named
 from swarm.protocol import Role
@@ -110,7 +110,8 @@ def replay(args: argparse.Namespace) -> int:
 def plot(args: argparse.Namespace) -> int:
     from peers.studies import run_plot as program
 
-    return program.main(args.runs, args.x, args.out)
+    with writing(args.out):
+        return program.main(args.runs, args.x, args.out)
 
 
 def status(args: argparse.Namespace) -> int:
@@ -173,7 +174,8 @@ def export(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands import export as program
 
-    return program.export(folder, args.target)
+    with writing(args.target):
+        return program.export(folder, args.target)
 
 
 def push(args: argparse.Namespace) -> int:
@@ -181,7 +183,8 @@ def push(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands import push as program
 
-    return program.push(folder, args.repo, args.to, args.public, args.license)
+    with writing(args.to):
+        return program.push(folder, args.repo, args.to, args.public, args.license)
 
 
 def verify(args: argparse.Namespace) -> int:
@@ -225,11 +228,16 @@ def simulate(args: argparse.Namespace) -> int:
     if args.nemesis is not None:
         from peers.studies import nemesis
 
-        return nemesis.main(args.nemesis, args.out)
+        with writing(args.out):
+            if args.out is not None:  # what its peers cannot write is a broken promise of theirs
+                args.out.parent.mkdir(parents=True, exist_ok=True)
+                args.out.open("wb").close()
+            return nemesis.main(args.nemesis, args.out)
     path = shipped.scenario(args.scenario)  # before torch is imported
     from peers.commands import sim as program
 
-    return program.simulate(path, args.seed, args.out)
+    with writing(args.out):
+        return program.simulate(path, args.seed, args.out)
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -289,9 +297,10 @@ def bench(args: argparse.Namespace) -> int:
     from peers import studies
 
     methods = [name.strip() for name in args.methods.split(",") if name.strip()]
-    return studies.main(
-        args.names[0], args.quick, args.out, methods, args.minutes, args.seed, whose or ADVERSARIES
-    )
+    with writing(args.out):
+        return studies.main(
+            args.names[0], args.quick, args.out, methods, args.minutes, args.seed, whose or ADVERSARIES
+        )
 
 
 def objectives(args: argparse.Namespace) -> int:

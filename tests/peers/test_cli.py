@@ -221,6 +221,7 @@ def raising(error: BaseException) -> int:
         (IdentityError("x"), 3),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), 3),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 3),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "/x"), 3),
         (Unreachable("x"), 4),
         (errors.Unreached("x"), 4),
         (errors.Refusal("x"), 5),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from peers import cli
 from peers.build import new_run, run_folder, spec_transfer
 from peers.build.local_peer import open_local_peer
 from peers.build.run_folder import RunFolder
@@ -100,6 +101,16 @@ def test_a_model_file_that_is_damaged_is_neither_served_nor_exported(
     with pytest.raises(CannotHere, match=f"{name} is damaged"):
         export.export(run.path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", ["/proc/x", "a-file", "a-file/x"])
+def test_a_place_that_nothing_can_be_exported_to_is_refused(
+    run: RunFolder, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    assert cli.main(["export", str(tmp_path / target), "--folder", str(run.path)]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot write {tmp_path / target}: " in said and "name another place" in said
 
 
 def test_a_large_file_is_checked_as_a_small_one_is(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

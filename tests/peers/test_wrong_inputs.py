@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from test_tracking import trained
 
 from peers import cli
 from swarm import invite
+from swarm.journal import to_line
 from swarm.protocol import Role
 from swarm.types import Digest
 
@@ -34,6 +36,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "world.toml").write_text("[links]\nlatenzy = 1\n")
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question":\n')
     (tmp_path / "empty").mkdir()
+    (tmp_path / "folder.svg").mkdir()
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "journal.jsonl").write_bytes(to_line(trained(1, reward=0.5)))
     (tmp_path / "notes.txt").write_text("no journal\n")
     (tmp_path / "mine.py").write_text("def brevity(completions, **columns):\n    return [0.0]\n")
     (tmp_path / "half.py").write_text("def brevity(\n")
@@ -140,6 +146,14 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
         "one weight for each",
     ),
     ("task try data:rows.jsonl", 2, "data set rows.jsonl cannot be read: JSON parse error", "in row 1"),
+    # --- where results go
+    ("plot seen --out folder.svg", 2, "cannot write folder.svg: Is a directory", "name another place"),
+    ("plot seen --out folder.png", 2, "cannot write folder.png: Is a directory", "name another place"),
+    ("plot seen --out /proc/x.svg", 2, "cannot write /proc/x.svg: No such file", "name another place"),
+    ("plot seen --out notes.txt/x.svg", 2, "cannot write notes.txt/x.svg: ", "name another place"),
+    ("sim quick --out folder.svg", 2, "--out folder.svg is a folder", "name the journal's file"),
+    ("sim quick --out /proc/x.jsonl", 2, "cannot write /proc/x.jsonl: No such", "name another place"),
+    ("sim --nemesis 1 --out /proc/x.jsonl", 2, "cannot write /proc/x.jsonl: No such", "name another place"),
     # --- folders
     ("status", 2, "no run on this machine", "name its folder with --folder"),
     (
