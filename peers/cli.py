@@ -28,7 +28,7 @@ ROLES = ("auto", *(role.value for role in JOINING))
 
 
 SPELLED = str.maketrans(
-    {"→": "->", "←": "<-", "×": "x", "…": "...", "·": "-", "–": "-", "●": "*", "◌": "o", "▲": "!", "✕": "x"}
+    dict(zip("→←×…·–●◌▲✕✓▁▂▃▄▅▆▇█", "-> <- x ... - - * o ! x + _ _ . . - - = #".split(), strict=True))
 )
 """Replacements of the non-ASCII characters that we print, for an output that cannot show them."""
 
@@ -125,7 +125,9 @@ def _add_running(commands: Any) -> None:
         "swarm join swarm1... --as sampler",
         RUN,
     )
-    it.add_argument("invite", metavar="INVITE", nargs="+", help="the word that `swarm start` printed")
+    it.add_argument(
+        "invite", metavar="INVITE", nargs="+", help="the word that `swarm start` prints, or its pieces"
+    )
     as_help = "the role; auto takes the invite's, or what fits this machine"
     it.add_argument(
         "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"

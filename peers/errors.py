@@ -159,6 +159,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 def guarded(program: Callable[[], int]) -> int:
     """Run a command; every exception becomes an exit code and a sentence on stderr."""
+    _open_standard_streams()
     try:
         return program()
     except KeyboardInterrupt:
@@ -177,6 +178,19 @@ def guarded(program: Callable[[], int]) -> int:
         code, sentence = known
         say(f"swarm: {sentence}")
         return code
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null where the shell closed a standard stream (`>&-`): a socket would take its number, be
+    written to as the output and be closed with it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest free number is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open while the program is)
 
 
 _hearers: list[Callable[[str], None]] = []

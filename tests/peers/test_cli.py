@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dashboard import terminal
 from peers import cli, errors
 from swarm import __version__, invite
 from swarm.identity import IdentityError
@@ -212,6 +213,24 @@ def raising(error: BaseException) -> int:
     return errors.guarded(program)
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_closed_descriptors_are_no_bug_and_no_sockets_number(closed: str, tmp_path: Path) -> None:
+    given = 'exec "$@" ' + closed
+    program = "socket.socket().fileno() <= 2 or subprocess.call(['sh', '-c', ': <&0 && : >&1 && : >&2'])"
+    imports = "import socket, subprocess, sys; from peers.errors import guarded"
+    asks = f"{imports}; sys.exit(guarded(lambda: {program}))"
+    for words in (["-m", "peers.cli", "config", "check", "demo"], ["-c", asks]):
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+        ended = subprocess.run(
+            ["sh", "-c", given, "sh", sys.executable, *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0 and not ended.stderr, ended
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -259,6 +278,11 @@ def test_an_output_that_cannot_show_our_arrows_gets_them_spelled(tmp_path: Path,
     ran = swarm("task", "try", "digit-sums", "-n", "1", state=tmp_path, PYTHONIOENCODING=encoding)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "-> 1" in ran.stdout
+
+
+def test_what_the_status_draws_has_a_spelling() -> None:
+    drawn = terminal.SPARKS + "".join(terminal.MARKS.values())
+    assert drawn.translate(cli.SPELLED).isascii()
 
 
 @pytest.mark.parametrize(
