@@ -148,7 +148,8 @@ def _listen(host: str, port: int, free: bool) -> socket.socket:
     )
     raise PortTaken(
         errno.EADDRINUSE,
-        f"{tried} in use: stop the other program or choose one with `--set peer.page.port=0`",
+        f"{tried} in use: stop the other program or choose one with `--port 0` (of `swarm start` and `up`:"
+        " `--set peer.page.port=0`)",
     )
 
 

@@ -265,6 +265,9 @@ def _body(text: str) -> bytes:
     if not joined.startswith(PREFIX):
         raise _damaged(f"an invite begins with {PREFIX}")
     letters = joined.removeprefix(PREFIX)
+    if many := letters.count(PREFIX):
+        words = "two" if many == 1 else many + 1
+        raise InviteError(InviteProblem.DAMAGED, f"these are {words} words: give one")
     if strange := re.search(r"[^a-z2-7]", letters):
         raise _damaged(f"it has a {strange[0]!r}, which no invite has")
     cut_off = f"its checksum does not fit, it may be cut off ({len(joined)} letters)"

@@ -37,4 +37,5 @@ def _find(asked: Path, below: str, kind: str) -> Path:
     if found := next((name for name in names if name.exists() and not name.is_dir()), None):
         return found
     ours = sorted({file.stem for place in PLACES for file in (place / below).glob("*.toml")})
-    raise WrongUsage(f"cannot read {asked}: No such file; name one, or {kind} that ship: {', '.join(ours)}")
+    why = "it is a folder" if asked.is_dir() else "No such file"
+    raise WrongUsage(f"cannot read {asked}: {why}; name one, or {kind} that ship: {', '.join(ours)}")

@@ -121,6 +121,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("up round.toml", 2, "extends itself", "round.toml"),
     ("up orphan.toml", 2, "cannot read gone.toml", "which orphan.toml extends"),
     ("up nope", 2, "cannot read nope: No such file", "settings that ship: demo"),
+    ("config check empty", 2, "cannot read empty: it is a folder", "settings that ship: demo"),
     ("sim nope.toml", 2, "cannot read nope.toml: No such file", "scenarios that ship:"),
     ("sim world.toml", 2, "world.toml: not a scenario", "latenzy"),
     # --- files that a new run needs
@@ -180,6 +181,8 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("join hello", 5, "an invite begins with swarm1", "copy"),
     ("join swarm1zzzz", 5, "the invite is damaged", "copy it again"),
     (f"join {word()[:-9]}", 5, "the invite is damaged", "it may be cut off"),
+    (f"join {word()} {word(Role.LEARNER)}", 5, "these are two words", "give one"),
+    (f"status {word()}\n{word()} {word(Role.SEED)}", 5, "these are 3 words", "give one"),
     (f"join {word()[:30]}ä{word()[31:]}", 5, "the invite", "copy it again"),
     (f"join {word(expires=EARLIER)}", 5, "expired", "ask the swarm's owner for a new one"),
     (f"join {word(Role.OBSERVER)}", 2, "this invite is for observers", "`swarm dashboard`"),
