@@ -27,9 +27,8 @@ from swarm.protocol import JOINING
 ROLES = ("auto", *(role.value for role in JOINING))
 
 
-SPELLED = str.maketrans(
-    dict(zip("→←×…·–●◌▲✕✓▁▂▃▄▅▆▇█", "-> <- x ... - - * o ! x + _ _ . . - - = #".split(), strict=True))
-)
+_SPELLINGS = "-> <- x ... - - * o ! x + _ _ . . - - = #".split()
+SPELLED = str.maketrans(dict(zip("→←×…·–●◌▲✕✓▁▂▃▄▅▆▇█", _SPELLINGS, strict=True)))
 """Replacements of the non-ASCII characters that we print, for an output that cannot show them."""
 
 
@@ -125,9 +124,7 @@ def _add_running(commands: Any) -> None:
         "swarm join swarm1... --as sampler",
         RUN,
     )
-    it.add_argument(
-        "invite", metavar="INVITE", nargs="+", help="the word that `swarm start` prints, or its pieces"
-    )
+    it.add_argument("invite", metavar="INVITE", nargs="+", help="the word of `swarm start`, or its pieces")
     as_help = "the role; auto takes the invite's, or what fits this machine"
     it.add_argument(
         "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"
