@@ -57,7 +57,9 @@ class HfEngine:
         temperature: float = 1.0,
         heads: int = 0,
         alive: Callable[[], None] = lambda: None,
+        tasks: int | None = None,
     ) -> None:
+        """`tasks`: most prompts that `greedy` answers at a time; None: all."""
         self._policy = model.eval()
         self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._tokenizer = tokenizer
@@ -66,6 +68,7 @@ class HfEngine:
         self._temperature = temperature
         self._heads = heads
         self._alive = alive
+        self._tasks = tasks
         self._ends = torch.tensor(tokenizer.ends, device=model.device)
         self._largest_call: int | None = None
         """Most completions in one call; set when memory has run out."""
@@ -103,7 +106,7 @@ class HfEngine:
             tokens, _, _, lengths = self._generate(prompts[start:stop], 1, None)
             return self._texts(tokens, lengths)
 
-        return self._in_parts(len(prompts), 1, part)
+        return self._in_parts(len(prompts), 1, part, self._tasks)
 
     def stop(self) -> None:
         self._stopped = True
@@ -114,9 +117,11 @@ class HfEngine:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _in_parts(self, count: int, copies: int, part: Callable[[int, int], list[T]]) -> list[T]:
-        """`part(start, stop)` for all of `count` prompts, of which each is `copies` rows; smaller parts when
-        memory runs out."""
+    def _in_parts(
+        self, count: int, copies: int, part: Callable[[int, int], list[T]], most: int | None = None
+    ) -> list[T]:
+        """`part(start, stop)` for all of `count` prompts, of which each is `copies` rows, at most `most` at a
+        time; smaller parts when memory runs out."""
         if self._half_loaded:
             raise EngineError(
                 "memory ran out while a release was loaded: there is no policy until one is loaded whole"
@@ -124,7 +129,9 @@ class HfEngine:
         out: list[T] = []
         self._stopped = False
         while len(out) < count:
-            size = count if self._largest_call is None else max(1, self._largest_call // copies)
+            size = most or count
+            if self._largest_call is not None:
+                size = min(size, max(1, self._largest_call // copies))
             stop = min(count, len(out) + size)
             failed = None
             try:

@@ -19,8 +19,11 @@ import undecided_policy
 from nouns import seeds
 from undecided_policy import rows
 
+from peers.build import factory
+from peers.fit.fits import EVALUATOR, Case, needs
+from peers.fit.hardware import Machine
 from swarm.blocks import Blocks
-from swarm.config import EngineSettings, Lora, Sampling
+from swarm.config import Config, EngineSettings, Lora, Peer, Sampling
 from swarm.learn import adapters, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import load_tokenizer
@@ -304,6 +307,22 @@ def test_out_of_memory_halves_the_tasks_of_a_call_and_the_groups_are_the_same(
     engine.sample(prompts, 4, seeds(7, prompts))
     assert seen == [2, 2, 1], "what memory holds is remembered"
     assert engine.greedy(prompts) == hf(folder).greedy(prompts)
+
+
+def test_greedy_answers_are_as_many_at_a_time_as_fit_counts(folder: Path) -> None:
+    config = Config(peer=Peer(engine=EngineSettings(tasks=3)))
+    case = Case.of(folder, config, Machine((), 1, 0, 0))
+    prompts = [f"{number}=" for number in range(8)]
+    engine = factory.hf(folder, config)
+    rows: list[int] = []
+    engine._model.register_forward_pre_hook(
+        lambda _, args, inputs: rows.append(len(inputs["input_ids"])), with_kwargs=True
+    )
+    answers = engine.greedy(prompts)
+    least, easy = needs(case, case.run_shape, EVALUATOR, "float32")
+    one = (easy.model - least.model) / (3 - 1)
+    assert least.model + (max(rows) - 1) * one == pytest.approx(easy.model)
+    assert answers == hf(folder, max_tokens=config.run.sampling.max_tokens).greedy(prompts)
 
 
 def test_one_task_too_many_is_an_engine_error_and_the_engine_lives(folder: Path) -> None:
