@@ -189,7 +189,10 @@ def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) ->
     load = loader(quantize != "none" and run.model.training == "full")
     tokens, sampling = load_tokenization(model, run), run.sampling
     shape = sampling.max_tokens, sampling.temperature, sampling.heads
-    return HfEngine(policy, tokens, load, *shape, alive, asked.tasks)
+    try:
+        return HfEngine(policy, tokens, load, *shape, alive, asked.tasks)
+    except ValueError as error:
+        raise CannotHere(str(error)) from error
 
 
 def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> PreTrainedModel | PeftModel:

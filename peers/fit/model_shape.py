@@ -39,8 +39,8 @@ def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
     ]
     layers = {name: module for name, module in linear if module is not head}
     text = config.get_text_config()
-    heads = int(text.num_attention_heads)
-    size = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    heads = int(getattr(text, "num_attention_heads", None) or 0)  # none in a pure state space
+    size = int(getattr(text, "head_dim", None) or text.hidden_size // max(heads, 1))
     pairs = int(getattr(text, "num_key_value_heads", None) or heads)
     return ModelShape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),

@@ -5,7 +5,9 @@
 
 A layer's tensors are the first rows and tokens of larger ones. These are made anew, for the rows that are
 left, when they are full: an eighth longer, so that a token is copied some eight times, and never longer than
-a row may be. Layers of other kinds (a sliding window, linear attention) are transformers' own.
+a row may be. Layers of other kinds (a sliding window, linear attention) are transformers' own. Of these,
+`reorder_cache` alone moves all that a layer keeps: its other ways to choose rows leave out what is beside
+keys and values.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 LEAST = 32
 """Tokens that a layer grows by at least."""
@@ -28,6 +30,26 @@ def growing_cache(config: PretrainedConfig, longest: int) -> DynamicCache:
         GrowingLayer(longest, moves) if type(layer) is DynamicLayer else layer for layer in cache.layers
     ]
     return cache
+
+
+def keep_rows(cache: DynamicCache, indices: Tensor) -> None:
+    """Row i is what row indices[i] was; there are no more rows than before."""
+    for layer in cache.layers:
+        keep = layer.batch_select_indices if isinstance(layer, GrowingLayer) else layer.reorder_cache
+        keep(indices)
+
+
+def keeps_states(cache: DynamicCache) -> bool:
+    """Whether layers keep states of what they have read: of a convolution, of linear attention, of a state
+    space."""
+    return any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers)
+
+
+def bears_padding(cache: DynamicCache) -> bool:
+    """Whether each row is as it is alone, also where others are longer. Layers that a model brings along
+    itself need not do that: those of DeepSeek V4 put padding together with tokens."""
+    known = (GrowingLayer.__module__, DynamicLayer.__module__)
+    return all(type(layer).__module__ in known for layer in cache.layers)
 
 
 class Moves:

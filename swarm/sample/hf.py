@@ -1,4 +1,5 @@
-"""Samples with transformers: any causal model, on a CPU or a GPU.
+"""Samples with transformers, on a CPU or a GPU: any causal model that keeps what it has read in a cache of
+transformers'.
 
     prompts -> left padding -> one prefill -> cache repeated G times
             -> one token a step until every row has ended
@@ -10,13 +11,15 @@ but for what a smaller dtype rounds off. Of quantized weights they are the quant
 argmax of log-probability plus the noise of its group's seed, completion and position (swarm.noise): a group
 does not depend on its neighbours, and whoever has the policy can replay it.
 
-When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with one task
-it is an EngineError.
+The prompts of a call may differ in length, except with a model that cannot tell padding, which gets one task
+at a time. When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with
+one task it is an EngineError.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -29,7 +32,7 @@ from swarm.blocks import Blocks
 from swarm.heads import Head, pack
 from swarm.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, Tokenizer
-from swarm.sample.growing_cache import growing_cache
+from swarm.sample.growing_cache import bears_padding, growing_cache, keep_rows, keeps_states
 from swarm.types import Noise
 from swarm.weights import Weights
 
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 T = TypeVar("T")
+
+OWN_CACHE = ("minimax", "recurrent_gemma")
+"""Architectures that take a cache and keep what they have read elsewhere."""
 
 
 class HfEngine:
@@ -59,9 +65,13 @@ class HfEngine:
         alive: Callable[[], None] = lambda: None,
         tasks: int | None = None,
     ) -> None:
-        """`tasks`: most prompts that `greedy` answers at a time; None: all."""
+        """`tasks`: most prompts that `greedy` answers at a time; None: all. Raises ValueError for a model
+        that keeps no cache whose rows can be chosen."""
         self._policy = model.eval()
         self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        _check_cache(self._model)
+        empty = growing_cache(self._model.config, max_tokens)
+        self._masked, self._padding = keeps_states(empty), bears_padding(empty)
         self._tokenizer = tokenizer
         self._load_weights = load_weights
         self._max_tokens = max_tokens
@@ -129,7 +139,7 @@ class HfEngine:
         out: list[T] = []
         self._stopped = False
         while len(out) < count:
-            size = most or count
+            size = (most or count) if self._padding else 1
             if self._largest_call is not None:
                 size = min(size, max(1, self._largest_call // copies))
             stop = min(count, len(out) + size)
@@ -180,7 +190,7 @@ class HfEngine:
         cache = growing_cache(self._model.config, ids.shape[1] + self._max_tokens)
         logits = self._forward(ids, attend, cache)
         if copies > 1:
-            cache.batch_repeat_interleave(copies)
+            cache.reorder_cache(torch.arange(len(logits), device=device).repeat_interleave(copies))
             logits = logits.repeat_interleave(copies, 0)
             attend = None if attend is None else attend.repeat_interleave(copies, 0)
         # which completion each live row of the cache belongs to
@@ -214,7 +224,7 @@ class HfEngine:
                 # A row that has ended would cost as much as a live one: the last live ones take their places.
                 keep = torch.arange(left, device=device)
                 keep[~live[:left]] = left + live[left:].nonzero()[:, 0]
-                cache.batch_select_indices(keep)
+                keep_rows(cache, keep)
                 rows, chosen = rows[keep], chosen[keep]
                 attend = None if attend is None else attend[keep]
             if attend is not None:
@@ -233,11 +243,15 @@ class HfEngine:
         return output.logits[:, -1]
 
     def _padded(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor | None]:
-        """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded."""
+        """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded.
+
+        Models that keep states get a mask all the same, and with it the places of their tokens: left to
+        itself, Bamba counts each new token as the first one.
+        """
         rows = self._tokenizer.encode(prompts)
         width = max(map(len, rows))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self._model.device)
-        if all(len(row) == width for row in rows):
+        if not self._masked and all(len(row) == width for row in rows):
             return ids, None
         mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
         return ids, torch.tensor(mask, device=self._model.device)
@@ -246,6 +260,17 @@ class HfEngine:
         return [
             self._tokenizer.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)
         ]
+
+
+def _check_cache(model: PreTrainedModel) -> None:
+    """Raises ValueError where `_generate` could not give the model what it has read."""
+    takes, kind = inspect.signature(type(model).forward).parameters, model.config.model_type
+    if kind in OWN_CACHE or not {"past_key_values", "logits_to_keep"} <= takes.keys():
+        raise ValueError(
+            f"engine hf cannot sample from {kind} ({type(model).__name__}): it keeps what it has read in"
+            " another way than transformers' cache, of which the engine chooses rows; set peer.engine.name to"
+            " vllm or vllm-server, if that has the architecture, or take another model for the run"
+        )
 
 
 def out_of_memory(error: BaseException) -> bool:
