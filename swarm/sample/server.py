@@ -71,6 +71,8 @@ class ServerEngine:
         self._scratch.chmod(0o755)  # the server may be another user's
         self._adapters = f"swarm-{os.getpid()}-{time.time_ns() % 1_000_000}"
         self._served = ""
+        self._models: list[str] = []
+        """Names under which the server answers: the model's, and those of adapters."""
         self._started: str | None = None
         """Start time of the server process that has loaded the release; None: it has to be loaded again."""
         self._held: LoadedRelease | None = None
@@ -87,15 +89,16 @@ class ServerEngine:
 
     def load(self, weights: Weights) -> None:
         """See Engine."""
-        folder, old = self._scratch / f"v{weights.version}", self._held
-        release = LoadedRelease(folder, weights)
+        release, old = LoadedRelease.within(self._scratch, weights), self._held
         shutil.rmtree(release.folder, ignore_errors=True)
-        with writing(self._scratch):
-            self._recipe.write(weights.blocks, release.folder)
         try:
+            with writing(self._scratch):
+                self._recipe.write(weights.blocks, release.folder)
             self._take(release)
         except BaseException:
             self._started = None
+            if old is None or old.folder != release.folder:
+                shutil.rmtree(release.folder, ignore_errors=True)
             raise
         self._held = release
         if old is not None and old.folder != release.folder:
@@ -133,7 +136,8 @@ class ServerEngine:
         """Check that the server answers and is configured as needed. Raises EngineError with the command that
         starts it correctly."""
         try:
-            self._served = str(self._get("/v1/models")["data"][0]["id"])
+            self._models = [str(model["id"]) for model in self._get("/v1/models")["data"]]
+            self._served = self._models[0]
         except (KeyError, IndexError, TypeError):
             raise EngineError(
                 f"what answers at {self._recipe.settings.url} is no vLLM server: {self._start()}"
@@ -218,17 +222,17 @@ class ServerEngine:
         self._started = started
 
     def _adapt(self, release: LoadedRelease) -> None:
-        """Load an adapter under a name of its own for each version: under a known name the server uses cached
-        results of the old one."""
-        old, name = self._served, f"{self._adapters}-v{release.version}"
-        self._post(
-            "/v1/load_lora_adapter",
-            {"lora_name": name, "lora_path": str(release.folder)},
-            self._recipe.settings.timeout,
-        )
+        """Load an adapter under a name of its own for each release: under a known name the server uses cached
+        results of the old one, and it loads none that is loaded."""
+        name = f"{self._adapters}-{release.folder.name}"
+        if name not in self._models:
+            what = {"lora_name": name, "lora_path": str(release.folder)}
+            self._post("/v1/load_lora_adapter", what, self._recipe.settings.timeout)
+            self._models.append(name)
         self._served = name
-        if old.startswith(self._adapters) and old != name:
+        for old in [each for each in self._models if each.startswith(self._adapters) and each != name]:
             self._post("/v1/unload_lora_adapter", {"lora_name": old}, QUICK)
+            self._models.remove(old)
 
     def _verify(self, release: LoadedRelease, known: bool) -> None:
         """Raises EngineError when what the server draws is not drawn from this release."""

@@ -88,7 +88,7 @@ class VllmEngine:
 
     def load(self, weights: Weights) -> None:
         """See Engine. When it fails, the release before stays loaded."""
-        release = LoadedRelease(self._scratch / f"v{weights.version}", weights)
+        release = LoadedRelease.within(self._scratch, weights)
         shutil.rmtree(release.folder, ignore_errors=True)
         old = self._held
         try:
@@ -217,6 +217,11 @@ class LoadedRelease:
     folder: Path
     weights: Weights
     """Held, since a file is there for as long as somebody holds it."""
+
+    @classmethod
+    def within(cls, scratch: Path, weights: Weights) -> LoadedRelease:
+        """In a folder of its own: two releases may share a version."""
+        return cls(scratch / f"v{weights.version}-{weights.digest[:12]}", weights)
 
     @property
     def version(self) -> int:

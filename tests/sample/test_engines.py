@@ -398,3 +398,32 @@ def test_a_full_disk_fails_a_load_and_no_engine(folder: Path, kind: str) -> None
         engine.load(Weights.of(b"release", 3))
     assert engine.version == -1 and not [*engine._scratch.iterdir()]
     engine.close()
+
+
+@pytest.mark.parametrize("kind", ["vllm", "vllm-server"])
+def test_a_release_that_fails_leaves_the_files_of_another_one_of_its_version(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(blocks: Blocks, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(blocks.root.encode())
+
+    def fail(release: object) -> None:
+        raise EngineError("not now")
+
+    settings = EngineSettings(name=kind, url="http://127.0.0.1:9")
+    recipe = Recipe(settings, Sampling(), tokenization.load(folder), 10, write)
+    engine = VllmEngine(recipe) if kind == "vllm" else ServerEngine(recipe, "model")
+    mine, others = Weights.of(b"release", 3), Weights.of(b"of a split", 3)
+    monkeypatch.setattr(engine, "_take", lambda release: None)
+    engine.load(mine)
+    monkeypatch.setattr(engine, "_take", fail)
+    with pytest.raises(EngineError, match="not now"):
+        engine.load(others)
+    [held] = engine._scratch.iterdir()
+    assert (held / "model.safetensors").read_text() == mine.digest
+    monkeypatch.setattr(engine, "_take", lambda release: None)
+    engine.load(others)
+    [held] = engine._scratch.iterdir()
+    assert (held / "model.safetensors").read_text() == others.digest
+    engine.close()

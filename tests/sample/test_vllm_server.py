@@ -3,6 +3,7 @@ refused and said."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -135,6 +136,58 @@ def test_a_server_that_hangs_is_an_engine_error(folder: Path, monkeypatch: pytes
         silent.listen()
         with pytest.raises(EngineError, match=r"did not answer /v1/models within 0\.5 s"):
             engine_at(folder, silent.getsockname()[1]).check()
+
+
+def adapting() -> tuple[HTTPServer, list[str]]:
+    """An HTTP server that takes adapters as vLLM does, and their names."""
+    loaded: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._say(
+                {
+                    "/v1/models": {"data": [{"id": name} for name in ("model", *loaded)]},
+                    "/openapi.json": {"paths": {"/v1/load_lora_adapter": {}}},
+                }.get(self.path, {})
+            )
+
+        def do_POST(self) -> None:
+            name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["lora_name"]
+            if (name in loaded) == self.path.startswith("/v1/load"):
+                return self._say({"error": {"message": f"{name} is loaded, or is not"}}, 400)
+            (loaded.append if self.path.startswith("/v1/load") else loaded.remove)(name)
+            return self._say({})
+
+        def _say(self, body: dict[str, object], status: int = 200) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, loaded
+
+
+def test_an_adapter_has_a_name_of_its_own_also_beside_one_of_its_version(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServerEngine, "_proves", lambda _: True)
+    server, loaded = adapting()
+    engine = ServerEngine(recipe(folder, LORA, url=f"http://127.0.0.1:{server.server_port}"), "org/model")
+    versions = Versions(folder, LORA)
+    first, other = versions.move(), versions.move()
+    for each in (first, Weights(first.version, other.blocks)):
+        engine.load(each)
+        assert [name.endswith(f"v0-{each.digest[:12]}") for name in loaded] == [True]
+        assert [path.name for path in engine._scratch.iterdir()] == [f"v0-{each.digest[:12]}"]
+    engine._started = None  # as after a call that failed: the server still has it
+    engine._ready()
+    assert len(loaded) == 1
+    engine.close()
+    server.shutdown()
 
 
 # --- a real one ---------------------------------------------------------------------------------------------
