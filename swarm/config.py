@@ -326,8 +326,8 @@ class EngineSettings(Section):
     quantize: Literal["none", "int8", "nf4"] = "none"
     """Weights in 8 or 4 bits, where `run.sampling.quantized` allows it."""
     tasks: Count = 8
-    """Tasks sampled in one call, each its own group, and answers that an evaluator's `hf` makes at a time;
-    fewer when memory runs out. More fill a GPU better, and each call takes longer."""
+    """Tasks sampled in one call, each its own group, and answers that an evaluator's `hf` makes at a time on
+    a CPU; fewer when memory runs out. More fill a GPU better, and each call takes longer."""
     threads: Count = 1
     """CPU threads of the engine. On a CPU that other peers share, more than 1 is slower."""
     length: Number = 0

@@ -189,8 +189,9 @@ def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) ->
     load = loader(quantize != "none" and run.model.training == "full")
     tokens, sampling = load_tokenization(model, run), run.sampling
     shape = sampling.max_tokens, sampling.temperature, sampling.heads
+    at_once = asked.tasks if device == "cpu" else None  # a full GPU says so, and gets half of them
     try:
-        return HfEngine(policy, tokens, load, *shape, alive, asked.tasks)
+        return HfEngine(policy, tokens, load, *shape, alive, at_once)
     except ValueError as error:
         raise CannotHere(str(error)) from error
 

@@ -146,8 +146,8 @@ def missing(machine: Machine, need: estimates.MemoryNeed, share: float = 1.0) ->
 
 
 def _rows(run_shape: RunShape, role: str) -> RunShape:
-    """The sizes of a role's work: an evaluator samples one answer for a task, and HfEngine as many answers at
-    a time as a sampler's call has tasks."""
+    """The sizes of a role's work: an evaluator samples one answer for a task, and HfEngine on a CPU as many
+    at a time as a sampler's call has tasks."""
     return run_shape if role == SAMPLER else run_shape._replace(group=1)
 
 
