@@ -143,8 +143,8 @@ class Merging:
         self._mine = Mine(point, masters)
 
     def _masters_at(self, weights: Weights) -> Mapping[str, Tensor]:
-        before = self._learner.state()
+        restore = self._learner.restorer()
         self._learner.load(weights)
         masters = self._learner.masters()
-        self._learner.load_state(before)
+        restore()
         return masters

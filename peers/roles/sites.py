@@ -117,8 +117,8 @@ class SiteLearnerPeer(LearnerPeer):
         return self._trained.steps == 0 and self._others_wait()
 
     def _interrupted(self, settled: bool) -> Cause | None:
-        cause = super()._interrupted(settled)
-        if cause is None and settled and self._trained.steps and self._others_wait():
+        cause, trained = super()._interrupted(settled), self._trained
+        if cause is None and settled and trained.steps and (trained.contributed or self._others_wait()):
             return Cause.CONTRIBUTION_READY
         return cause
 
@@ -185,6 +185,10 @@ class SiteLearnerPeer(LearnerPeer):
         """My version is what I go on from, and the groups that I trained since are back."""
         await self.checkpoints.written()
         await self.host.ports.work.run(Kind.STEP, self.learner.undo_steps)
+        self._return_groups()
+
+    def _return_groups(self) -> None:
+        """The groups that I trained since my version are back: nothing has their steps."""
         self.trained.undone(self._trained.batches)
         self._trained = Trained()
 
@@ -280,6 +284,8 @@ class SiteLearnerPeer(LearnerPeer):
         if cause is Cause.LOADED:
             # what a list that I do not know may have is not sent again
             self._begin_version(mine=self._trained.contributed)
+            if self._trained.batches and not self.learner.has_steps:
+                self._return_groups()  # memory ended in the middle of the step after them
         return cause
 
     async def _missed(self) -> Taken | None:

@@ -212,8 +212,8 @@ class StateTransfer:
 
     def _load_state(self, state: bytes, release: Release) -> None:
         """Load a state. Raises ValueError, with the old state restored, when it is not the release's."""
-        before = self._learner.state()
+        restore = self._learner.restorer()
         self._learner.load_state(state)
         if self._learner.version != release.version or self._learner.digest() != release.weights:
-            self._learner.load_state(before)
+            restore()
             raise ValueError(f"the state is not that of release {release.version}")

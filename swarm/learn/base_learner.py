@@ -243,6 +243,15 @@ class BaseLearner(ABC):
         self.version, self._steps = version, steps
         return extra
 
+    def restorer(self) -> Callable[[], None]:
+        """What sets me back to where I am now, whatever is loaded until then."""
+        before = self.state()
+
+        def restore() -> None:
+            self.load_state(before)
+
+        return restore
+
     def masters(self) -> dict[str, Tensor]:
         """Name -> trained weights of my version in float32, copies on the CPU."""
         with self._dumped() as tensors:

@@ -17,7 +17,7 @@ parameter of main memory beside the model and its optimizer. Not handled here: w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -69,6 +69,11 @@ class SiteLearner(Learner):
 
     # --- a version ------------------------------------------------------------------------------------------
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether I have steps that are in no version and no contribution before this one."""
+        return self._local
+
     def step_locally(self, vector: Tensor) -> dict[str, float]:
         """As `step`, but of the masters alone: the version stays."""
         self._local = True
@@ -112,6 +117,13 @@ class SiteLearner(Learner):
         self._sent = b""
         return progress
 
+    def _lose_steps(self) -> None:
+        """The masters are of no use, and nobody can tell any more what a contribution that was sent left out
+        of them."""
+        if self._sent:
+            self._residual.zero_()
+        self._sent, self._local = b"", False
+
     def _go_on(self, progress: Tensor | None) -> None:
         """Set the masters to the anchor, or as far from it as they were from the last one."""
         self._local = progress is not None
@@ -147,17 +159,23 @@ class SiteLearner(Learner):
             raise
         if first:
             self._momentum.zero_()
+            self._lose_steps()
+        if fresh:
             self._residual.zero_()
-            self._sent, self._local = b"", False
         progress = self._settled(masters, mine=True)
         self._anchor = self._optimizer.gather()
         self._go_on(progress)
 
-    def merge(self, masters: Mapping[str, Tensor], share: float) -> None:
-        """As `BaseLearner.merge`, the anchor: what was trained since the version goes on from the mean."""
-        progress = self._anchor - self._optimizer.gather() if self._local else None
-        super().merge(masters, share)
-        self._go_on(progress)
+    def restorer(self) -> Callable[[], None]:
+        restore, masters = super().restorer(), self._optimizer.gather()
+        residual, sent, local = self._residual.clone(), self._sent, self._local
+
+        def whole() -> None:
+            restore()
+            self._optimizer.place(masters)
+            self._residual, self._sent, self._local = residual, sent, local
+
+        return whole
 
     def _only_in_checkpoints(self) -> dict[str, Tensor]:
         """What contributions did not carry; one that was sent may count by now. What was stepped since the
@@ -179,17 +197,23 @@ class SiteLearner(Learner):
         yield tensors | {MOMENTUM: self._momentum}
 
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
+        """What was trained since the version goes on from another learner's state, or a mean with it, as from
+        a release; of my own checkpoint its groups come again."""
         for name in (MOMENTUM, RESIDUAL):
             found = tensors.get(name)
             if found is None and name == RESIDUAL:
                 continue
             if found is None or found.shape != (self.size,) or found.dtype is not torch.float32:
                 raise ValueError(f"this checkpoint is of another run: it has no {name} of {self.size} values")
+        masters = self._optimizer.gather()
         super()._load_tensors(tensors, steps)
+        if RESIDUAL in tensors or self.version < 0:
+            self._lose_steps()
+        progress = self._settled(masters, mine=True)
         self._anchor = self._optimizer.gather()
         self._momentum = tensors[MOMENTUM].clone()
         self._residual = tensors.get(RESIDUAL, self._residual).clone()
-        self._sent, self._local = b"", False
+        self._go_on(progress)
 
 
 def of_mode(run: Run) -> type[Learner]:

@@ -12,6 +12,8 @@ from learner_batches import model, policy, settings
 
 from swarm.config import Averaging
 from swarm.learn import adapters, checkpoint, contribution
+from swarm.learn.microbatch import OutOfMemory
+from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.site_learner import Counted, SiteLearner
 from swarm.weights import Weights
 
@@ -39,6 +41,10 @@ def stepped(one: SiteLearner, seed: int, steps: int = 3) -> bytes:
     for _ in range(steps):
         one.step_locally(torch.randn(one.size, generator=noise))
     return one.contribution()
+
+
+def stepped_once(one: SiteLearner, seed: int) -> None:
+    one.step_locally(torch.randn(one.size, generator=torch.Generator().manual_seed(seed)))
 
 
 def masters(one: SiteLearner) -> torch.Tensor:
@@ -168,6 +174,72 @@ def test_a_learner_goes_on_from_anothers_state_bit_by_bit(folder: Path, training
     old.outer_step(counted, mine=True)
     new.outer_step(counted, mine=False)
     assert torch.equal(masters(new), masters(old))
+
+
+def test_a_learner_that_takes_anothers_state_keeps_its_local_steps(folder: Path) -> None:
+    late, other = begun(folder), begun(folder)
+    start = masters(late)
+    stepped_once(late, 1)
+    trained = masters(late) - start
+    other.outer_step([Counted(stepped(other, 2), 1.0)], mine=True)
+    late.load_state(other.state())
+    assert (late.version, late.weights().digest) == (1, other.weights().digest)
+    torch.testing.assert_close(masters(late) - late._anchor, trained, rtol=0, atol=1e-7)
+    assert late.has_steps
+
+
+def test_a_contribution_that_was_sent_counts_as_part_of_anothers_state(folder: Path) -> None:
+    missed, other = begun(folder), begun(folder)
+    mine = stepped(missed, 1)
+    owed = missed._anchor - masters(missed)
+    contribution.subtract(owed.numpy(), mine, missed.run.averaging.density)
+    other.outer_step([Counted(mine, 0.5), Counted(stepped(other, 2), 0.5)], mine=True)
+    missed.load_state(other.state())
+    assert torch.equal(masters(missed), other._anchor) and torch.equal(missed._residual, owed)
+    assert not missed.has_steps
+
+
+def test_a_learner_is_set_back_with_its_local_steps_and_what_it_sent(folder: Path) -> None:
+    one, again, other = (begun(folder) for _ in range(3))
+    for each in (one, again):
+        data = stepped(each, 1)
+        stepped_once(each, 2)
+    restore = one.restorer()
+    other.outer_step([Counted(stepped(other, 3), 1.0)], mine=True)
+    one.load(other.weights())
+    one.load_state(other.state())
+    restore()
+    assert one.state() == again.state() and torch.equal(masters(one), masters(again))
+    for each in (one, again):
+        each.outer_step([Counted(data, 1.0)], mine=True)
+    assert one.contribution() == again.contribution()
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("whole", [False, True], ids=["a release", "a state"])
+def test_memory_that_ends_in_the_middle_of_a_step_takes_the_steps_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sent: bool, whole: bool
+) -> None:
+    def fails(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    one = begun(folder)
+    one.outer_step([Counted(stepped(one, 1), 1.0)], mine=True)
+    release, state, owed = one.weights(), one.state(), one._residual.clone()
+    stepped_once(one, 2)
+    if sent:
+        one.contribution()
+    with monkeypatch.context() as patched:
+        patched.setattr(MasterOptimizer, "step", fails)
+        with pytest.raises(OutOfMemory):
+            stepped_once(one, 3)
+    if whole:
+        one.load_state(state)
+    else:
+        one.load(release)
+    # what a contribution carried that may count is not sent again
+    assert torch.equal(one._residual, torch.zeros(one.size) if sent else owed) and owed.any()
+    assert one.version == 1 and not one.has_steps and torch.equal(masters(one), one._anchor)
 
 
 def test_a_checkpoint_keeps_what_was_not_carried_and_leaves_out_steps_whose_groups_come_again(

@@ -16,14 +16,20 @@ import torch
 from test_roles_swarm import EPOCH
 
 from peers.roles.site_exchange import SiteExchange
+from peers.roles.sites import SiteLearnerPeer
+from peers.studies.nemesis import try_plan
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.core.audit import audit
-from swarm.events import Averaged, CaughtUp, Rejected, Released, Returned, Snapped, Trained
+from swarm.core.rounds import Cause
+from swarm.events import Averaged, CaughtUp, Rejected, Released, Returned, Snapped, Stepped, Trained
 from swarm.learn import contribution
+from swarm.learn.optimizers import MasterOptimizer
+from swarm.learn.site_learner import SiteLearner
 from swarm.net.in_memory import MemoryAverager
 from swarm.protocol import Topic
+from swarm.sim import nemesis
 from swarm.sim.scenario import Fault, Scenario
 from swarm.site_types import Contributed
 from swarm.types import PeerId
@@ -292,6 +298,78 @@ def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
     assert account.passed, (account.lost, account.doubled)
     assert account.once > 200 and account.waiting < 60
     assert bool(told.of(Returned, "learner-1")) != counts
+
+
+def test_memory_that_ends_in_the_middle_of_a_local_step_gives_back_the_groups_of_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local, real = SiteLearnerPeer.step_locally, MasterOptimizer.step
+    left = list[str]()  # the groups whose step is lost
+    broken = list[str]()  # those of the step in which memory ended
+
+    def step(self: MasterOptimizer, *args: Any) -> None:
+        if left and not broken[1:]:
+            broken.append("now")
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        real(self, *args)
+
+    async def steps(self: SiteLearnerPeer) -> Cause:
+        if not broken and self.learner.version >= 4 and self._trained.steps == 1:
+            left.extend(item.group.id for item, _ in self._trained.batches)
+            broken.append("next")
+        return await local(self)
+
+    monkeypatch.setattr(MasterOptimizer, "step", step)
+    monkeypatch.setattr(SiteLearnerPeer, "step_locally", steps)
+    told = Told(scenario(1.0, 1))
+    assert broken == ["next", "now"] and left
+    (back,) = told.of(Returned)
+    assert {*back.groups} == {*left}
+    again = [event for event in told.of(Stepped) if {*left} <= {*event.groups}]
+    assert len(again) == 1 and again[0].at > back.at
+    account = audit(told.all)
+    assert account.passed, (account.lost, account.doubled)
+
+
+@pytest.mark.parametrize("seed", [95, 123])
+def test_a_site_that_takes_the_state_of_other_bytes_keeps_its_local_steps(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, had = SiteLearner._load_tensors, list[float]()
+
+    def loads(self: SiteLearner, tensors: dict[str, torch.Tensor], steps: int) -> None:
+        before, sent = self._anchor - self._optimizer.gather(), self._sent
+        load(self, tensors, steps)
+        if not sent and before.any():
+            had.append(float(before.norm()))
+            torch.testing.assert_close(self._anchor - self._optimizer.gather(), before)
+
+    monkeypatch.setattr(SiteLearner, "_load_tensors", loads)
+    trial = try_plan(nemesis.plan(seed))
+    assert had and not trial.failures
+
+
+def test_a_learner_that_contributed_steps_no_further_before_there_is_a_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its list was of no use: no contribution would name the groups of another step."""
+    local, outer = SiteLearnerPeer.step_locally, SiteLearner.outer_step
+    failed = list[int]()
+
+    def outer_step(self: SiteLearner, counted: Any, mine: bool) -> dict[str, float]:
+        if self.version == 4 and not failed:
+            failed.append(self.version)
+            raise ValueError("nothing fits")
+        return outer(self, counted, mine)
+
+    async def steps(self: SiteLearnerPeer) -> Cause:
+        assert not self._trained.contributed
+        return await local(self)
+
+    monkeypatch.setattr(SiteLearner, "outer_step", outer_step)
+    monkeypatch.setattr(SiteLearnerPeer, "step_locally", steps)
+    told = Told(scenario(1.0, 1))
+    assert failed and max(told.members()) > 6
 
 
 def test_learners_wait_for_nobody_who_is_slow() -> None:

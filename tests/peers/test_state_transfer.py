@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,6 +49,9 @@ class Model:
 
     def load_state(self, state: bytes) -> None:
         self.version = int(state[:9])
+
+    def restorer(self) -> Callable[[], None]:
+        return partial(self.load_state, self.state())
 
 
 class Learner:
