@@ -148,10 +148,12 @@ class SiteExchange:
             self._know(closed)
 
     def _know(self, closed: ContributionList) -> None:
-        """Remember a list; of a version the first one."""
+        """Remember a list; of a version the first one. Those of the versions that are farthest from mine go,
+        whatever others say that they are at."""
+        self.gathered()
         self._lists.setdefault((closed.version, closed.weights), closed)
         while len(self._lists) > KEEP:
-            del self._lists[min(self._lists)]
+            del self._lists[max(self._lists, key=lambda at: (at != self._at, abs(at[0] - self._at[0])))]
         self._host.move()
 
     def _check(self, opened: wire.Opened, signer: PeerId, what: str) -> None:

@@ -14,7 +14,7 @@ import torch
 from nouns import beat
 from still_host import membership, still_host
 
-from peers.roles.site_exchange import SiteExchange
+from peers.roles.site_exchange import KEEP, SiteExchange
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, Config, DelayLaw, EngineSettings, Optimizer, Peer, Run, TaskSettings
@@ -331,5 +331,34 @@ def test_of_a_version_the_first_list_counts() -> None:
             await asyncio.sleep(0.5)
             taken = taken or await one.exchange.take()
         assert taken is not None and taken.members == {"two"}
+
+    among(promise)
+
+
+def test_lists_of_versions_far_from_mine_push_out_neither_mine_nor_the_next_ones() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        contribution = two.hold(two.learner.contribution())
+        await two.say(Topic.COUNTED, two.listed(entry(contribution)))
+        await two.say(Topic.COUNTED, two.listed(entry(contribution), version=8))
+        for k in range(2 * KEEP):
+            await three.say(Topic.COUNTED, three.listed(version=10**6 + k, weights=Digest("b" * 64)))
+            await three.say(Topic.COUNTED, three.listed(version=0, weights=Digest(f"{k:064x}")))
+        await asyncio.sleep(1.0)
+        assert not one.exchange.undecided and len(one.exchange._lists) == KEEP
+        one.learner.version = 8
+        assert not one.exchange.undecided
+
+    among(promise)
+
+
+def test_a_list_that_i_close_stays_among_those_of_later_versions() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        for version in range(8, 8 + KEEP):  # `one` is late
+            await three.say(Topic.COUNTED, three.listed(version=version, weights=Digest("b" * 64)))
+        await one.exchange.contribute(8, 8.0, b"")
+        await asyncio.sleep(1.0)
+        await one.exchange.close(16)
+        taken = await one.exchange.take()
+        assert taken is not None and taken.members == {"one"} and not one.rejected()
 
     among(promise)
