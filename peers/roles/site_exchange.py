@@ -52,6 +52,10 @@ AT_ONCE = 4
 CONTRIBUTED_BYTES = 64 + MARK_BYTES * CONTRIBUTED
 """Of a contribution beside its values, at most."""
 
+SETTLED = 8
+"""Lists after which I hold others' to my usual norm: half of those that it is taken from at most, so that an
+honest learner's is taken from many of the same."""
+
 RETRY = 1.0
 """Seconds before a contribution or a list that could not be had is fetched again."""
 
@@ -96,8 +100,8 @@ class SiteExchange:
         """List of my version -> when it was tried first."""
         self._refused: set[Digest] = set()
         """Lists that are of no use."""
-        self._mine = b""
-        """My contribution, as I named it."""
+        self._mine, self._my_root = b"", Digest("")
+        """My contribution, as I named it, and its bytes' root."""
         self._closed: tuple[int, bytes] = (-1, b"")
         """The version of the last list that I closed, and the list as I named it."""
         self._asked = False
@@ -120,7 +124,8 @@ class SiteExchange:
     def gathered(self) -> Gathered:
         """The contributions to my version that I know."""
         if (at := self._where()) != self._at:
-            self._at, self._gathered, self._mine, self._entries = at, Gathered(at[1]), b"", ()
+            self._at, self._gathered, self._entries = at, Gathered(at[1]), ()
+            self._mine, self._my_root = b"", Digest("")
             self._refused.clear()
             self._tried.clear()
         return self._gathered
@@ -200,8 +205,11 @@ class SiteExchange:
             norm, marks = await self._host.ports.work.run(Kind.PATCH, self._read_contributed, found.whole)
         except ValueError as error:
             gathered.useless.add(one.learner)
-            reason = f"contribution to version {one.version}: {error}"
-            self._host.emit(events.Rejected, sender=one.learner, kind=Service.CONTRIBUTIONS, reason=reason)
+            if one.learner not in gathered.displaced:  # else a list said so, not its learner
+                reason = f"contribution to version {one.version}: {error}"
+                self._host.emit(
+                    events.Rejected, sender=one.learner, kind=Service.CONTRIBUTIONS, reason=reason
+                )
         else:
             gathered.norms[one.learner], gathered.marks[one.learner] = norm, marks
         self._host.move()
@@ -244,13 +252,19 @@ class SiteExchange:
         self._blobs.hold(one.version, blocks)
         gathered.name(one, self._host.now())
         gathered.norms[me], gathered.marks[me] = norm, marks[: MARK_BYTES * CONTRIBUTED]
-        self._mine = self._host.seal(one, RELEASE_LIMIT)
+        self._mine, self._my_root = self._host.seal(one, RELEASE_LIMIT), one.root
         await self._say(Topic.CONTRIBUTION, self._mine)
 
     def _packed(self, marks: bytes) -> tuple[Blocks, float]:
         values = self._learner.contribution()
         contributed = Contributed(groups=marks[: MARK_BYTES * CONTRIBUTED], values=values)
         return Blocks.of(wire.encode(contributed)), self._learner.norm(values)
+
+    @property
+    def groups(self) -> int:
+        """Groups of a version over all learners."""
+        run = self._host.config.run
+        return run.batch.groups * run.averaging.local_steps
 
     async def close(self, groups: int) -> None:
         """Sign the list of what is here. `groups`: those of a version over all learners."""
@@ -287,6 +301,11 @@ class SiteExchange:
             gathered.norms.pop(learner, None)
         if not here.keys() <= gathered.norms.keys():
             return None
+        norms = tuple(gathered.norms[learner] for learner in here)
+        usual = self._usual.norm() if self._usual.rounds >= SETTLED else 0.0
+        if why := site_lists.overreach(entries, norms, usual, self.groups):
+            self.refuse(why)
+            return None
         found = {
             learner: wire.decode(blocks.whole, Contributed)
             for learner, blocks in here.items()
@@ -296,7 +315,7 @@ class SiteExchange:
         return Taken(
             entries,
             tuple(Counted(one.values, factor) for one, factor in zip(found.values(), factors, strict=True)),
-            tuple(gathered.norms[learner] for learner in here),
+            norms,
             {learner: one.groups for learner, one in found.items()},
         )
 
@@ -340,6 +359,8 @@ class SiteExchange:
         del self._lists[self._at]
         self._entries = ()
         self._refused.add(closed.root)
+        self._gathered.list_gone()
+        self._host.move()
 
     def refuse(self, why: str) -> None:
         """The list of my version is of no use: another one may come, or the release of the next version."""
@@ -351,8 +372,8 @@ class SiteExchange:
     def mine(self, taken: Taken) -> bool:
         """Whether my contribution, as I named it last, is in this list."""
         me = self._host.ports.me
-        named = self.gathered().named.get(me)
-        return named is not None and any((one.learner, one.root) == (me, named.root) for one in taken.entries)
+        self.gathered()
+        return any((one.learner, one.root) == (me, self._my_root) for one in taken.entries)
 
     def used(self, taken: Taken) -> None:
         """A version was made of this list: its norms are usual."""

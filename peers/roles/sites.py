@@ -156,7 +156,7 @@ class SiteLearnerPeer(LearnerPeer):
                     host.emit(events.RoundBroke, version=self.learner.version, reason=why)
                     return Cause.ROUND_BROKE
             elif settled and self.exchange.undecided and self._may_close(start):
-                await self.exchange.close(run.batch.groups * run.averaging.local_steps)
+                await self.exchange.close(self.exchange.groups)
             else:
                 self.exchange.give_up()
                 self.inbox.credit()

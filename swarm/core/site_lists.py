@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.core.releases import publishers
-from swarm.core.standing import Claim, once, standings
+from swarm.core.standing import FAR, Claim, once, standings, usual_norm
 from swarm.site_types import Contribution, ListEntry
 from swarm.types import Digest, PeerId
 
@@ -30,6 +30,15 @@ BYTES_PER_SECOND = 125e3
 
 MOST_WEIGHT = 1e9
 """Groups that one contribution can have been trained on."""
+
+REACH = 10.0
+"""Times FAR usual norms that a list may let one contribution count for. An honest one lets it count for 1 by
+the usual norm of who signs it, which differs from mine in the lists that it is taken from: in 160 plans of
+the nemesis at sites 2.4 by a learner that took one list before, 1.0 after two lists, 0.9 after eight.
+Contributions of one step are smaller than those of many, so a swarm may change by more."""
+
+ROUNDING = 1 + 1e-6
+"""Of a weight that another learner bounded with the same numbers."""
 
 
 @dataclass
@@ -47,6 +56,8 @@ class Gathered:
     """Of the groups that those were trained on."""
     useless: set[PeerId] = field(default_factory=set)
     """Whose bytes are no contribution."""
+    displaced: dict[PeerId, Contribution | None] = field(default_factory=dict)
+    """What was named here by learners of whom a list names something else; None: nothing yet."""
 
     def name(self, one: Contribution, now: float) -> str:
         """Remember a contribution; why it does not count, or nothing."""
@@ -54,7 +65,8 @@ class Gathered:
             return f"it starts from other weights of version {one.version}"
         if not (0 < one.weight <= MOST_WEIGHT and one.groups > 0):
             return f"weight {one.weight:g} and {one.groups} groups"
-        known = self.named.setdefault(one.learner, one)
+        said = self.displaced if one.learner in self.displaced else self.named
+        known = said[one.learner] = said.get(one.learner) or one
         self.heard.setdefault(one.learner, now)
         return "" if known == one else f"a second one to version {one.version}: the first counts"
 
@@ -63,6 +75,7 @@ class Gathered:
         roots = {peer: one.root for peer, one in self.named.items()}
         news = [one for one in listed if roots.get(one.learner) != one.root]
         for one in news:
+            self.displaced.setdefault(one.learner, self.named.get(one.learner))
             self.named[one.learner] = Contribution(
                 version=version,
                 weights=self.weights,
@@ -76,6 +89,18 @@ class Gathered:
             self.norms.pop(one.learner, None)
             self.useless.discard(one.learner)
         return bool(news)
+
+    def list_gone(self) -> None:
+        """The list is of no use: what was named here counts again."""
+        for peer, one in self.displaced.items():
+            for known in (self.named, self.norms, self.marks):
+                known.pop(peer, None)
+            self.useless.discard(peer)
+            if one is None:
+                del self.heard[peer]
+            else:
+                self.named[peer] = one
+        self.displaced.clear()
 
     def missing(self) -> list[Contribution]:
         """Contributions that are named and neither here nor useless."""
@@ -138,4 +163,18 @@ def objection(listed: Sequence[ListEntry], largest: int) -> str:
             return f"weight {one.weight:g}, share {one.share:g} or {one.groups} groups of {one.learner}"
         if not 0 < one.size <= largest:
             return f"{one.size} bytes of {one.learner}, where {largest} are the most"
+    return ""
+
+
+def overreach(listed: Sequence[ListEntry], norms: Sequence[float], usual: float, groups: int) -> str:
+    """What a list says of contributions with these norms that nobody can have computed, or nothing. `usual`:
+    median norm of my lists before, 0 where they are too few to tell; `groups`: those of a version over all
+    learners."""
+    claims = [Claim(one.weight, norm, usual) for one, norm in zip(listed, norms, strict=True)]
+    most = REACH * FAR * usual_norm(claims) if usual > 0 else math.inf
+    for one, norm, mine in zip(listed, norms, standings(claims, groups), strict=True):
+        if one.weight > ROUNDING * mine.weight:
+            return f"weight {one.weight:g} of {one.learner}, where the run's batch leaves {mine.weight:g}"
+        if one.share * norm > most:
+            return f"norm {norm:g} of {one.learner} with share {one.share:g}, where {most:g} is the most"
     return ""

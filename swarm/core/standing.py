@@ -80,10 +80,7 @@ def once(claims: Sequence[Claim], marks: Sequence[bytes], out: Collection[int] =
 
 def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
     """The standing of each claim, in their order, in a run whose batch has `groups` groups."""
-    reference = max(
-        _middle(_measured(claim.norm for claim in claims)),
-        _middle([one.usual for one in claims if one.usual > 0]),
-    )
+    reference = usual_norm(claims)
     weights = [claim.weight for claim in claims if claim.weight > 0]
     share = math.ceil(groups / max(1, len(weights)))
     # Of more than two, one that lies would take what the others left: half of a batch and more.
@@ -95,6 +92,14 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
         )
         for claim in claims
     ]
+
+
+def usual_norm(claims: Sequence[Claim]) -> float:
+    """The norm that those of the claims are compared with; 0 while there is none."""
+    return max(
+        _middle(_measured(claim.norm for claim in claims)),
+        _middle([one.usual for one in claims if one.usual > 0]),
+    )
 
 
 def largest_mean_norm(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
@@ -127,6 +132,11 @@ class Usual:
     def add(self, norms: Iterable[float]) -> None:
         """Add the announced norms of all members of one round."""
         self._rounds.append([norm for norm in norms if norm > 0])
+
+    @property
+    def rounds(self) -> int:
+        """How many it is taken from."""
+        return len(self._rounds)
 
     def norm(self) -> float:
         """The median; 0 while there is none."""

@@ -11,12 +11,15 @@ import pytest
 from swarm.core.site_lists import (
     BYTES_PER_SECOND,
     PATIENCE,
+    REACH,
     Gathered,
     entries,
     factors,
     objection,
+    overreach,
     turn,
 )
+from swarm.core.standing import FAR
 from swarm.site_types import Contribution, ListEntry
 from swarm.types import Digest, PeerId
 
@@ -157,3 +160,61 @@ def test_a_list_of_no_use_says_why(bad: tuple[ListEntry, ...], why: str) -> None
 
 def test_a_good_list_has_no_objection() -> None:
     assert not objection([listed(), listed(learner=B)], largest=100)
+
+
+def test_a_list_that_was_of_no_use_leaves_what_its_learners_named_themselves() -> None:
+    found = gathered(A, B, A=1.0, B=2.0)
+    other = [listed(learner=who, root=Digest("d" * 64)) for who in (B, C)]
+    assert found.must_have(other, 3, 150.0)
+    found.norms |= {B: 1.0, C: 1.0}
+    assert not found.name(named(B), 151.0)  # said again
+    assert "second" in found.name(named(B, size=7), 151.0)
+    found.list_gone()
+    assert found.named == {A: named(A), B: named(B)} and found.norms == {A: 1.0}
+    assert found.missing() == [named(B)] and found.heard.keys() == {A, B}
+
+
+def test_what_a_learner_names_beside_a_list_counts_when_that_is_of_no_use() -> None:
+    found = gathered()
+    found.must_have([listed(learner=A, root=Digest("d" * 64))], 3, 150.0)
+    assert not found.name(named(A), 151.0)
+    found.list_gone()
+    assert found.missing() == [named(A)]
+
+
+@pytest.mark.parametrize("weights", [(8.0,), (8.0, 1e6), (1e6, 1e6), (30.0, 1e6, 0.25), (4.0, 4.0, 4.0)])
+@pytest.mark.parametrize("norms", [(1.0, 1.0, 1.0), (1.0, 1e3, 1e-3), (0.0, 0.0, 7.0)])
+def test_a_list_that_a_learner_computed_has_no_overreach(
+    weights: tuple[float, ...], norms: tuple[float, ...]
+) -> None:
+    """Whatever the usual norm of who signed it is, up to what that of two honest learners differs by."""
+    found = gathered()
+    for who, weight, norm in zip((A, B, C), weights, norms, strict=False):
+        found.name(named(who, weight=weight), 100.0)
+        found.norms[who] = norm
+    for usual in (0.0, 0.1, 1.0, 9.0):
+        assert not overreach(entries(found, usual, 25), norms[: len(weights)], 1.0, 25)
+
+
+@pytest.mark.parametrize(
+    ("count", "weight", "why"),
+    [
+        (1, 16.0, ""),
+        (1, 16.1, "weight 16.1 of A, where the run's batch leaves 16"),
+        (2, 12.0, ""),
+        (2, 12.1, "weight 12.1 of A, where the run's batch leaves 12"),
+        (3, 6.0, ""),
+        (3, 6.1, "weight 6.1 of A, where the run's batch leaves 6"),
+    ],
+)
+def test_a_weight_of_a_list_beyond_the_runs_batch_is_overreach(count: int, weight: float, why: str) -> None:
+    others = [listed(learner=who, weight=4.0) for who in (B, C)][: count - 1]
+    assert overreach([listed(weight=weight), *others], [1.0] * count, 0.0, 16) == why
+
+
+def test_a_norm_far_beyond_the_usual_is_overreach_unless_its_share_is_small() -> None:
+    usual, norm = 2.0, 5000.0
+    most = REACH * FAR * usual
+    assert not overreach([listed(share=most / norm)], [norm], usual, 16)
+    assert "norm 5000 of A" in overreach([listed(share=1.01 * most / norm)], [norm], usual, 16)
+    assert not overreach([listed()], [norm], 0.0, 16)  # nothing is usual yet

@@ -14,7 +14,7 @@ import torch
 from nouns import beat
 from still_host import membership, still_host
 
-from peers.roles.site_exchange import KEEP, SiteExchange
+from peers.roles.site_exchange import KEEP, SETTLED, SiteExchange
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, Config, DelayLaw, EngineSettings, Optimizer, Peer, Run, TaskSettings
@@ -360,5 +360,59 @@ def test_a_list_that_i_close_stays_among_those_of_later_versions() -> None:
         await one.exchange.close(16)
         taken = await one.exchange.take()
         assert taken is not None and taken.members == {"one"} and not one.rejected()
+
+    among(promise)
+
+
+@pytest.mark.parametrize("learned", [0, SETTLED], ids=["a weight", "a norm"])
+def test_a_list_that_gives_its_leader_more_than_is_its_due_is_refused_and_another_one_comes(
+    learned: int,
+) -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        for _ in range(learned):
+            one.exchange._usual.add([1e-6])
+        lie = entry(two.hold(two.learner.contribution()), weight=8.0 if learned else 1e6)
+        await one.exchange.contribute(8, 8.0, b"")
+        await two.say(Topic.COUNTED, two.listed(lie))
+        await asyncio.sleep(1.0)
+        assert await one.exchange.take() is None
+        await asyncio.sleep(1.0)
+        assert await one.exchange.take() is None and one.exchange.undecided
+        (told,) = one.rejected()
+        assert told.startswith(f"two list of version 7: {'norm' if learned else 'weight'}")
+
+    among(promise)
+
+
+def test_a_list_that_is_refused_takes_no_place_of_what_learners_named_themselves() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await two.exchange.contribute(8, 8.0, b"")
+        await asyncio.sleep(1.0)
+        mine = one.exchange.gathered().named[two.me]
+        forged = entry(three.hold_bytes(wire.encode(Contributed(groups=b"", values=b"none"))), learner=two.me)
+        await three.say(Topic.COUNTED, three.listed(forged))
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+            assert await one.exchange.take() is None
+        gathered = one.exchange.gathered()
+        assert gathered.named == {"two": mine} and gathered.norms.keys() == {"two"}
+        assert one.exchange.undecided and [told.split()[0] for told in one.rejected()] == ["three"]
+
+    among(promise)
+
+
+def test_what_a_list_names_of_me_that_i_did_not_name_is_not_mine() -> None:
+    """It is of my life before."""
+
+    async def promise(one: One, two: One, three: One) -> None:
+        before = two.hold(two.learner.contribution(), learner=PeerId("one"))
+        await one.exchange.contribute(8, 8.0, b"another ")
+        await two.say(Topic.COUNTED, two.listed(entry(before)))
+        taken = None
+        for _ in range(10):
+            await asyncio.sleep(0.5)
+            taken = taken or await one.exchange.take()
+        assert taken is not None and taken.members == {"one"}
+        assert not one.exchange.mine(taken)
 
     among(promise)

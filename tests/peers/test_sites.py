@@ -27,11 +27,12 @@ from swarm.events import Averaged, CaughtUp, Rejected, Released, Returned, Snapp
 from swarm.learn import contribution
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.site_learner import SiteLearner
+from swarm.limits import RELEASE_LIMIT
 from swarm.net.in_memory import MemoryAverager
 from swarm.protocol import Topic
 from swarm.sim import nemesis
 from swarm.sim.scenario import Fault, Scenario
-from swarm.site_types import Contributed
+from swarm.site_types import Contributed, ContributionList, ListEntry
 from swarm.types import PeerId
 
 torch.set_num_threads(1)
@@ -240,6 +241,60 @@ def test_a_contribution_of_absurd_size_counts_for_little_and_its_learner_is_name
     assert sum(event.scaled.keys() == {"learner-3"} for event in rounds) > 0.8 * len(rounds) > 40
     assert all(event.scaled.keys() <= {PeerId("learner-3")} for event in rounds)
     assert told.reward() > 0.4
+
+
+@pytest.mark.slow
+def test_a_learner_that_lists_itself_alone_with_an_absurd_norm_is_named_and_moves_no_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = SiteExchange.run
+
+    async def lie(self: SiteExchange) -> None:
+        at = None
+        while True:
+            await asyncio.sleep(0.2)
+            self.gathered()
+            if self._at == at or self._at[0] < 12:
+                continue
+            at = self._at
+            noise = 1000 * torch.randn(self._learner.size, generator=torch.Generator().manual_seed(at[0]))
+            values = contribution.encode(noise.numpy(), self._learner.run.averaging.density)
+            blocks = Blocks.of(wire.encode(Contributed(groups=b"", values=values)))
+            entry = ListEntry(
+                learner=self._host.ports.me,
+                root=blocks.root,
+                size=blocks.size,
+                groups=1,
+                weight=1.0,
+                share=1.0,
+            )
+            listed = Blocks.of(wire.encode((entry,)))
+            for each in (blocks, listed):
+                self._blobs.hold(at[0], each)
+            closed = ContributionList(
+                version=at[0],
+                weights=at[1],
+                leader=self._host.ports.me,
+                root=listed.root,
+                size=listed.size,
+            )
+            await self._say(Topic.COUNTED, self._host.seal(closed, RELEASE_LIMIT))
+
+    async def run(self: SiteExchange) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            lies = tasks.create_task(lie(self) if self._host.ports.me == "learner-2" else asyncio.sleep(0))
+            try:
+                await real(self)
+            finally:
+                lies.cancel()
+
+    monkeypatch.setattr(SiteExchange, "run", run)
+    told = Told(scenario(1.5, 3))
+    named = told.of(Rejected, "learner-0")
+    assert {event.sender for event in named} == {"learner-2"} and len(named) > 4
+    assert all("norm" in event.reason for event in named)
+    assert max(event.metrics["grad_norm"] for event in told.of(Trained)) < 10
+    assert {("learner-0", "learner-1", "learner-2")} in told.members(since=60).values()
 
 
 @pytest.mark.slow
