@@ -15,7 +15,7 @@ from nouns import beat
 
 from swarm import run_types, site_types, types, wire
 from swarm.identity import Keyring
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, RELEASE_LIMIT, Limit
 from swarm.protocol import SCHEMA, Role
 from swarm.run_types import (
     Delegation,
@@ -227,13 +227,13 @@ def test_a_frame_above_its_limit_is_not_even_decoded(monkeypatch: pytest.MonkeyP
 def test_what_does_not_fit_is_not_sealed() -> None:
     with pytest.raises(WireError, match="does not fit into 1024"):
         incompressible = "".join(ME.sign(bytes([k])).hex() for k in range(20))
-        seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=BEAT_LIMIT)
+        seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=RELEASE_LIMIT)
 
 
-@pytest.mark.parametrize("limit", [BEAT_LIMIT, BEAT_LIMIT._replace(sealed=BEAT_LIMIT.sealed - 32)])
+@pytest.mark.parametrize("limit", [RELEASE_LIMIT, RELEASE_LIMIT._replace(sealed=RELEASE_LIMIT.sealed - 32)])
 def test_what_fits_when_it_is_compressed_is_sealed_at_any_length(limit: Limit) -> None:
     """Of a private run a frame has 32 bytes less."""
-    base = BEAT_LIMIT.sealed - 40 - len(seal(msgspec.structs.replace(BEAT, hardware=""), RUN, ME))
+    base = RELEASE_LIMIT.sealed - 40 - len(seal(msgspec.structs.replace(BEAT, hardware=""), RUN, ME))
     for more in range(base, base + 60):
         beat = msgspec.structs.replace(BEAT, hardware="c" * more)
         assert decode(open_(seal(beat, RUN, ME, limit=limit), limit).body, Beat) == beat
