@@ -261,14 +261,14 @@ class SiteExchange:
         return Blocks.of(wire.encode(contributed)), self._learner.norm(values)
 
     @property
-    def groups(self) -> int:
+    def _groups(self) -> int:
         """Groups of a version over all learners."""
         run = self._host.config.run
         return run.batch.groups * run.averaging.local_steps
 
-    async def close(self, groups: int) -> None:
-        """Sign the list of what is here. `groups`: those of a version over all learners."""
-        listed = site_lists.entries(self.gathered(), self._usual.norm(), groups)
+    async def close(self) -> None:
+        """Sign the list of what is here."""
+        listed = site_lists.entries(self.gathered(), self._usual.norm(), self._groups)
         blocks = Blocks.of(wire.encode(listed))
         version, weights = self._at
         self._blobs.hold(version, blocks)
@@ -303,7 +303,7 @@ class SiteExchange:
             return None
         norms = tuple(gathered.norms[learner] for learner in here)
         usual = self._usual.norm() if self._usual.rounds >= SETTLED else 0.0
-        if why := site_lists.overreach(entries, norms, usual, self.groups):
+        if why := site_lists.overreach(entries, norms, usual, self._groups):
             self.refuse(why)
             return None
         found = {

@@ -156,7 +156,7 @@ class SiteLearnerPeer(LearnerPeer):
                     host.emit(events.RoundBroke, version=self.learner.version, reason=why)
                     return Cause.ROUND_BROKE
             elif settled and self.exchange.undecided and self._may_close(start):
-                await self.exchange.close(self.exchange.groups)
+                await self.exchange.close()
             else:
                 self.exchange.give_up()
                 self.inbox.credit()

@@ -39,7 +39,7 @@ PREFIXED = {
     "verifiers": "swarm.tasks.verifier:make",
 }
 """Word before the colon -> a factory that takes (what stands after it, seed, options, seconds for the rewards
-of a group)."""
+of a group); that of gym: takes `texts`, too."""
 
 
 def source(
@@ -57,7 +57,7 @@ def source(
     run, `texts` how completions are that a source runs as code (gym), and `say` gets lines for people, such
     as how many rows are unusable.
     """
-    from swarm.tasks import dataset, gym, scored
+    from swarm.tasks import dataset, scored
 
     word, colon, rest = settings.name.partition(":")
     named = named_rewards(settings)
@@ -68,8 +68,8 @@ def source(
     if colon and word in PREFIXED:
         if not rest:
             raise TaskError(f"task source {settings.name!r} names nothing: write {word}:NAME")
-        given = rest, seed, settings.options, settings.timeout
-        found: TaskSource = gym.make(*given, texts) if word == "gym" else _load(PREFIXED[word])(*given)
+        own = {"texts": texts} if word == "gym" else {}
+        found: TaskSource = _load(PREFIXED[word])(rest, seed, settings.options, settings.timeout, **own)
     else:
         found = _factory(settings.name)(seed, settings.options)
     return scored.make(found, named, settings, folder, code) if named else found

@@ -14,7 +14,7 @@ import torch
 from nouns import beat
 from still_host import membership, still_host
 
-from peers.roles.site_exchange import KEEP, SETTLED, SiteExchange
+from peers.roles.site_exchange import KEEP, SETTLED, SiteExchange, Taken
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, Config, DelayLaw, EngineSettings, Optimizer, Peer, Run, TaskSettings
@@ -91,6 +91,14 @@ class One:
         )
         return msgspec.structs.replace(good, **changes)
 
+    async def took(self, seconds: float) -> Taken | None:
+        """The first list that it takes, after so many seconds."""
+        taken = None
+        for _ in range(int(2 * seconds)):
+            await asyncio.sleep(0.5)
+            taken = taken or await self.exchange.take()
+        return taken
+
     def rejected(self) -> list[str]:
         return [f"{event.sender} {event.reason}" for event in self.told if isinstance(event, Rejected)]
 
@@ -146,12 +154,9 @@ def test_a_list_and_all_that_it_names_come_to_who_heard_of_none_of_it() -> None:
         await asyncio.sleep(1.0)
         three.learner.version = 6  # it is late
         three.exchange.gathered()
-        await one.exchange.close(16)
+        await one.exchange.close()
         three.learner.version = 7
-        taken = None
-        for _ in range(20):
-            await asyncio.sleep(0.5)
-            taken = taken or await three.exchange.take()
+        taken = await three.took(10)
         mine = await one.exchange.take()
         assert taken is not None and taken == mine
         assert taken.members == {"one", "two"} and taken.groups == 16
@@ -313,7 +318,7 @@ def test_a_list_that_nobody_gives_in_time_makes_way_for_another(listed: bool) ->
             "nobody gives what the list of version 7 is made of (two): going on without it"
         ]
         await one.exchange.contribute(8, 8.0, b"")
-        await one.exchange.close(8)
+        await one.exchange.close()
         taken = await one.exchange.take()
         assert taken is not None and taken.members == {"one"}
 
@@ -326,10 +331,7 @@ def test_of_a_version_the_first_list_counts() -> None:
         await two.say(Topic.COUNTED, two.listed(entry(first)))
         await asyncio.sleep(0.5)
         await three.say(Topic.COUNTED, three.listed(entry(second)))
-        taken = None
-        for _ in range(10):
-            await asyncio.sleep(0.5)
-            taken = taken or await one.exchange.take()
+        taken = await one.took(5)
         assert taken is not None and taken.members == {"two"}
 
     among(promise)
@@ -357,7 +359,7 @@ def test_a_list_that_i_close_stays_among_those_of_later_versions() -> None:
             await three.say(Topic.COUNTED, three.listed(version=version, weights=Digest("b" * 64)))
         await one.exchange.contribute(8, 8.0, b"")
         await asyncio.sleep(1.0)
-        await one.exchange.close(16)
+        await one.exchange.close()
         taken = await one.exchange.take()
         assert taken is not None and taken.members == {"one"} and not one.rejected()
 
@@ -408,10 +410,7 @@ def test_what_a_list_names_of_me_that_i_did_not_name_is_not_mine() -> None:
         before = two.hold(two.learner.contribution(), learner=PeerId("one"))
         await one.exchange.contribute(8, 8.0, b"another ")
         await two.say(Topic.COUNTED, two.listed(entry(before)))
-        taken = None
-        for _ in range(10):
-            await asyncio.sleep(0.5)
-            taken = taken or await one.exchange.take()
+        taken = await one.took(5)
         assert taken is not None and taken.members == {"one"}
         assert not one.exchange.mine(taken)
 
