@@ -10,6 +10,7 @@ restarted: a peer that dies while it is measured ends the row with the last line
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -155,13 +156,25 @@ class LocalSwarm:
                     f" {lines[-1] if lines else 'it said nothing'}"
                 )
 
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Where a process of a peer cannot be looked at (Unmeasured), the peer that died is named."""
+        try:
+            yield
+        except Unmeasured:
+            self.look()
+            raise
+
     def cpu(self, without: Collection[str] = ()) -> dict[str, float]:
         """CPU seconds of all peers so far but those in the folders `without`, by what used them: `peer` (its
-        Python process), `engine`, `p2pd`, `children` (DHT and averager processes)."""
+        Python process), `engine`, `p2pd`, `children` (DHT and averager processes). Raises Unmeasured when one
+        has died."""
         spent = dict.fromkeys(("peer", "engine", "p2pd", "children"), 0.0)
         for peer_folder, process in self.processes.items():
             if peer_folder not in without:
-                for pid, one in processor_time.of(process.pid).items():
+                with self.alive():
+                    seen = processor_time.of(process.pid)
+                for pid, one in seen.items():
                     spent[_part(one.name, pid == process.pid)] += one.all
         return spent
 

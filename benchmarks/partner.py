@@ -55,8 +55,12 @@ class Partner:
         return self._child.pid
 
     def cpu(self) -> float:
-        """CPU seconds of the child and of all processes below it, those that ended included."""
-        return processor_time.total(self.pid)
+        """CPU seconds of the child and of all processes below it, ended ones included. Raises Unmeasured
+        when the child has died."""
+        try:
+            return processor_time.total(self.pid)
+        except Unmeasured as error:
+            raise Unmeasured(f"{self.module}: {error}") from None
 
     def tell(self, **question: Any) -> None:
         self._child.send(json.dumps(question).encode())

@@ -67,7 +67,8 @@ def flame_graphs(out: Path, seconds: int = WATCHED) -> list[Path]:
         home.until("the learner to train", lambda: trains(home, peers[0], learners=1))
         paths = []
         for peer in peers:
-            found = flames.record(home.processes[peer].pid, seconds, Path(scratch))
+            with home.alive():
+                found = flames.record(home.processes[peer].pid, seconds, Path(scratch))
             role = peer.partition("-")[0]
             paths.append(flames.draw(out / f"{role}.svg", f"{role} of 1 learner + 1 sampler", found, seconds))
         return paths

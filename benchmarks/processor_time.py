@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 
+from benchmarks.table import Unmeasured
+
 
 class Spent(NamedTuple):
     name: str
@@ -29,10 +31,13 @@ class Spent(NamedTuple):
 
 
 def of(pid: int) -> dict[int, Spent]:
-    """The process itself comes first. Raises psutil.NoSuchProcess where it is gone."""
-    root = psutil.Process(pid)
-    found = {pid: _spent(root)}
-    for one in root.children(recursive=True):
+    """The process itself comes first. Raises Unmeasured where it has ended, waited for or not."""
+    try:
+        root = psutil.Process(pid)
+        found, below = {pid: _spent(root)}, root.children(recursive=True)
+    except psutil.NoSuchProcess:
+        raise Unmeasured(f"process {pid} ended before its CPU time was read") from None
+    for one in below:
         with contextlib.suppress(psutil.NoSuchProcess):  # its seconds are its parent's by now
             found[one.pid] = _spent(one)
     return found

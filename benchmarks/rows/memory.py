@@ -61,7 +61,8 @@ class Scales:
     def look(self) -> None:
         self._looked = time.monotonic()
         for peer_folder, process in self._home.processes.items():
-            self._now[peer_folder] = seen = _weighed(process.pid)
+            with self._home.alive():
+                self._now[peer_folder] = seen = _weighed(process.pid)
             heavy = sum(info.pss for _, info in seen)
             self._peak[peer_folder] = max(heavy, self._peak.get(peer_folder, 0.0))
 
@@ -90,10 +91,17 @@ class Scales:
 
 
 def _weighed(pid: int) -> list[tuple[str, Any]]:
+    """Raises Unmeasured where the peer's own process has ended."""
     import psutil
 
-    peer, found = psutil.Process(pid), []
-    for one in (peer, *peer.children(recursive=True)):
+    try:
+        peer = psutil.Process(pid)
+        if not (own := peer.memory_full_info()).rss:  # a zombie has none
+            raise psutil.NoSuchProcess(pid)
+        found, below = [(peer.name(), own)], peer.children(recursive=True)
+    except psutil.NoSuchProcess:
+        raise Unmeasured(f"process {pid} ended before it was weighed") from None
+    for one in below:
         with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
             found.append((one.name(), one.memory_full_info()))
     return found
