@@ -130,12 +130,13 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
     code: 0; WORSE where something got worse than in `compare`; 3 when no row could be measured."""
     from benchmarks import comparison, energy
 
-    old = None if compare is None else comparison.read(compare)
-    if old is not None and not names:
-        names = [name for name in ROWS if name in {line.row for line in old.figures}]
     for name in names:
         if name not in ROWS:
             raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
+    old = None
+    if compare is not None:
+        old = comparison.read(compare)
+        names = _compared(names, old, compare)
     signals.interrupt()
     began, load, used = time.monotonic(), os.getloadavg()[0], energy.read()
     lines: list[Line] = []
@@ -165,6 +166,22 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
             print(f"worse: {change}", file=sys.stderr)
         return WORSE
     return DONE if any(isinstance(line, Figure) for line in lines) else CANNOT
+
+
+def _compared(names: Sequence[str], old: Results, path: Path) -> Sequence[str]:
+    """The rows to measure again, by default all that `old` has. Raises WrongUsage: nothing of `old` would be
+    compared."""
+    had = dict.fromkeys(line.row for line in old.figures)
+    if not names and (lost := [name for name in had if name not in ROWS]):
+        print(f"not compared: `swarm bench` no longer has {', '.join(lost)}", file=sys.stderr)
+    names = names or [name for name in ROWS if name in had]
+    if not any(isinstance(line, Figure) and line.row in names for line in old.figures):
+        asked = ", ".join(names) or "any row that there is now"
+        raise WrongUsage(
+            f"{path} has no figure of {asked}, so nothing can be compared: name rows that it has, or take a"
+            " new table with `swarm bench --json`"
+        )
+    return names
 
 
 def _processor() -> str:

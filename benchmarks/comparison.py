@@ -8,8 +8,9 @@ the ratio is that of CPU seconds, if both tables have those: a side with more pr
 (to its accuracy a swarm of 1 + 1 took 0.9 of one process's time at a load of 11, 1.9 of it at a load of 2; of
 its CPU seconds 3.0 and 2.9 times as many). What a run's turns scatter says how far two medians may differ by
 chance: TIMES standard errors of their difference, and at least LEAST; figures without turns must differ by
-SINGLE. A figure of before that its row could not measure now is worse too. Figures of rows that were not
-asked for now are left out. Not handled: which commit did it.
+SINGLE. Worse too, whoever used the machine: a figure of before that its row could not measure now, or no
+longer has under that name; what falls to 0 where more is better; a count of what should not be that rises
+from 0. Figures of rows that were not asked for now are left out. Not handled: which commit did it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from statistics import median
 
 import msgspec
 
-from benchmarks.table import Figure, Gap, Results
+from benchmarks.table import TOO_MANY, Figure, Gap, Results
 from peers.errors import WrongUsage
 from swarm.types import Struct
 
@@ -39,18 +40,26 @@ itself (groups at loads of 3 and 8, averaging at 4 and 7, each both ways) 5 were
 deviation and the ratio of seconds; by the range, and CPU seconds where there are some, 1 is."""
 
 
+MISSING = {
+    "gap": "not measured now: the table says why",
+    "gone": "now its row has no such figure, or gives it another name: take a new table to compare with",
+}
+"""Kind of a Change -> why there is no value now."""
+
+
 class Change(Struct):
     """A figure then and now."""
 
     row: str
     what: str
     kind: str
-    """What is compared: `ratio`, `ratio of CPU seconds`, or the unit; `gap` where it was not measured now."""
+    """What is compared: `ratio`, `ratio of CPU seconds`, or the unit; `gap` where it was not measured now,
+    `gone` where its row was and has no such figure."""
     before: float
     after: float
     change: float
-    """How many times as bad as before: 2 for half the groups/s, or twice the seconds; 1 where nothing says
-    which way is better, or others used the machine."""
+    """How many times as bad as before: 2 for half the groups/s, or twice the seconds; infinite where nothing
+    is left or something bad begins; 1 where nothing says which way is better, or others used the machine."""
     noise: float
     """The relative difference that may be chance."""
 
@@ -59,10 +68,12 @@ class Change(Struct):
         return self.change > 1.0 + self.noise
 
     def __str__(self) -> str:
-        return (
-            f"{self.row}: {self.what}: {self.before:.4g} -> {self.after:.4g} ({self.kind}),"
-            f" {self.change:.2f} times as bad, noise {100 * self.noise:.0f} %"
-        )
+        if self.kind in MISSING:
+            return f"{self.row}: {self.what}: {self.before:.4g} before, {MISSING[self.kind]}"
+        said = f"{self.row}: {self.what}: {self.before:.4g} -> {self.after:.4g} ({self.kind})"
+        if math.isinf(self.change):
+            return f"{said}, {'nothing is left' if self.before > self.after else 'there was none'}"
+        return f"{said}, {self.change:.2f} times as bad, noise {100 * self.noise:.0f} %"
 
 
 def read(path: Path) -> Results:
@@ -88,17 +99,18 @@ def worse(found: Sequence[Change]) -> list[Change]:
 def _changes(old: Results, new: Results) -> Iterator[Change]:
     now = {_name(line): line for line in new.figures if isinstance(line, Figure)}
     gaps = {line.row for line in new.figures if isinstance(line, Gap)}
+    measured = {line.row for line in new.figures}
     quiet = not (old.machine.noisy or new.machine.noisy)
     for before in old.figures:
         if not isinstance(before, Figure):
             continue
         if (after := now.get(_name(before))) is not None:
             yield _change(before, after, quiet)
-        elif before.row in gaps:
+        elif before.row in measured:
             yield Change(
                 row=before.row,
                 what=before.what,
-                kind="gap",
+                kind="gap" if before.row in gaps else "gone",
                 before=before.value,
                 after=math.nan,
                 change=math.inf,
@@ -113,27 +125,36 @@ def _name(figure: Figure) -> tuple[str, str, str]:
 
 def _change(before: Figure, after: Figure, quiet: bool) -> Change:
     kind, values, judged = _compared(before, after, quiet)
-    higher, times = before.higher, 1.0
-    if judged and higher is not None and min(values) > 0:
-        times = values[0] / values[1] if higher else values[1] / values[0]
     return Change(
         row=before.row,
         what=before.what,
         kind=kind,
         before=values[0],
         after=values[1],
-        change=times,
+        change=_times(values, after.higher, judged),
         noise=_noise(before, after, kind.startswith("ratio")),
     )
 
 
+def _times(values: tuple[float, float], higher: bool | None, judged: bool) -> float:
+    """How many times as bad the second is. No load of the machine takes all of what more is better of."""
+    if higher is None:
+        return 1.0
+    large, small = values if higher else (values[1], values[0])
+    if small <= 0 < large and (judged or higher):
+        return math.inf
+    return max(0.0, large / small) if judged and small > 0 else 1.0
+
+
 def _compared(before: Figure, after: Figure, quiet: bool) -> tuple[str, tuple[float, float], bool]:
-    """What is compared, its values then and now, and whether they say something."""
+    """What is compared, its values then and now, and whether they say something. An earlier table may have
+    another unit for the figure, of which the ratio alone is the same."""
     if not quiet and before.cpu_ratio is not None and after.cpu_ratio is not None:
         return "ratio of CPU seconds", (before.cpu_ratio, after.cpu_ratio), True
     if before.ratio is not None and after.ratio is not None:
         return "ratio", (before.ratio, after.ratio), True
-    return before.unit, (before.value, after.value), quiet
+    same = before.unit == after.unit or after.unit == TOO_MANY
+    return after.unit, (before.value, after.value), same and (quiet or after.unit == TOO_MANY)
 
 
 def _noise(before: Figure, after: Figure, ratio: bool) -> float:

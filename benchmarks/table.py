@@ -19,11 +19,21 @@ from rich.table import Table
 
 from swarm.types import Struct
 
-HIGHER = frozenset({"groups/s", "tokens/s", "MB/s", "GB/s", "Mbit/s"})
+TOO_MANY = "too many"
+"""Unit of a count of what should not be: 0 is right on any machine."""
+
+HIGHER = frozenset(
+    {"groups/s", "tokens/s", "events/s", "MB/s", "GB/s", "Mbit/s", "groups", "tokens", "of wall time"}
+    | {"% of their time", "of the rate without it", "of reward", "thousandths of a nat"}
+)
 """Units of which more is better, beside those that end in `a CPU second` or `an hour`."""
 
-LOWER = frozenset({"s", "ms", "us", "s/round", "s/M", "MiB", "MB", "kB/s", "%", "copies'", "nats", "CPU"})
-"""First words of units of which less is better."""
+LOWER = frozenset(
+    {"s", "ms", "us", "s/round", "s/M", "MiB", "MB", "kB/s", "bytes", "cells", "tasks", "copies'", "nats"}
+    | {"CPU", "% of the release", "% of bf16", "% of the gradients", TOO_MANY}
+)
+"""Units of which less is better, or their first words. A bare `%` is none: a share of what is lost and one of
+what is won both begin with it."""
 
 
 class Unmeasured(Exception):
@@ -73,7 +83,7 @@ class Figure(Struct, tag="figure"):
         """Whether more is better; None where the unit does not say it."""
         if self.unit in HIGHER or self.unit.endswith(("a CPU second", "an hour")):
             return True
-        return False if self.unit.split(" ")[0] in LOWER else None
+        return False if LOWER & {self.unit, self.unit.split(" ")[0]} else None
 
 
 class Gap(Struct, tag="gap"):

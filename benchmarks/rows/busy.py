@@ -141,10 +141,10 @@ def measure(say: Say, minutes: float = MINUTES, traces: Sequence[bool] = (False,
                 row="busy",
                 what=f"learners compute{', a kill or a return each 30 s' if churn else ''}",
                 value=beside.busy,
-                unit="% of their time, with overlap",
+                unit="% of their time",
                 against="without overlap",
                 other=apart.busy,
-                note=f"{beside.note()}; without overlap: {apart.note()}",
+                note=f"with overlap; {beside.note()}; without overlap: {apart.note()}",
             )
         )
     return found

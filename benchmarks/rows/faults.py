@@ -16,7 +16,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from benchmarks.local_swarm import Place
-from benchmarks.table import Figure, Unmeasured
+from benchmarks.table import TOO_MANY, Figure, Unmeasured
 from swarm.protocol import Role
 
 if TYPE_CHECKING:
@@ -114,15 +114,15 @@ def _lasting(
 
 def _figures(report: Report, plan: Plan) -> Iterator[Figure]:
     note = f"seed {plan.seed}; {report.stuck.splitlines()[0]}" if report.stuck else f"seed {plan.seed}"
-    yield Figure(row="faults", what="faults", value=len(report.trials), unit="", note=note)
-    yield Figure(row="faults", what="swarms stuck", value=1.0 if report.stuck else 0.0, unit="")
+    yield Figure(row="faults", what="faults", value=len(report.trials), unit="faults", note=note)
+    yield Figure(row="faults", what="swarms stuck", value=1.0 if report.stuck else 0.0, unit=TOO_MANY)
     for name, counted in (
         ("processes left", report.left),
         ("peers that ended by themselves", report.ended),
         ("versions with two digests at the end", report.differing),
     ):
         told = "; ".join(str(one) for one in counted)
-        yield Figure(row="faults", what=name, value=len(counted), unit="", note=told)
+        yield Figure(row="faults", what=name, value=len(counted), unit=TOO_MANY, note=told)
     yield from _groups(report.groups, "full disks took no journal" if plan.fills else "")
     yield Figure(row="faults", what="journal", value=report.journal / 1e6, unit="MB per peer and hour")
     for kind in sorted({_kind(trial) for trial in report.trials}):
@@ -136,14 +136,14 @@ def _groups(found: Audit, note: str) -> Iterator[Figure]:
         row="faults",
         what="groups trained once",
         value=found.once,
-        unit="",
+        unit="groups",
         against="acknowledged",
         other=found.acknowledged,
         note=", ".join(others),
     )
     for what, its in (("lost", list(found.lost)), ("trained twice", list(found.doubled))):
         told = "; ".join([*its[:NAMED], *([note] if its and note else [])])
-        yield Figure(row="faults", what=f"groups {what}", value=len(its), unit="", note=told)
+        yield Figure(row="faults", what=f"groups {what}", value=len(its), unit=TOO_MANY, note=told)
 
 
 def _costs(kind: str, found: Sequence[Trial]) -> Iterator[Figure]:

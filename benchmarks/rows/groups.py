@@ -118,9 +118,9 @@ def _figures(
             _turn(server, active, way, count, turns[way])
     admitted, memory, mail, tcp = (turns[way] for way in ("admit", "memory", "mail", "tcp"))
     rates = f"{median(admitted.wall):.0f} against {median(memory.wall):.0f} groups/s"
-    who = f"{senders} sender{'s' if senders > 1 else ''}, {size / 1024:.1f} KiB a group"
+    who = f"{senders} sender{'s' if senders > 1 else ''}, groups of 8 x {tokens or 6} tokens"
     volume = f"{median(admitted.wall) * size / 1e6:.2f} MB/s against {median(tcp.wall) * size / 1e6:.2f}"
-    under_way = f"{volume}, {4 * senders} under way, median of {passes}"
+    under_way = f"{size / 1024:.1f} KiB a group, {volume}, {4 * senders} under way, median of {passes}"
     yield _against(f"admitted, {who}", admitted, "bare TCP", tcp, under_way)
     if "zmq" in turns:
         yield _against(f"admitted, {who}", admitted, "ZMQ push/pull", turns["zmq"], "no receipts there")
@@ -128,7 +128,7 @@ def _figures(
         row="groups",
         what=f"admitted, of those without a log on the disk, {who}",
         value=median(map(truediv, admitted.wall, memory.wall)),
-        unit="",
+        unit="of the rate without it",
         note=f"{rates}, median of {passes} turns",
     )
     yield _against(

@@ -43,16 +43,16 @@ def measure(say: Say, sizes: Mapping[int, int] = SIZES) -> list[Figure]:
         figures: list[Figure] = []
         for tokens, frames in sizes.items():
             say(f"{frames} groups of 8 x {tokens or 6} tokens")
-            figures += _figures(learner.ask(tokens=tokens, frames=frames))
+            figures += _figures(tokens, learner.ask(tokens=tokens, frames=frames))
     return figures
 
 
-def _figures(told: Answer) -> Iterator[Figure]:
-    size = f"a group of {told['bytes'] / 1024:.1f} KiB"
+def _figures(tokens: int, told: Answer) -> Iterator[Figure]:
+    size = f"a group of 8 x {tokens or 6} tokens"
     for what, key in (("CPU", "cpu"), ("CPU on the event loop", "loop")):
         groups = [1e6 * seconds for seconds in told[key]]
         turns = tuple(median(groups[turn::TURNS]) for turn in range(TURNS))
         middle = median(turns)
         rare = f"p95 of {len(groups)} groups {quantiles(groups, n=20)[-1]:.0f} us"
-        note = f"{1e6 / middle:.0f} groups a CPU second, {rare}"
+        note = f"{told['bytes'] / 1024:.1f} KiB, {1e6 / middle:.0f} groups a CPU second, {rare}"
         yield Figure(row="intake", what=f"{what}, {size}", value=middle, unit="us", note=note, turns=turns)

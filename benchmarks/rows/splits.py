@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from benchmarks.table import Figure, number
+from benchmarks.table import TOO_MANY, Figure, number
 from peers.commands import sim
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Releasing, Run, Sampling, TaskSettings
 from swarm.core.audit import audit
@@ -144,7 +144,7 @@ def _figures(cut: float, merge: Sequence[Played], longest: Sequence[Played]) -> 
     rewards = [
         figure(
             f"reward {span}",
-            "",
+            "of reward",
             [one.rewards[k] for one in merge],
             [one.rewards[k] for one in longest],
             "per seed "
@@ -159,10 +159,10 @@ def _figures(cut: float, merge: Sequence[Played], longest: Sequence[Played]) -> 
         figure("groups trained that count", "groups", *both("trained")),
         figure(
             "groups learnt on in vain",
-            "groups",
+            TOO_MANY,
             *both("vain"),
             note=f"merges: {[one.merges for one in merge]}",
         ),
-        figure("lost, doubled, two digests after", "", *both("wrong")),
+        figure("lost, doubled, two digests after", TOO_MANY, *both("wrong")),
         *rewards,
     ]

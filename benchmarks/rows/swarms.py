@@ -126,7 +126,7 @@ def _swarm(name: str, lines: Useful, none: Useful) -> list[Figure]:
             row="swarms",
             what=f"{name}: useful share of its learners' time",
             value=100 * lines.share,
-            unit="%",
+            unit="% of their time",
             against="lines without an end",
             other=100 * none.share,
             note=lines.text(),

@@ -157,13 +157,13 @@ def _against_trl(say: Say, setup: Answer, windows: Windows) -> list[Line]:
             trl = partner.hear()
     except Unmeasured as error:
         return [Gap(row="tokens", why=f"TRL's GRPOTrainer: {error}")]
-    rate, name = trl["tokens"] / trl["seconds"], f"TRL {trl['trl']}"
+    rate = trl["tokens"] / trl["seconds"]
     size, (window, alone) = list(windows.items())[-1]
-    note = f"{trl['versions'] / trl['seconds']:.1f} versions/s of TRL"
+    note = f"{trl['versions'] / trl['seconds']:.1f} versions/s of TRL {trl['trl']}"
     one = alone["tokens"] / alone["seconds"]
     values = {f"swarm of {size[0]} + {size[1]}": window.trained, "one process in turn": one}
     return [
-        Figure(row="tokens", what=what, value=value, unit="tokens/s", against=name, other=rate, note=note)
+        Figure(row="tokens", what=what, value=value, unit="tokens/s", against="TRL", other=rate, note=note)
         for what, value in values.items()
     ]
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import benchmarks
 from benchmarks import comparison, table
-from benchmarks.rows import groups, memory
+from benchmarks.fault_trials import Report
+from benchmarks.rows import busy, faults, groups, intake, memory, swarms
 from benchmarks.table import Figure, Gap, Line, Machine, Results
 from peers.errors import WrongUsage
+from swarm.core.audit import Audit
 
 QUIET, BUSY = (Machine(cores=2, load=load, seconds=9.0) for load in (0.1, 3.0))
 STEADY = (99.0, 100.0, 101.0)
@@ -43,10 +48,143 @@ def turned(times: float, unit: str, scatter: float = 0.01) -> Figure:
         ("GB of bf16 a CPU second", 0.8, True),
         ("us", 1.09, False),
         ("thousandths of a nat", 5.0, False),
+        ("thousandths of a nat", 0.5, True),
+        ("bytes", 1.2, True),
+        ("cells", 1.2, True),
+        ("tokens", 0.8, True),
+        ("of wall time", 0.8, True),
+        ("events/s", 0.8, True),
+        ("% of the release", 1.2, True),
+        ("%", 1.2, False),
+        ("%", 0.8, False),
     ],
 )
 def test_the_unit_says_which_way_is_worse(unit: str, times: float, is_worse: bool) -> None:
     assert worse(turned(1.0, unit), turned(times, unit)) is is_worse
+
+
+def busy_row(monkeypatch: pytest.MonkeyPatch, overlap: float, turns: float) -> list[Figure]:
+    def played(with_overlap: bool, churn: bool, minutes: float) -> busy.Played:
+        return busy.Played(
+            minutes, overlap if with_overlap else turns, 100.0, sampled={"aa"}, states={"gathering": 1.0}
+        )
+
+    monkeypatch.setattr(busy, "played", played)
+    return busy.measure(lambda _: None)
+
+
+def swarms_row(monkeypatch: pytest.MonkeyPatch, lines: float, none: float) -> list[Figure]:
+    def played(scene: object) -> SimpleNamespace:
+        share = lines if next(shares) else none
+        return SimpleNamespace(share=share / 100, versions=60.0, text=lambda: "")
+
+    shares = iter((True, False))
+    monkeypatch.setattr(swarms, "played", played)
+    return swarms.measure(lambda _: None, ("two-homes",))
+
+
+@pytest.mark.parametrize("row", [busy_row, swarms_row])
+def test_learners_that_compute_less_of_their_time_are_worse_and_those_that_compute_more_are_not(
+    row: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    much, little = (results(*row(monkeypatch, share, 95.0)) for share in (90.0, 30.0))
+    assert any("of their time" in line.unit for line in much.figures)
+    assert comparison.worse(comparison.changes(much, little))
+    assert not comparison.worse(comparison.changes(little, much))
+
+
+def test_the_unit_of_today_says_which_way_is_worse_of_a_table_of_earlier() -> None:
+    old = figure(90.0, "% of their time, with overlap", against="without", other=95.0)
+    assert worse(old, figure(30.0, "% of their time", against="without", other=95.0))
+    assert not worse(figure(90.0, "s"), figure(9000.0, "ms"))
+
+
+def test_what_falls_to_nothing_is_worse_whoever_uses_the_machine() -> None:
+    for machine in (QUIET, BUSY):
+        assert worse(
+            figure(20.0, "Mbit/s", against="asked", other=20.0),
+            figure(0.0, "Mbit/s", against="asked", other=20.0),
+            machine,
+        )
+        assert worse(figure(20.0), figure(0.0), machine)
+        assert not worse(figure(0.0), figure(20.0), machine)
+    assert worse(figure(0.8, "thousandths of a nat"), figure(-0.2, "thousandths of a nat"))
+
+
+def test_what_should_not_be_and_begins_is_worse() -> None:
+    assert worse(figure(0.0, "tasks"), figure(3.0, "tasks"))
+    assert not worse(figure(0.0, "tasks"), figure(3.0, "tasks"), BUSY)
+    assert not worse(figure(3.0, "tasks"), figure(0.0, "tasks"))
+
+
+def faults_row(found: Report) -> list[Figure]:
+    return list(faults._figures(found, faults.Plan()))
+
+
+def test_a_swarm_that_stands_still_and_loses_groups_is_worse_than_one_that_does_not() -> None:
+    lost = Audit(9, 5, Counter(), 2, ("aa",), {"bb": (3, 4)}, 7, (), (), ())
+    fine = Audit(9, 9, Counter(), 0, (), {}, 7, (), (), ())
+    bad = Report(groups=lost, stuck="no version", left=["p2pd 7"], ended=["seed"], differing={7: {"a", "b"}})
+    old, new = faults_row(Report(groups=fine)), faults_row(bad)
+    found = comparison.worse(comparison.changes(results(*old), results(*new, machine=BUSY)))
+    assert {each.what for each in found} == {
+        "swarms stuck",
+        "processes left",
+        "peers that ended by themselves",
+        "versions with two digests at the end",
+        "groups trained once",
+        "groups lost",
+        "groups trained twice",
+    } and str(found[0]).endswith("0 -> 1 (too many), there was none")
+    assert not comparison.worse(comparison.changes(results(*new), results(*old)))
+
+
+def test_a_figure_that_its_row_no_longer_has_is_worse_and_says_so() -> None:
+    old = results(figure(50.0), figure(9.0, "s", what="admitted, 0.8 KiB a group"))
+    (gone,) = comparison.worse(comparison.changes(old, results(figure(50.0))))
+    assert (gone.what, gone.kind) == ("admitted, 0.8 KiB a group", "gone")
+    assert "9 before, now its row has no such figure, or gives it another name" in str(gone)
+
+
+def intake_row(size: float) -> list[Figure]:
+    return list(intake._figures(90, {"bytes": size, "cpu": [1e-3] * 9, "loop": [1e-3] * 9}))
+
+
+def test_a_frame_of_other_bytes_does_not_rename_its_figures() -> None:
+    assert [one.what for one in intake_row(4000.0)] == [one.what for one in intake_row(4700.0)]
+    assert "4.6 KiB" in intake_row(4700.0)[0].note
+
+
+class Senders:
+    """A partner that seals frames of `size` bytes and has all of them admitted."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.used = size, 0.0
+
+    def tell(self, **_: object) -> None: ...
+
+    def cpu(self) -> float:
+        self.used += 1.0
+        return self.used
+
+
+def groups_row(size: int, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    def ask_all(
+        partners: Sequence[Senders], questions: Sequence[dict[str, object]]
+    ) -> list[dict[str, object]]:
+        sent = 100 * int(questions[0].get("repeat", 1))
+        return [{"frames": 100, "bytes": 100 * one.size, "admitted": sent, "refused": []} for one in partners]
+
+    monkeypatch.setattr(groups, "ask_all", ask_all)
+    ways = [way for way in groups.REPEAT if way != "zmq"]
+    senders = Senders(size)
+    return list(groups._figures(senders, [senders, senders], ways, 1, 100, 0, 3))
+
+
+def test_groups_of_other_bytes_do_not_rename_their_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = (groups_row(size, monkeypatch) for size in (860, 890))
+    assert [one.what for one in small] == [one.what for one in large]
+    assert "0.9 KiB a group" in large[0].note
 
 
 def test_turns_that_scatter_explain_more() -> None:
@@ -117,6 +255,33 @@ def test_the_rows_of_the_old_table_are_measured_again_and_what_got_worse_is_said
         monkeypatch.setattr(groups, "measure", lambda _, now=now: [now])
         assert benchmarks.main([], True, path) == code
     assert "worse: groups: admitted: 0.5 -> 0.05 (ratio), 10.00 times as bad" in capsys.readouterr().err
+
+
+def test_a_table_of_which_nothing_can_be_compared_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old.json"
+    monkeypatch.setattr(benchmarks, "measure", lambda name: pytest.fail(f"{name} was measured"))
+    for names, lines in (
+        ([], [figure(1.0, row="codec")]),
+        ([], [Gap(row="image", why="torch is missing")]),
+        ([], []),
+        (["memory"], [figure(1.0)]),
+    ):
+        path.write_text(table.as_json(lines, QUIET))
+        with pytest.raises(WrongUsage, match=r"old\.json has no figure of .*nothing can be compared"):
+            benchmarks.main(names, True, path)
+    assert "no longer has codec" in capsys.readouterr().err
+
+
+def test_rows_of_the_old_table_that_are_no_more_are_named_and_the_others_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(table.as_json([figure(1.0, row="codec"), figure(1.0)], QUIET))
+    monkeypatch.setattr(groups, "measure", lambda _: [figure(1.0)])
+    assert benchmarks.main([], True, path) == benchmarks.DONE
+    assert "not compared: `swarm bench` no longer has codec" in capsys.readouterr().err
 
 
 def test_p95_is_of_the_bad_end_and_a_side_with_more_cores_gains_nothing_by_cpu_seconds() -> None:
