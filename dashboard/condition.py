@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from dashboard.state import State
 
 SILENT = 10.0
-"""Seconds without any event, in which several heartbeats of every peer are missing."""
+"""Seconds without a word of another peer, in which several heartbeats of every peer are missing."""
 
 
 def condition(state: State, now: float, problems: Sequence[Problem], quiet: float = 0.0) -> Condition:
-    """`problems`, worst first; `quiet`: seconds since the last event, 0 in a replay."""
+    """`problems`, worst first; `quiet`: seconds since another peer was heard, 0 in a replay."""
     if problems := [problem for problem in problems if not state.strange(problem)]:
         worst = problems[0]
         kind = "waiting" if worst.key == AWAITED else worst.level

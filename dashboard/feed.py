@@ -16,7 +16,8 @@ import msgspec
 
 from dashboard.source import Moment
 from dashboard.state import State, fold
-from swarm.events import Event
+from swarm.events import Event, Heard
+from swarm.types import PeerId
 
 PAUSE = 0.25
 """Seconds between two updates of one reader: as fast as a person reads changing figures."""
@@ -45,7 +46,11 @@ _json = msgspec.json.Encoder()
 class Feed:
     live = True
 
-    def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, state: State, clock: Callable[[], float] = time.time, me: PeerId | None = None
+    ) -> None:
+        """`me`: the peer that shows the page, whose own events and heartbeats are nothing that it hears."""
+        self._me = me
         self.state = state
         self.clock = clock
         self.readers = 0
@@ -58,7 +63,8 @@ class Feed:
 
     def __call__(self, event: Event) -> None:
         fold(self.state, event)
-        self._heard = self.clock()
+        if (event.subject if isinstance(event, Heard) else event.peer) != self._me:
+            self._heard = self.clock()
 
     @property
     def room(self) -> int:

@@ -78,7 +78,7 @@ class _Figures(Collector):
         yield CounterMetricFamily(
             "swarm_events_folded", "Events that this window has folded.", value=view.revision
         )
-        yield _gauge("swarm_last_event_age_seconds", "Time since this window heard anything.", view.quiet)
+        yield _gauge("swarm_last_event_age_seconds", "Time since this window heard another peer.", view.quiet)
 
 
 def _run(view: views.StateView) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ class Moment(NamedTuple):
     state: State
     now: float
     quiet: float
-    """Seconds since the last event."""
+    """Seconds since another peer was heard, or since the start; in a replay, since the last event."""
     span: Span | None
     """The times that a replay covers; None when live."""
 

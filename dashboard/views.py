@@ -315,7 +315,7 @@ class StateView(View):
     last: float
     """When the newest event happened."""
     quiet: float
-    """Seconds since the last event."""
+    """Seconds since another peer was heard; in a replay, since the last event."""
     run: RunView
     head: Head
     condition: Condition
@@ -386,9 +386,9 @@ class InviteView(View):
 
 class HealthView(View):
     status: Literal["ok", "quiet"]
-    """`ok` while events arrive, and always in a replay."""
+    """`ok` while another peer is heard, and always in a replay."""
     quiet: float
-    """Seconds since the last event."""
+    """Seconds since another peer was heard; in a replay, since the last event."""
 
 
 class RefusedView(View):

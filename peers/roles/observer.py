@@ -77,7 +77,7 @@ class Observer:
         self._saved = 0
         self._held: list[tuple[float, events.Event]] | None = None
         state, complaint = self._load_file()
-        self.feed = Feed(state, host.now)
+        self.feed = Feed(state, host.now, host.ports.me)
         host.bus.add(self._on_event)
         if complaint:
             self._warn(complaint)

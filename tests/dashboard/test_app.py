@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import httpx2
 import msgspec
 import pytest
-from dashboard_story import LEARNERS, SAMPLERS, heard, story, who
+from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, story, who
 from starlette.testclient import TestClient
 
 from dashboard import app as page
@@ -27,11 +27,13 @@ from dashboard.server import serve
 from dashboard.state import State
 from dashboard.views import InviteView
 from swarm import invite
-from swarm.events import Bus
+from swarm.events import Bus, Noted
 
 INVITE = InviteView(
     role="sampler", word="swarm1" + "abcdefgh" * 12, command="swarm join swarm1...", expires=2e9
 )
+
+AGE = "swarm_last_event_age_seconds"
 
 
 def fed(versions: int = 20) -> Feed:
@@ -163,6 +165,26 @@ def test_health_says_whether_the_window_hears_the_swarm() -> None:
     late = 15.0
     answer = client.get("/healthz")
     assert answer.status_code == 200 and answer.json()["status"] == "quiet" and answer.json()["quiet"] > 14
+
+
+def test_a_page_that_hears_itself_alone_hears_nobody() -> None:
+    late, now = 0.0, time.time()
+    feed = Feed(State(), clock=lambda: now + late, me=SEED)
+    feed(heard(LEARNERS[0], 3, now))
+    client = web(feed)
+
+    def age() -> float:
+        (line,) = (one for one in client.get("/metrics").text.splitlines() if one.startswith(AGE))
+        return float(line.split()[1])
+
+    for late in (30.0, 60.0, 90.0):
+        feed(heard(SEED, 3, now + late))
+        feed(Noted(at=now + late, peer=SEED, level="info", text="nobody is here"))
+        answer = client.get("/healthz")
+        assert answer.status_code == 200 and answer.json() == {"status": "quiet", "quiet": late}
+    assert age() == 90.0, "the alert SwarmUnheard asks for more than 60"
+    feed(Noted(at=now + late, peer=LEARNERS[0], level="info", text="another one's event"))
+    assert client.get("/healthz").json()["status"] == "ok" and age() == 0.0
 
 
 def test_a_replay_shows_any_moment() -> None:

@@ -348,3 +348,15 @@ def test_an_answer_fits_a_frame_whatever_the_swarm_said(tmp_path: Path) -> None:
             ),
         )
     assert len(snapshot.dump(state, ANSWER_LIMIT)) <= ANSWER_LIMIT
+
+
+def test_a_window_that_is_alone_hears_nobody(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        async with world.window() as (host, watch):
+            await host.ports.clock.sleep(60.0)
+            host.emit(events.Noted, level="info", text="nobody is here")
+            assert watch.feed.moment().quiet > 59.0
+            train(host, range(1, 2))
+            assert watch.feed.moment().quiet == 0.0
+
+    in_world(tmp_path, body)
