@@ -29,9 +29,10 @@ from swarm import extras
 MARK = "# written by `swarm service install`\n"
 """First line of our units: no other file is removed."""
 
-UNIT = """{mark}[Unit]
-Description=Peer of the swarm run in {folder}
+ABOUT = "Description=Peer of the swarm run in {folder}\n"
 
+UNIT = """{mark}[Unit]
+{about}
 [Service]
 Type=exec
 WorkingDirectory={here}
@@ -81,7 +82,7 @@ def install(
     line: Sequence[str], folder: Path | None, parse: Callable[[Sequence[str]], argparse.Namespace]
 ) -> int:
     """Write the unit and print how to start it. Returns an exit code. Raises CannotHere where there is no
-    systemd, WrongUsage and InviteError for a line that could not run."""
+    systemd or the unit is not this folder's, WrongUsage and InviteError for a line that could not run."""
     _need_systemd()
     if not line or line[0] not in KEPT:
         raise WrongUsage("name what the service runs: `swarm service install join swarm1...`, or start")
@@ -92,14 +93,21 @@ def install(
     folder = (said.folder or getattr(said, "adopt", None) or folder or _default_folder(said)).absolute()
     words = [sys.executable, "-P", "-m", "peers.cli", *line]
     if said.folder is None and getattr(said, "adopt", None) is None:
-        words += ["--folder", str(folder)]
+        options_end = words.index("--") if "--" in words else len(words)
+        words[options_end:options_end] = ["--folder", str(folder)]
+    about = ABOUT.format(folder=str(folder).replace("%", "%%"))
     unit = _units() / f"swarm-{re.sub(r'[^A-Za-z0-9_.-]', '-', folder.name)}.service"
     if unit.exists() and not _ours(unit):
         raise CannotHere(f"{unit} is another program's: name another folder with --folder")
+    if unit.exists() and about.encode() not in unit.read_bytes():
+        raise CannotHere(
+            f"{unit} runs a peer of another folder, and units are called by the last part of theirs: name a"
+            f" folder that ends otherwise with --folder, or `swarm service remove {unit.stem}` first"
+        )
     unit.parent.mkdir(parents=True, exist_ok=True)
     text = UNIT.format(
         mark=MARK,
-        folder=str(folder).replace("%", "%%"),
+        about=about,
         here=os.getcwd().replace("%", "%%"),
         line=" ".join(map(_quoted, words)),
     )
@@ -156,7 +164,10 @@ def _units() -> Path:
 
 
 def _ours(unit: Path) -> bool:
-    return unit.read_text().startswith(MARK)
+    try:
+        return unit.read_bytes().startswith(MARK.encode())
+    except OSError:  # a link to nothing, or not for this user to read: we wrote no such file
+        return False
 
 
 def _quoted(word: str) -> str:

@@ -120,6 +120,40 @@ def test_the_only_service_is_removed_with_its_link_and_another_programs_never(
     assert "none" in capsys.readouterr().err
 
 
+def test_a_folder_of_the_same_name_elsewhere_takes_no_unit_from_the_first(
+    units: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["service", "install", "join", WORD, "--folder", "a/run"]) == 0
+    before = (units / "swarm-run.service").read_text()
+    assert cli.main(["service", "install", "start", "demo", "--folder", "b/run"]) == 3
+    said = capsys.readouterr().err
+    assert "another folder" in said and "`swarm service remove swarm-run`" in said and "--folder" in said
+    assert (units / "swarm-run.service").read_text() == before
+    again = ["service", "install", "join", WORD, "--folder", "a/run", "--as", "sampler"]
+    assert cli.main(again) == 0, "the same folder's is written anew"
+    assert cli.main(["service", "remove", "swarm-run"]) == 0
+    assert cli.main(["service", "install", "start", "demo", "--folder", "b/run"]) == 0
+
+
+def test_the_folder_is_named_before_the_end_of_the_options(units: Path, tmp_path: Path) -> None:
+    line = ["start", "--set", "run.name=my-run", "--", "demo"]
+    assert cli.main(["service", "install", *line]) == 0
+    (unit,) = units.glob("*.service")
+    words = command(unit)[4:]
+    assert words[-2:] == ["--", "demo"] and words[3] == "--folder"
+    said = cli.parser().parse_args(words)
+    assert (str(said.config), said.folder.name) == ("demo", "my-run")
+
+
+def test_units_that_nobody_can_read_are_not_ours(units: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["service", "install", "--folder", "one", "join", WORD]) == 0
+    (units / "swarm-odd.service").write_bytes(b"\xff\xfe[Unit]\n")
+    (units / "swarm-gone.service").symlink_to(units / "nowhere")
+    assert cli.main(["service", "install", "--folder", "odd", "join", WORD]) == 3
+    assert cli.main(["service", "remove"]) == 0
+    assert {path.name for path in units.glob("*.service")} == {"swarm-odd.service", "swarm-gone.service"}
+
+
 def test_of_several_services_one_has_to_be_named(units: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         assert cli.main(["service", "install", "--folder", name, "join", WORD]) == 0
