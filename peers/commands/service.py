@@ -24,6 +24,7 @@ from typing import Any
 from peers.commands import arguments
 from peers.commands.parser import add_command, sentence
 from peers.errors import CannotHere, WrongUsage
+from peers.runtime.signals import LEAVE_PATIENCE
 from swarm import extras
 
 MARK = "# written by `swarm service install`\n"
@@ -39,7 +40,7 @@ WorkingDirectory={here}
 ExecStart={line}
 # The peer finishes its group or step and leaves; what it has started lives until it has.
 KillMode=mixed
-TimeoutStopSec=120
+TimeoutStopSec={patience:.0f}
 SuccessExitStatus=129 130 143
 # 1 is a bug of ours; what else ends a peer wants a person.
 Restart=no
@@ -108,6 +109,7 @@ def install(
     text = UNIT.format(
         mark=MARK,
         about=about,
+        patience=LEAVE_PATIENCE,
         here=os.getcwd().replace("%", "%%"),
         line=" ".join(map(_quoted, words)),
     )

@@ -21,6 +21,7 @@ from peers.build import run_folder
 from peers.commands import journals
 from peers.errors import CannotHere, WrongUsage
 from peers.runtime import pause, peer_folder
+from peers.runtime.signals import FINISHING, LEAVE_PATIENCE
 from swarm.config import Config
 
 LISTEN = 5.0
@@ -29,7 +30,8 @@ LISTEN = 5.0
 LOOK = 0.5
 """Seconds between two redraws."""
 
-LEAVE_PATIENCE = 20.0
+TOLD_AFTER = 1.0
+"""Seconds that `leave` waits without a word."""
 
 
 def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
@@ -103,7 +105,8 @@ async def _wait(leaving: asyncio.Event, seconds: float) -> None:
 
 
 def leave(folder: Path) -> int:
-    """Ask the peers of this folder to finish and leave; wait until they have."""
+    """Ask the peers of this folder to finish and leave; wait until they have. Raises CannotHere when some
+    have not within LEAVE_PATIENCE."""
     peers = peer_folder.running(folder)
     if not peers:
         print(f"no peer of {folder} is running", file=sys.stderr)
@@ -117,11 +120,20 @@ def leave(folder: Path) -> int:
         )
     for pid in asked.values():
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + LEAVE_PATIENCE
-    while (left := peer_folder.running(folder)) and time.monotonic() < deadline:
+    began, told = time.monotonic(), False
+    while (left := peer_folder.running(folder)) and time.monotonic() < began + LEAVE_PATIENCE:
+        if not told and time.monotonic() > began + TOLD_AFTER:
+            told = True
+            print(f"waiting for {_named(left)}: {FINISHING}, within {LEAVE_PATIENCE:.0f} s", file=sys.stderr)
         time.sleep(0.1)
     if left:
-        names = ", ".join(f"{name} (process {pid})" for name, pid in left.items())
-        raise CannotHere(f"{names} did not leave within {LEAVE_PATIENCE:.0f} s: end them with `kill -9`")
+        raise CannotHere(
+            f"{_named(left)} did not leave within {LEAVE_PATIENCE:.0f} s: a peer that still finishes its"
+            " group or step leaves by itself after it; `kill -9` ends it now, and that group or step is lost"
+        )
     print(f"left: {', '.join(peers)}", file=sys.stderr)
     return 0
+
+
+def _named(peers: dict[str, int]) -> str:
+    return ", ".join(f"{name} (process {pid})" for name, pid in peers.items())

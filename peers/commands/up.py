@@ -33,7 +33,7 @@ from peers.build.run_folder import make_folder, read
 from peers.commands.journals import tell_first
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
-from peers.runtime.signals import PARENT, leave_signals
+from peers.runtime.signals import FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm import config_loading
 from swarm.config import Config, Swarm
 from swarm.config_loading import LoadedConfig
@@ -55,9 +55,6 @@ WAIT_TOLD = 20.0
 
 ROOM = 1 << 20
 """Bytes without which a disk is called full: words are a kilobyte, and what else a seed writes is more."""
-
-LEAVE_PATIENCE = 20.0
-"""Seconds for all children to leave before they are killed."""
 
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
@@ -204,6 +201,9 @@ class Children:
         for process in running:
             if not self.complete:
                 process.terminate()
+        if self.signalled is not None and running:
+            said = f"asked {len(running)} peers to leave: {FINISHING}, within {LEAVE_PATIENCE:.0f} s;"
+            self.console.print(f"{said} Ctrl-C again ends them now", style="dim", highlight=False)
         while any(process.poll() is None for process in running):
             time.sleep(LOOK / 5)
             if self.signals > 1 or time.monotonic() - asked > LEAVE_PATIENCE:

@@ -21,6 +21,12 @@ from swarm.process_start import die_with_parent
 PARENT = "SWARM_PARENT"
 """Environment variable: pid of the process that this one must not outlive."""
 
+LEAVE_PATIENCE = 120.0
+"""Seconds for a peer that was asked to leave: a group or a step of a large model takes most of them."""
+
+FINISHING = "each finishes the group or step at hand"
+"""What peers do that were asked to leave."""
+
 
 def leave_signals() -> list[signal.Signals]:
     """Signals that ask a program to leave, without SIGHUP where the program was started to ignore it, as
