@@ -80,10 +80,16 @@ def _compare(say: Say, row: str, kinds: Sequence[Kind], count: int, numel: int, 
 
 
 def _taken(kind: Kind) -> tuple[float, float]:
-    """A round's seconds, and CPU seconds of all its members' processes."""
-    before = kind.cpu()
-    seconds = kind.round()
-    return seconds, kind.cpu() - before
+    """A round's seconds, and CPU seconds of all its members' processes, those of lost rounds before it left
+    out. Raises Unmeasured when rounds go on failing."""
+    why: Exception | None = None
+    for _ in range(TRIES):
+        before = kind.cpu()
+        try:
+            return kind.round(), kind.cpu() - before
+        except LostRound as lost:
+            kind.lost, why = kind.lost + 1, lost
+    raise Unmeasured(f"{TRIES} rounds of {kind.name} in a row failed, the last with {why}")
 
 
 Turns = tuple[tuple[float, ...], ...]
@@ -106,6 +112,10 @@ def _against(row: str, what: str, ours: Kind, kind: Kind, mine: Turns, theirs: T
         cpu=mean(cpu),
         other_cpu=mean(other_cpu),
     )
+
+
+class LostRound(Exception):
+    """Not all had the mean; the message is what the members answered."""
 
 
 class Kind(ABC):
@@ -153,16 +163,12 @@ class Kind(ABC):
         ask_all(self.partners[:count], [{"do": "close"}] * count)
 
     def round(self) -> float:
-        """Seconds until the last member has the mean of 1 .. n. Raises Unmeasured when rounds go on
-        failing."""
+        """Seconds until the last member has the mean of 1 .. n. Raises LostRound."""
         right = (self.active + 1) / 2
-        answers: list[dict[str, Any]] = []
-        for _ in range(TRIES):
-            answers = ask_all(self.partners[: self.active], self.questions())
-            if all(a.get("members") == self.active and abs(a["mean"] - right) < 1e-2 for a in answers):
-                return max(float(answer["seconds"]) for answer in answers)
-            self.lost += 1
-        raise Unmeasured(f"{TRIES} rounds of {self.name} in a row failed, the last with {answers}")
+        answers = ask_all(self.partners[: self.active], self.questions())
+        if all(a.get("members") == self.active and abs(a["mean"] - right) < 1e-2 for a in answers):
+            return max(float(answer["seconds"]) for answer in answers)
+        raise LostRound(answers)
 
 
 class Ours(Kind):

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from benchmarks.table import Figure
+from benchmarks.table import Figure, Unmeasured
 from swarm import extras
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 def measure(say: Say) -> list[Figure]:
     alone = closure(PROJECT["dependencies"])
-    watching = alone | {"hivemind": distribution("hivemind")}
+    watching = alone | {"hivemind": _installed("hivemind")}
     peer = closure([*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extras.PEER]])
     figures = []
     for what, packages in (("reads runs", alone), ("watches runs", watching), ("takes part", peer)):
@@ -47,17 +48,27 @@ def measure(say: Say) -> list[Figure]:
 
 
 def closure(requirements: Iterable[str]) -> dict[str, Distribution]:
-    """Name -> distribution of all that these requirements ask for, as installed here."""
+    """Name -> distribution of all that these requirements ask for, as installed here. One package may be
+    asked for under several spellings, with different extras. Raises Unmeasured: one is not installed."""
     found: dict[str, Distribution] = {}
-    asked = [Requirement(text) for text in requirements]
+    followed: dict[str, set[str]] = {}
+    asked = [each for each in map(Requirement, requirements) if _applies(each, {""})]
     while asked:
         wanted = asked.pop()
-        if wanted.name in found or not _applies(wanted, {""}):
+        name = canonicalize_name(wanted.name)
+        if not (new := {"", *wanted.extras} - followed.setdefault(name, set())):
             continue
-        found[wanted.name] = distribution(wanted.name)
-        needed = (Requirement(text) for text in found[wanted.name].requires or ())
-        asked += [each for each in needed if _applies(each, wanted.extras or {""})]
+        followed[name] |= new
+        found[name] = found.get(name) or _installed(name)
+        asked += [each for each in map(Requirement, found[name].requires or ()) if _applies(each, new)]
     return found
+
+
+def _installed(name: str) -> Distribution:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        raise Unmeasured(f"{name} is not installed: pip install {name}") from None
 
 
 def size(packages: Mapping[str, Distribution]) -> int:

@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
@@ -27,6 +29,7 @@ from benchmarks.rows import (
     faults,
     groups,
     heads,
+    installed,
     intake,
     joining,
     limits,
@@ -254,6 +257,77 @@ def test_a_round_has_its_seconds_and_its_cpu_seconds_on_both_sides_without_the_f
     assert (hivemind.value, hivemind.other, len(hivemind.turns)) == (0.5, 1.0, 3)
     assert (hivemind.cpu, hivemind.other_cpu, hivemind.cpu_ratio) == pytest.approx((1.0, 2.0, 0.5))
     assert (tcp.against, tcp.other, tcp.cpu_ratio) == ("plain TCP", 0.25, pytest.approx(2.0))
+
+
+class Lossy(averaging.Kind):
+    """One member, of which a round takes a second and a CPU second; those numbered in `lost` come to
+    nothing."""
+
+    def __init__(self, name: str, lost: tuple[int, ...]) -> None:
+        super().__init__(contextlib.ExitStack())
+        self.name, self.active, self.lost_rounds, self.rounds = name, 1, lost, 0
+
+    def start(self, _: object) -> NoReturn:
+        raise NotImplementedError
+
+    def cpu(self) -> float:
+        return float(self.rounds)
+
+    def questions(self) -> list[dict[str, Any]]:
+        self.rounds += 1
+        return [{"kind": self}]
+
+    @contextlib.contextmanager
+    def opened(self, numel: int, count: int) -> Iterator[None]:
+        yield
+
+    def answer(self) -> dict[str, float]:
+        return {"members": int(self.rounds not in self.lost_rounds), "mean": 1.0, "seconds": 1.0}
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ask_all` of members in this process."""
+
+    def ask_all(_: object, questions: list[dict[str, Any]]) -> list[dict[str, float]]:
+        return [question["kind"].answer() for question in questions]
+
+    monkeypatch.setattr(averaging, "ask_all", ask_all)
+
+
+def test_lost_rounds_are_charged_to_no_round_that_counts(answers: None) -> None:
+    kinds = [Lossy("ours", ()), Lossy("bare hivemind", (2, 3, 5))]
+    (hivemind,) = averaging._compare(quiet, "averaging", kinds, 1, 1_000_000, 3)
+    assert hivemind.cpu_ratio == pytest.approx(1.0) and "rounds repeated: 0, 3" in hivemind.note
+    assert kinds[1].rounds == 7
+
+
+def test_rounds_that_go_on_failing_are_not_measured(answers: None) -> None:
+    with pytest.raises(Unmeasured, match=r"3 rounds of ours in a row failed, the last with .*'members': 0"):
+        averaging._taken(Lossy("ours", (1, 2, 3)))
+
+
+def test_a_package_of_two_spellings_counts_once_and_its_extras_are_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs = {
+        "server": ["typing_extensions", "Web.Kit"],
+        "client": ["web-kit[fast]>=1", "Typing-Extensions", "absent; python_version < '3'"],
+        "web-kit": ["speedups; extra == 'fast'", "docs; extra == 'doc'"],
+        "typing-extensions": [],
+        "speedups": ["web_kit[fast]"],
+    }
+
+    def distribution(name: str) -> SimpleNamespace:
+        if name not in needs:
+            raise PackageNotFoundError(name)
+        return SimpleNamespace(requires=needs[name])
+
+    monkeypatch.setattr(installed, "distribution", distribution)
+    for asked in (["server", "client"], ["client", "server"]):
+        assert set(installed.closure(asked)) == set(needs)
+    with pytest.raises(Unmeasured, match="missing is not installed"):
+        installed.closure(["missing"])
 
 
 @pytest.mark.slow
