@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import LONG
 from peers.cli import parser
 from swarm.learn.objectives import OBJECTIVES, objective
 from swarm.learn.trust_region import TRUSTS
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 HOUSE = (DOCS / "architecture.md").read_text(encoding="utf-8")
 GUIDES = [DOCS / "architecture.md", DOCS / "labs.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page not in GUIDES)]
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
 
 
@@ -80,10 +82,27 @@ def test_the_layers_of_the_drawing_are_those_of_the_contracts(contract: str) -> 
     assert " -> ".join(layers) in " ".join(HOUSE.split())
 
 
+def dead_links(page: Path) -> tuple[list[str], list[str]]:
+    """All links of a page to other files, and those that lead nowhere."""
+    links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8"))
+    return links, [link for link in links if not (page.parent / link).exists()]
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=lambda path: path.name)
 def test_the_links_of_a_guide_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([\w./-]+)\)", page.read_text(encoding="utf-8"))
-    assert links and not [link for link in links if not (page.parent / link).exists()]
+    links, dead = dead_links(page)
+    assert links and not dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_links_of_every_other_page_lead_somewhere(page: Path) -> None:
+    assert not dead_links(page)[1]
+
+
+def test_the_rows_that_are_measured_by_name_alone_are_those_that_the_page_names() -> None:
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"measured by name alone \(([^)]*)\)", text)
+    assert set(re.findall(r"`([\w-]+)`", told)) == set(LONG)
 
 
 def test_every_file_that_contributing_names_is_there() -> None:
