@@ -24,7 +24,6 @@ from typing import Any
 from peers.commands import arguments
 from peers.commands.parser import add_command, sentence
 from peers.errors import CannotHere, WrongUsage
-from peers.runtime.signals import LEAVE_PATIENCE
 from swarm import extras
 
 MARK = "# written by `swarm service install`\n"
@@ -89,6 +88,7 @@ def install(
         raise WrongUsage("name what the service runs: `swarm service install join swarm1...`, or start")
     said = parse(line)
     extras.need(extras.PEER)
+    from peers.runtime.signals import LEAVE_PATIENCE
     from swarm.durable import write_durably
 
     folder = (said.folder or getattr(said, "adopt", None) or folder or _default_folder(said)).absolute()
