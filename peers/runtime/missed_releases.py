@@ -50,7 +50,7 @@ class MissedReleases:
 
     async def ask(self, release: Release, holders: Sequence[PeerId]) -> None:
         """Learn which releases lead to this one, where I hold something that they may lead from, and know no
-        way."""
+        way. Peers whose heartbeats name it come before its publisher: one that is gone costs TIMEOUT."""
         held = self._bases()[:WAY_BASES]
         if not held or release.weights in (self._asked, *held) or self._way(release, held):
             return

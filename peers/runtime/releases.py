@@ -261,7 +261,7 @@ class ReleaseExchange:
     async def _fetch(self, release: Release) -> Weights:
         holders = self._holders(release)
         if not self.blobs.is_whole(release.weights):
-            await self._missed.ask(release, holders)
+            await self._missed.ask(release, self._heard_holders(release) or holders)
             blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders)
         else:
             blocks = self.blobs.blocks(release.weights)
@@ -275,11 +275,11 @@ class ReleaseExchange:
         await self.patches.take(release, self._holders(release))
 
     def _holders(self, release: Release) -> list[PeerId]:
-        me = self._host.ports.me
-        holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
-        if release.publisher != me and release.publisher not in holders:
-            holders.append(release.publisher)
-        return holders
+        others = {release.publisher} - {self._host.ports.me}
+        return list(dict.fromkeys([*self._heard_holders(release), *others]))
+
+    def _heard_holders(self, release: Release) -> list[PeerId]:
+        return [peer for peer in self._host.roster.holders(release.version) if peer != self._host.ports.me]
 
     # --- what is known --------------------------------------------------------------------------------------
 

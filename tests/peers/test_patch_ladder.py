@@ -14,6 +14,7 @@ from liars import lie
 from still_host import membership, still_host
 
 from peers.runtime.host import Host
+from peers.runtime.missed_releases import TIMEOUT
 from swarm import events, patch_files, wire
 from swarm.blocks import BLOCK, Blocks, file_block
 from swarm.config import DelayLaw
@@ -46,8 +47,8 @@ GENESIS = Blocks.of(BYTES[0]).root
 class Swarm:
     """A learner that releases, and others that take."""
 
-    def __init__(self, network: MemoryNetwork) -> None:
-        self.network, self.seen = network, list[events.Event]()
+    def __init__(self, network: MemoryNetwork, links: SimLinks) -> None:
+        self.network, self.links, self.seen = network, links, list[events.Event]()
         self.learner = self.host("learner", Role.LEARNER)
         self.released: list[Release] = []
 
@@ -96,7 +97,7 @@ def among(promise: Callable[[Swarm], Awaitable[None]]) -> None:
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=0.02), 12.5e6, random.Random(1))
         async with MemoryNetwork(random.Random(2), links) as network:
-            swarm = Swarm(network)
+            swarm = Swarm(network, links)
             await swarm.learner.releases.serve()
             await promise(swarm)
 
@@ -163,6 +164,31 @@ def test_who_was_away_asks_a_holder_for_the_way() -> None:
         heard_of_the_last = swarm.released[-1]
         assert await swarm.fetch(sampler, heard_of_the_last) < SIZE / 30
         assert sampler.releases.named(2, swarm.released[2].weights) == swarm.released[2]
+        assert not swarm.blamed
+
+    among(promise)
+
+
+def test_a_publisher_that_is_gone_is_not_asked_for_the_way_where_others_have_its_release() -> None:
+    async def promise(swarm: Swarm) -> None:
+        holder, lates = swarm.host("holder"), [swarm.host(f"late-{k}") for k in range(4)]
+        await holder.releases.serve()
+        await swarm.release(BYTES[0])
+        for host in (holder, *lates):
+            await swarm.take(host, swarm.released[0])
+        for data in BYTES[1:4]:
+            await swarm.release(data)
+            sealed = swarm.learner.releases.sealed(swarm.released[-1])
+            holder.releases.candidates.hear(swarm.released[-1], sealed)
+            assert await holder.releases.obtain((swarm.released[-1].version,)) is not None
+        holder.status.version, holder.status.weights = 3, swarm.released[3].weights
+        swarm.links.oneway([swarm.learner.ports.me], [late.ports.me for late in lates])
+        for k, late in enumerate(lates):
+            late.rng.seed(k)  # who is asked first
+            late.roster.hear(holder.ports.me, holder._beats._beat(), late.now())
+            began = late.now()
+            assert await swarm.fetch(late, swarm.released[-1]) < SIZE / 30
+            assert late.now() - began < TIMEOUT / 5
         assert not swarm.blamed
 
     among(promise)
