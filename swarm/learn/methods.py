@@ -132,9 +132,10 @@ METHODS: tuple[Objective, ...] = (
         _CENTRED, _TRAJECTORY, TrustRegion("band", lo=0.5, hi=1.0), _SUM),
     _of("snis", "trajectory's weights divided by their mean in the group", "textbook",
         Advantage("weight-weighted"), Ratio("self-normalised", "full"), TrustRegion("free"), _SUM),
-    # The paper has rewards of +-1 and a baseline to tune; the group's mean here.
-    _of("topr", "good completions as they are, bad ones by their trajectory's weight up to 1",
-        "arXiv 2503.14286 eq. 8",
+    # The paper has rewards of +-1, a baseline to tune and the log-probability of the whole completion: here
+    # the group's mean, and the mean of a completion's tokens; reduce=sequence-sum is the paper's.
+    _of("topr", "good completions as they are, bad ones by their trajectory's weight up to 1; mean over each",
+        "arXiv 2503.14286 eq. 8, there a sum over each",
         _CENTRED, _TRAJECTORY, TrustRegion("taper"), _MEAN),
     _of("vespo", "gamma-shaped kernel of the trajectory's weight, by the advantage's sign",
         "arXiv 2602.10693 sec. 3.4",
