@@ -1,16 +1,18 @@
 """Accusations of samplers: who found a forgery says so, and learners replay its group themselves.
 
     a replay shows a forgery -> Accusation on topic `accused`, SAID times
-    topic `accused` -> a new case (swarm.core.accusations) -> the group, from its accuser
-        (peers.roles.shown_groups) -> the auditor's replays
+    topic `accused` -> a new case (swarm.core.accusations) -> the group, from the first of its accusers that
+        shows it (peers.roles.shown_groups) -> the auditor's replays
             agreed      the sampler is set aside here, too, and this peer accuses it itself: so who was first
                         hears that there is a second one
             disagreed   Rejected event with the accuser's name
-            undecided   nothing: the version or the memory is not here
+            undecided   nothing: the replay does not tell, or the memory is not here
 
 Learners accuse, and members that audit; learners act, and everybody hears that a learner sets somebody aside
 (peers.runtime.set_aside). Groups of samplers that this learner does not audit
-(`peer.audit.invited`) are not looked at. Not handled here: replays (peers.roles.auditor).
+(`peer.audit.invited`) are not looked at, nor is anything new of whom this learner has set aside, or of a
+version that is not here: that may come before it is said again. Not handled here: replays
+(peers.roles.auditor).
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from peers.runtime.host import Host
 from peers.runtime.set_aside import Accusation, unverifying
 from swarm import events, wire
 from swarm.blocks import digest_of
-from swarm.core.accusations import Accusations, Opinion
-from swarm.core.auditing import Consequence
+from swarm.core.accusations import Accusations, Claim, Opinion
+from swarm.core.auditing import APART, FINAL, Consequence
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.ports import NetError
 from swarm.protocol import Service, Topic
@@ -48,6 +50,10 @@ class Replays(Protocol):
 
     def holds(self, version: int, weights: Digest) -> bool:
         """Whether groups of these weights can be replayed here."""
+        ...
+
+    def aside(self, sampler: PeerId) -> Consequence | None:
+        """What follows for a sampler that is set aside here, or None."""
         ...
 
     def enqueue(self, shown: Shown) -> None:
@@ -117,7 +123,8 @@ class AccusationExchange:
 
     def accuse(self, group: Group, frame: bytes, strikes: int, aside: Consequence | None) -> None:
         """As Accuser; by this learner's count it is its sampler's `strikes`th forgery."""
-        self._cases.mine(digest_of(frame), strikes)
+        claim = Claim(group.sampler, digest_of(frame), group.version, group.weights)
+        self._cases.mine(claim, strikes)
         self._accuser.accuse(group, frame, aside)
 
     # --- of others ------------------------------------------------------------------------------------------
@@ -130,37 +137,50 @@ class AccusationExchange:
         if (why := unverifying(host, opened)) is not None:
             raise wire.WireError(f"accusation by {accuser}: {why}")
         host.aside.take(opened, said)
-        if accuser == host.ports.me or (case := self._cases.heard(accuser, said.group, host.now())) is None:
+        claim = Claim(said.sampler, said.group, said.version, said.weights)
+        if accuser == host.ports.me or not (self._cases.has_opinion(claim) or self._looks_at(claim)):
+            return
+        if (case := self._cases.heard(accuser, claim, host.now())) is None:
             return
         if case.opinion is Opinion.AGREED:
             self._replays.second(said.sampler, case.strikes, accuser)
         elif case.opinion is Opinion.DISAGREED:
             self._name(accuser, f"it accuses {said.sampler} of a group that is honest by a replay here")
-        elif case.opinion is None and len(case.accusers) == 1:
-            if self._replays.holds(said.version, said.weights):
-                verdict = Verdict(accuser, False, said.sampler, said.group, said.version, said.weights)
-                self._accuser.tasks.create_task(self._fetch(verdict))
-            else:
-                self._cases.judged(said.group, Opinion.UNDECIDED)
+        elif case.opinion is None and not case.asking:
+            case.asking = True
+            self._accuser.tasks.create_task(self._fetch(claim))
 
-    async def _fetch(self, said: Verdict) -> None:
-        """Have an accused group replayed."""
+    def _looks_at(self, claim: Claim) -> bool:
+        """Whether a new accusation may tell something, and can be replayed here."""
+        aside, now = self._replays.aside(claim.sampler), self._host.now()
+        # who agrees with a last strike is told so, and makes it one for good
+        if aside is not None and now < aside.until - APART and aside.strikes < FINAL:
+            return False
+        return self._replays.holds(claim.version, claim.weights)
+
+    async def _fetch(self, claim: Claim) -> None:
+        """Have an accused group replayed, as whoever shows it."""
+        while (accuser := self._cases.next_accuser(claim)) is not None:
+            if (accused := await self._shown_by(accuser, claim)) is not None:
+                return self._replays.enqueue(accused)
+
+    async def _shown_by(self, accuser: PeerId, claim: Claim) -> Shown | None:
         try:
-            accused = await shown(self._host, self._inbox, said)
+            accused = await shown(self._host, self._inbox, Verdict(accuser, False, *claim))
         except (NetError, UnknownKey, RewardError):
-            self._cases.forget(said.group)  # it is said again
+            self._cases.unheard(claim, accuser)  # it is said again
+            return None
         except (wire.WireError, Unsigned) as error:
-            self._cases.judged(said.group, Opinion.UNDECIDED)
-            self._name(said.verifier, f"it accuses {said.sampler} without evidence: {error}")
-        else:
-            if accused is not None:
-                self._replays.enqueue(accused)
-            else:
-                self._cases.judged(said.group, Opinion.UNDECIDED)
+            self._cases.unshown(claim, accuser)
+            self._name(accuser, f"it accuses {claim.sampler} without evidence: {error}")
+            return None
+        if accused is None:
+            self._cases.unshown(claim, accuser)
+        return accused
 
     def judged(self, said: Verdict, opinion: Opinion) -> None:
         """What this learner thinks of an accusation, by a replay of its own."""
-        case = self._cases.judged(said.group, opinion)
+        case = self._cases.judged(Claim(said.sampler, said.group, said.version, said.weights), opinion)
         if opinion is Opinion.DISAGREED:
             for each in sorted(case.accusers) if case is not None else (said.verifier,):
                 self._name(each, f"it accuses {said.sampler} of a group that is honest by a replay here")

@@ -4,10 +4,12 @@
         sampler is set aside here too        disagreed: whoever accused it is named
         undecided: nobody is blamed
 
-Nobody's word counts: what a learner acts on it has replayed. A case is of one group, whoever accuses it. Of
-one accuser PER_HOUR new cases in an hour are looked at, and none for IGNORED seconds once WRONG of its
-accusations within REMEMBERED seconds were false. Not handled here: replays, for how long a sampler is set
-aside (swarm.core.auditing), how accusations travel (peers.roles.accusations).
+Nobody's word counts: what a learner acts on it has replayed. A case is of one claim, whoever makes it: who
+says something else of a group has a case of its own, and one accuser that does not show the group leaves it
+to the next one. Of one accuser PER_HOUR accusations in an hour are looked at, beside those that the learner
+agreed with, and none for IGNORED seconds once WRONG of its accusations within REMEMBERED seconds were false.
+Not handled here: replays, for how long a sampler is set aside (swarm.core.auditing), how accusations travel
+(peers.roles.accusations).
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from swarm.core.auditing import COUNT, DECIDING, Weighed
 from swarm.types import Digest, PeerId
 
 PER_HOUR = 32
-"""Each costs the bytes of a group and one replay; the others' own audits find whom an accuser names beyond
-that."""
+"""Each costs the bytes of a group and one replay, which were worth it where the learner agreed; the others'
+own audits find whom an accuser names beyond that."""
 
 HOUR = 3600.0
 
@@ -62,13 +65,31 @@ def opinion_of(found: Weighed, strict: Weighed) -> Opinion:
     return Opinion.UNDECIDED if doubtful else Opinion.DISAGREED
 
 
+class Claim(NamedTuple):
+    """What an accusation says of a group."""
+
+    sampler: PeerId
+    group: Digest
+    """Of the frame that its sampler signed."""
+    version: int
+    weights: Digest
+    """The version's, by what the group says."""
+
+
 @dataclass(slots=True)
 class Case:
-    """What is said of one group."""
+    """Who makes one claim, and what this learner thinks of it."""
 
-    accusers: set[PeerId]
+    accusers: dict[PeerId, float] = field(default_factory=dict)
+    """Whose word stands, and when it was heard."""
+    unasked: deque[PeerId] = field(default_factory=deque)
+    """Accusers that were not asked for the group yet."""
+    unshown: set[PeerId] = field(default_factory=set)
+    """Who made the claim and showed nothing that holds it up: it is not asked again."""
+    asking: bool = False
+    """The group is being fetched, or waits for its replay."""
     opinion: Opinion | None = None
-    """None: it waits for its replay."""
+    """None: it was not replayed yet."""
     strikes: int = 0
     """Of its sampler, by this learner's count, once the learner agreed."""
 
@@ -76,7 +97,7 @@ class Case:
 @dataclass(slots=True)
 class Accuser:
     heard: deque[float] = field(default_factory=lambda: deque(maxlen=PER_HOUR))
-    """When its last new cases were heard."""
+    """When its last accusations were heard, but for those that were right."""
     wrong: deque[float] = field(default_factory=lambda: deque(maxlen=WRONG))
     ignored: float = 0.0
     """Until when."""
@@ -86,37 +107,68 @@ class Accusations:
     """All that one learner hears and makes. Accusers are members of the run: their number is bounded."""
 
     def __init__(self) -> None:
-        self._cases: OrderedDict[Digest, Case] = OrderedDict()
+        self._cases: OrderedDict[Claim, Case] = OrderedDict()
         self._accusers: dict[PeerId, Accuser] = {}
 
-    def heard(self, accuser: PeerId, group: Digest, now: float) -> Case | None:
+    def has_opinion(self, claim: Claim) -> bool:
+        """Whether this learner thinks something of a claim already."""
+        case = self._cases.get(claim)
+        return case is not None and case.opinion is not None
+
+    def heard(self, accuser: PeerId, claim: Claim, now: float) -> Case | None:
         """The case, which now names the accuser too; None where it is not looked at, or said again."""
         known = self._accusers.setdefault(accuser, Accuser())
-        case = self._cases.get(group)
-        if now < known.ignored or (case is not None and accuser in case.accusers):
+        case = self._cases.get(claim)
+        if now < known.ignored or (case is not None and accuser in case.accusers.keys() | case.unshown):
             return None
-        if case is None:
+        if case is None or case.opinion is None:
             if len(known.heard) == PER_HOUR and now - known.heard[0] < HOUR:
                 return None
             known.heard.append(now)
-            case = self._open(group)
-        case.accusers.add(accuser)
+            case = self._open(claim)
+            case.unasked.append(accuser)
+        case.accusers[accuser] = now
         return case
 
-    def mine(self, group: Digest, strikes: int) -> None:
+    def mine(self, claim: Claim, strikes: int) -> None:
         """This learner accuses the sampler of a group, its `strikes`th forgery."""
-        case = self._open(group)
+        case = self._open(claim)
         case.opinion, case.strikes = Opinion.AGREED, strikes
 
-    def judged(self, group: Digest, opinion: Opinion) -> Case | None:
-        """A replay of an accused group; None where its case was forgotten meanwhile."""
-        if (case := self._cases.get(group)) is not None:
-            case.opinion = opinion
-        return case
+    def next_accuser(self, claim: Claim) -> PeerId | None:
+        """Who is to be asked for the group now; None where nobody else accuses: who does so later is asked
+        then."""
+        if (case := self._cases.get(claim)) is None:
+            return None
+        case.asking = bool(case.unasked)
+        if case.asking:
+            return case.unasked.popleft()
+        if not (case.accusers or case.unshown):
+            del self._cases[claim]
+        return None
 
-    def forget(self, group: Digest) -> None:
-        """The group cannot be had now: whoever accuses it again is heard again."""
-        self._cases.pop(group, None)
+    def unheard(self, claim: Claim, accuser: PeerId) -> None:
+        """The group cannot be had of this accuser now: if it says so again it is heard again."""
+        if (case := self._cases.get(claim)) is not None:
+            case.accusers.pop(accuser, None)
+
+    def unshown(self, claim: Claim, accuser: PeerId) -> None:
+        """What this accuser shows does not hold the claim up; another one's may."""
+        if (case := self._cases.get(claim)) is not None:
+            case.accusers.pop(accuser, None)
+            case.unshown.add(accuser)
+
+    def judged(self, claim: Claim, opinion: Opinion) -> Case | None:
+        """A replay of an accused group; None where its case was forgotten meanwhile."""
+        if (case := self._cases.get(claim)) is None:
+            return None
+        case.opinion, case.asking = opinion, False
+        case.unasked.clear()
+        if opinion is Opinion.AGREED:
+            for accuser, at in case.accusers.items():
+                if at in (heard := self._accusers[accuser].heard):
+                    heard.remove(at)
+        return case
 
     def false(self, accuser: PeerId, now: float) -> bool:
         """An accusation was false. True: no other one is looked at for a while."""
@@ -126,8 +178,8 @@ class Accusations:
             known.ignored = now + IGNORED
         return now < known.ignored
 
-    def _open(self, group: Digest) -> Case:
-        case = self._cases.setdefault(group, Case(set()))
+    def _open(self, claim: Claim) -> Case:
+        case = self._cases.setdefault(claim, Case())
         if len(self._cases) > CASES:
             self._cases.popitem(last=False)
         return case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core.accusations import IGNORED, PER_HOUR, WRONG, Accusations, Opinion, opinion_of
+from swarm.core.accusations import IGNORED, PER_HOUR, WRONG, Accusations, Claim, Opinion, opinion_of
 from swarm.core.auditing import DECIDING, FOREVER, SET_ASIDE, Audits, Weighed
 from swarm.types import Digest, PeerId
 
@@ -15,8 +15,8 @@ OTHER_CLAIMS = HONEST._replace(claimed=0.2)
 HOUR, DAY = SET_ASIDE
 
 
-def group(number: int) -> Digest:
-    return Digest(f"{number:064x}")
+def group(number: int, version: int = 1) -> Claim:
+    return Claim(SAMPLER, Digest(f"{number:064x}"), version, Digest("f" * 64))
 
 
 @pytest.mark.parametrize(
@@ -40,19 +40,61 @@ def test_an_accuser_is_wrong_only_where_no_hardware_would_find_it_right(
 def test_a_group_is_one_case_whoever_accuses_its_sampler_and_however_often() -> None:
     all_cases = Accusations()
     case = all_cases.heard(ADA, group(1), 0.0)
-    assert case is not None and case.opinion is None and case.accusers == {ADA}
+    assert case is not None and case.opinion is None and {*case.accusers} == {ADA}
     assert all_cases.heard(ADA, group(1), 1.0) is None
-    assert all_cases.heard(BOB, group(1), 1.0) is case and case.accusers == {ADA, BOB}
+    assert all_cases.heard(BOB, group(1), 1.0) is case and {*case.accusers} == {ADA, BOB}
     assert all_cases.judged(group(1), Opinion.DISAGREED) is case
 
 
 def test_a_group_that_could_not_be_had_is_a_case_again() -> None:
     all_cases = Accusations()
     all_cases.heard(ADA, group(1), 0.0)
-    all_cases.forget(group(1))
+    assert all_cases.next_accuser(group(1)) == ADA
+    all_cases.unheard(group(1), ADA)
+    assert all_cases.next_accuser(group(1)) is None
     assert (
         all_cases.heard(ADA, group(1), 1.0) is not None and all_cases.judged(group(2), Opinion.AGREED) is None
     )
+
+
+def test_what_one_accuser_says_falsely_of_a_group_is_no_case_of_the_next_one() -> None:
+    all_cases = Accusations()
+    all_cases.heard(ADA, group(1, version=9), 0.0)
+    all_cases.judged(group(1, version=9), Opinion.UNDECIDED)
+    case = all_cases.heard(BOB, group(1), 1.0)
+    assert case is not None and case.opinion is None and {*case.accusers} == {BOB}
+
+
+def test_the_next_accuser_is_asked_where_one_shows_nothing_and_who_shows_another_group_never_again() -> None:
+    all_cases = Accusations()
+    for accuser in (ADA, BOB):
+        all_cases.heard(accuser, group(1), 0.0)
+    assert all_cases.next_accuser(group(1)) == ADA
+    all_cases.unshown(group(1), ADA)
+    assert all_cases.next_accuser(group(1)) == BOB
+    all_cases.unheard(group(1), BOB)
+    assert all_cases.next_accuser(group(1)) is None
+    assert all_cases.heard(ADA, group(1), 1.0) is None
+    case = all_cases.heard(BOB, group(1), 1.0)
+    assert case is not None and not case.asking and all_cases.next_accuser(group(1)) == BOB and case.asking
+
+
+def test_an_accusation_that_was_right_gives_its_place_in_the_hour_back_and_no_other_one_does() -> None:
+    for opinion in Opinion:
+        all_cases = Accusations()
+        for number in range(PER_HOUR):
+            all_cases.heard(ADA, group(number), number)
+        all_cases.judged(group(3), opinion)
+        heard = [all_cases.heard(ADA, group(PER_HOUR + more), 60.0) is not None for more in range(2)]
+        assert heard == [opinion is Opinion.AGREED, False]
+
+
+def test_who_joins_a_case_that_waits_is_charged_for_it_too() -> None:
+    all_cases = Accusations()
+    for number in range(PER_HOUR):
+        all_cases.heard(BOB, group(number), 0.0)
+        assert all_cases.heard(ADA, group(number), 0.0) is not None
+    assert all_cases.heard(ADA, group(PER_HOUR), 0.0) is None
 
 
 def test_of_one_accuser_so_many_cases_are_looked_at_in_an_hour_and_the_others_are_heard() -> None:

@@ -5,27 +5,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
+from still_host import membership, still_host
 from test_audited_swarm import HONEST, OtherText, of, played
 from test_roles_swarm import EPOCH
 
+from peers.roles.accusations import AccusationExchange
 from peers.roles.evidence import ASIDE, read_aside
+from peers.roles.learner import LearnerPeer
+from peers.roles.replayer import Replayer
+from peers.roles.sampler import Sampler
+from peers.roles.shown_groups import ShownGroups
 from peers.runtime.host import Host
+from peers.runtime.set_aside import Accusation
+from swarm.blocks import digest_of
+from swarm.config import DelayLaw
 from swarm.core import auditing, revocation
-from swarm.core.accusations import WRONG
-from swarm.core.auditing import FOREVER
+from swarm.core.accusations import PER_HOUR, WRONG, Claim
+from swarm.core.auditing import FINAL, FOREVER, SET_ASIDE, Consequence
 from swarm.events import Audited, Event, Judged, Rejected, SetAside
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
-from swarm.protocol import Service
+from swarm.limits import RELEASE_LIMIT
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role, Service, Topic
 from swarm.replays import Replayed
 from swarm.run_types import Pardon
 from swarm.sample.toy import TableReplay
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
-from swarm.types import PeerId, Verdict
+from swarm.types import Digest, PeerId, Verdict
 
 CHEAT, LIAR = "sampler-0", "learner-2"
 APART = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR)))
@@ -151,3 +166,125 @@ def test_a_learner_that_lies_is_named_and_sets_nobody_aside_but_for_itself(accus
         assert "looked at for a while" in reasons[-1] and "looked at for a while" not in reasons[-2]
     honest = [event for event in of(told, Judged) if event.peer != LIAR and event.sampler != CHEAT]
     assert Verdict.UNVERIFIED not in {event.verdict for event in honest}
+
+
+# --- who keeps a second verifier from a cheat ---------------------------------------------------------------
+
+
+def tip_off(monkeypatch: pytest.MonkeyPatch, true_claim: bool) -> None:
+    """LIAR works for CHEAT: it accuses each of its groups before that comes to anybody, of a version that
+    nobody has or, with `true_claim`, of its own, and shows something else."""
+    hosts: dict[str, Host] = {}
+    learner, sampler = LearnerPeer.__init__, Sampler.__init__
+
+    def of_learner(self: LearnerPeer, host: Host, *rest: Any) -> None:
+        hosts[host.who.name] = host
+        learner(self, host, *rest)
+
+    def of_sampler(self: Sampler, host: Host, *rest: Any) -> None:
+        sampler(self, host, *rest)
+        if host.who.name != CHEAT:
+            return
+        send = host.ports.mail.send
+
+        async def accused_first(
+            peer: PeerId, service: str, data: bytes, *more: Any, **settings: Any
+        ) -> bytes:
+            if service == Service.GROUPS:
+                release = self._policy[0]
+                version = (release.version, release.weights) if true_claim else (1, Digest("f" * 64))
+                said = Accusation(PeerId(CHEAT), digest_of(data), *version)
+                liar = hosts[LIAR]
+                await liar.ports.gossip.publish(liar.topic(Topic.ACCUSED), liar.seal(said, RELEASE_LIMIT))
+                await host.ports.clock.sleep(0.3)
+            return await send(peer, service, data, *more, **settings)
+
+        monkeypatch.setattr(host.ports.mail, "send", accused_first)
+
+    show = ShownGroups._show
+
+    async def something_else(self: ShownGroups, sender: PeerId, question: bytes) -> bytes:
+        return b"" if self._host.ports.me == LIAR else await show(self, sender, question)
+
+    monkeypatch.setattr(ShownGroups, "_show", something_else)
+    monkeypatch.setattr(LearnerPeer, "__init__", of_learner)
+    monkeypatch.setattr(Sampler, "__init__", of_sampler)
+
+
+@pytest.mark.parametrize("true_claim", [False, True])
+def test_who_accuses_a_cheat_first_without_evidence_keeps_no_second_verifier_from_it(
+    monkeypatch: pytest.MonkeyPatch, true_claim: bool
+) -> None:
+    tip_off(monkeypatch, true_claim)
+    told = played(0.6, [OtherText], APART, learners=(None,) * 3, share=1.0)
+    assert {*aside(told, "learner-0")} == {*aside(told, "learner-1")} == {CHEAT}
+
+
+def test_an_accusation_is_looked_at_when_it_is_said_again_and_its_version_is_here_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    true = Replayer.holds
+
+    def holds(self: Replayer, version: int, weights: Digest) -> bool:
+        early = self._host.ports.me == "learner-1" and asyncio.get_running_loop().time() < 10.0
+        return not early and true(self, version, weights)
+
+    monkeypatch.setattr(Replayer, "holds", holds)
+    told = played(0.5, [OtherText], APART, learners=(None,) * 2, share=1.0, versions=64)
+    (second,) = (event for event in of(told, Audited) if event.peer == "learner-1" and event.until > 0)
+    assert second.sampler == CHEAT and 10 < second.at - EPOCH < 30
+
+
+# --- what costs an accuser nothing --------------------------------------------------------------------------
+
+
+class Replays:
+    """What a learner's auditor says of a sampler that is set aside."""
+
+    def __init__(self, aside: Consequence | None, held: bool) -> None:
+        self._aside, self._held = aside, held
+
+    def aside(self, sampler: PeerId) -> Consequence | None:
+        return self._aside
+
+    def holds(self, version: int, weights: Digest) -> bool:
+        return self._held
+
+
+@pytest.mark.parametrize(
+    ("until", "strikes", "held", "looked_at"),
+    [
+        (None, 0, True, True),
+        (None, 0, False, False),
+        (SET_ASIDE[0], 1, True, False),
+        (auditing.APART, 1, True, True),
+        (SET_ASIDE[1], FINAL, True, True),
+        (SET_ASIDE[1], FINAL, False, False),
+    ],
+)
+def test_an_accusation_that_cannot_tell_anything_or_be_replayed_is_no_case(
+    until: float | None, strikes: int, held: bool, looked_at: bool
+) -> None:
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host, other = (
+                still_host(network, name, Role.LEARNER, membership=membership(name, Role.LEARNER))
+                for name in ("learner", "other")
+            )
+            aside = None if until is None else Consequence(host.now() + until, strikes, "")
+            replays = cast(Any, Replays(aside, held))
+            exchange = AccusationExchange(host, cast(Any, None), replays, cast(Any, None))
+            fetched = list[Any]()
+            exchange._accuser.tasks = cast(Any, SimpleNamespace(create_task=fetched.append))
+            for number in range(PER_HOUR + 1):
+                weights = Digest("f" * 64)
+                said = Accusation(PeerId(CHEAT), Digest(f"{number:064x}"), version=1, weights=weights)
+                host.take(exchange.hear, Topic.ACCUSED, PeerId("other"), other.seal(said, RELEASE_LIMIT))
+            assert len(fetched) == (PER_HOUR if looked_at else 0)
+            for each in fetched:
+                each.close()
+            claim = Claim(PeerId("honest"), Digest("a" * 64), 1, Digest("f" * 64))
+            has_place = exchange._cases.heard(PeerId("other"), claim, host.now()) is not None
+            assert has_place is not looked_at
+
+    run(scene())
