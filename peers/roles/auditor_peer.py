@@ -8,10 +8,12 @@ It is a role, or a duty beside the work of another one (peers.roles.audit_duty).
     each release     -> its bytes are held, for as long as its groups come
 
 Drawn are all groups that a learner drew itself, and others by the rates of swarm.core.auditing and randomness
-that only this peer's key gives; never its own. It sets nobody aside: learners act on their own replays. What
-it finds in groups of which none shows a cheat by itself is its own knowledge alone. A duty takes at most
-`peer.audit.share` of the time, fetches releases for it once a learner lists a group, and ends where memory is
-short or the peer's own engine fails. Not handled here: what its word counts for (swarm.core.verifiers).
+that only this peer's key gives; never its own. A sampler is accused once, and none of its groups is drawn
+then until the next release, or until it would be let back: who did not set it aside hears it again. The
+auditor sets nobody aside: learners act on their own replays. What it finds in groups of which none shows a
+cheat by itself is its own knowledge alone. A duty takes at most `peer.audit.share` of the time, fetches
+releases for it once a learner lists a group, and ends where memory is short or the peer's own engine fails.
+Not handled here: what its word counts for (swarm.core.verifiers).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict, deque
+from typing import TypeVar
 
 from peers.roles.accusations import Accuser
 from peers.roles.evidence import Unsigned, signed_group
@@ -33,7 +36,7 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import digest_of
 from swarm.core.accusations import speaks_alone
-from swarm.core.auditing import Audits, Finding, Weighed
+from swarm.core.auditing import SET_ASIDE, Audits, Finding, Weighed
 from swarm.net.ports import NetError
 from swarm.protocol import Phase, Role, Service
 from swarm.replays import Replayed
@@ -48,7 +51,19 @@ LISTS = 32
 """Answers that are read at once: a thousand groups."""
 
 SEEN = 4096
-"""Groups that are remembered, so that one of several learners is replayed once."""
+"""Groups that came and are remembered, so that one of several learners is replayed once; what learners were
+asked for, so that none is asked twice; and samplers that were accused."""
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def remember(known: OrderedDict[K, V], key: K, value: V) -> None:
+    """Of these the newest SEEN."""
+    known[key] = value
+    if len(known) > SEEN:
+        known.popitem(last=False)
 
 
 class AuditorPeer:
@@ -72,6 +87,12 @@ class AuditorPeer:
         self._asked: dict[PeerId, tuple[int, int]] = {}
         """Learner -> its incarnation, and the number of the last group that it told of."""
         self._seen: OrderedDict[Digest, None] = OrderedDict()
+        """Groups that came: what a learner lists and does not show may be another one's to show."""
+        self._requested: OrderedDict[tuple[PeerId, Digest], None] = OrderedDict()
+        self._accused: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
+        """Sampler -> the newest release when it was accused, and until when that lasts."""
+        self._version = -1
+        """The newest release."""
         self._listed = asyncio.Event()
         """A learner listed a group."""
 
@@ -100,15 +121,15 @@ class AuditorPeer:
 
     async def _follow(self) -> None:
         """Hold each release that is newer than those before."""
-        releases, version = self.host.releases, -1
+        releases = self.host.releases
         if self._beside:
             await self._listed.wait()
         while True:
-            above = () if version < 0 else (version + 1,)
+            above = () if self._version < 0 else (self._version + 1,)
             if (found := await releases.obtain(above)) is None:
                 await releases.changed(releases.retry_after(above))
                 continue
-            version = found[0].version
+            self._version = version = found[0].version
             self._replayer.hold(version, found[0].weights)
             if not self._beside:
                 self.host.status.version, self.host.status.weights = version, found[0].weights
@@ -138,20 +159,26 @@ class AuditorPeer:
             self._asked[learner] = told.life, told.last
             if told.groups:
                 self._listed.set()
-            drawn.extend(one for one in told.groups if self._draws(one))
+            drawn.extend(one for one in told.groups if self._draws(learner, one))
             if len(told.groups) < LISTED:
                 break
         await asyncio.gather(*(self._take(learner, one) for one in drawn))
 
-    def _draws(self, one: SubmittedGroup) -> bool:
+    def _draws(self, learner: PeerId, one: SubmittedGroup) -> bool:
         """Whether a group that a learner lists is replayed."""
         held = self._replayer.works and self._replayer.hold(one.version, one.weights) is not None
-        if not held or one.group in self._seen or one.sampler == self.host.ports.me:
+        came = one.group in self._seen or (learner, one.group) in self._requested
+        if not held or came or one.sampler == self.host.ports.me or self._is_accused(one.sampler):
             return False
-        self._seen[one.group] = None
-        if len(self._seen) > SEEN:
-            self._seen.popitem(last=False)
-        return one.wanted or self.audits.drawn(one.sampler, self._rng)
+        drawn = one.wanted or self.audits.drawn(one.sampler, self._rng)
+        if drawn:
+            remember(self._requested, (learner, one.group), None)
+        return drawn
+
+    def _is_accused(self, sampler: PeerId) -> bool:
+        """Whether learners heard of it, and nothing changed since."""
+        version, until = self._accused.get(sampler, (-1, 0.0))
+        return version == self._version and self.host.now() < until
 
     async def _take(self, learner: PeerId, one: SubmittedGroup) -> None:
         try:
@@ -162,7 +189,9 @@ class AuditorPeer:
             return None
         except (wire.WireError, Unsigned) as error:
             return self._reject(learner, f"it shows no group that it lists: {error}")
-        if (weights := self._replayer.hold(one.version, one.weights)) is not None:
+        weights = self._replayer.hold(one.version, one.weights)
+        if weights is not None and one.group not in self._seen:
+            remember(self._seen, one.group, None)
             self._queue.append(Drawn(group, frame, one.group, task.prompt, weights))
             self.host.move()
 
@@ -228,10 +257,17 @@ class AuditorPeer:
         if finding is Finding.HONEST:
             self._teller.honest(group, drawn.frame)
         elif finding in (Finding.FORGED, Finding.DRIFTED) and speaks_alone(found):
-            self._accuser.accuse(group, drawn.frame)
+            self._accuse_once(group, drawn.frame)
         if not self._beside:
             host.status.finished(1, found.tokens, host.now())
         self._tell(group, finding, found)
+
+    def _accuse_once(self, group: Group, frame: bytes) -> None:
+        """Each accusation costs learners a replay, of which they allow one accuser so many."""
+        if not self._is_accused(group.sampler):
+            remember(self._accused, group.sampler, (self._version, self.host.now() + SET_ASIDE[0]))
+            self._accuser.accuse(group, frame)
+        self._queue.drop(group.sampler)
 
     def _tell(self, group: Group, finding: Finding, found: Weighed) -> None:
         self.host.emit(

@@ -5,31 +5,45 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from still_host import still_host
 from test_accused_swarm import CHEAT, Slander
 from test_audited_swarm import HONEST, OtherText, of, played
 from test_roles_swarm import EPOCH
 
 from peers.errors import WrongUsage
 from peers.roles.audit_duty import check_that_groups_are_audited
-from peers.roles.submitted_groups import SubmittedQuery
+from peers.roles.auditor_peer import AuditorPeer
+from peers.roles.evidence import Unsigned
+from peers.roles.replayer import Replayer
+from peers.roles.submitted_groups import Submitted, SubmittedGroup, SubmittedQuery
 from peers.roles.verdicts import Verdicts
 from peers.runtime.host import Host
 from swarm import wire
-from swarm.config import Config, Run, Sampling
-from swarm.core.auditing import SURE
+from swarm.blocks import digest_of
+from swarm.config import Config, DelayLaw, Run, Sampling
+from swarm.core.accusations import PER_HOUR
+from swarm.core.auditing import SURE, Audits
 from swarm.core.verifiers import TRUSTED
 from swarm.events import Audited, Event, Judged, Rejected
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import NetError
-from swarm.protocol import Service, Topic
+from swarm.protocol import Role, Service, Topic
 from swarm.replays import Replayed
 from swarm.sample.toy import TableReplay
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.sim.scenario import Fault
 from swarm.types import Digest, PeerId, Verdict
 
 AUDITOR, LEARNER = "auditor-0", "learner-0"
@@ -170,3 +184,85 @@ def test_who_is_neither_learner_nor_auditor_tells_no_verdicts_and_is_told_of_no_
     (event,) = of(told, Rejected)
     assert (event.sender, event.kind) == ("seed-0", Topic.VERDICT) and "not a learner" in event.reason
     assert len(refused) == 1 and "only members that audit" in refused[0]
+
+
+# --- learners that lie to an auditor ------------------------------------------------------------------------
+
+FRAME = b"what a sampler signed"
+TRUE = SubmittedGroup(
+    group=digest_of(FRAME), sampler=PeerId(CHEAT), version=1, weights=Digest("1" * 64), wanted=True
+)
+
+
+class Tasks:
+    """Rewards that cost nothing."""
+
+    async def tasks(self, numbers: Sequence[int]) -> list[Any]:
+        return [SimpleNamespace(prompt="") for _ in numbers]
+
+
+def read(self: AuditorPeer, frame: bytes, one: SubmittedGroup) -> Any:
+    if (digest_of(frame), one.sampler) != (TRUE.group, TRUE.sampler):
+        raise Unsigned("it is another one")
+    return SimpleNamespace(sampler=one.sampler, task=1, weights=one.weights)
+
+
+@pytest.fixture
+def no_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An auditor draws nothing but what is wanted, holds all versions and reads FRAME."""
+    monkeypatch.setattr(Audits, "drawn", lambda *_: False)
+    monkeypatch.setattr(Replayer, "hold", lambda *_: object())
+    monkeypatch.setattr(AuditorPeer, "_read", read)
+
+
+def asked(*listed: tuple[str, SubmittedGroup, bytes]) -> list[str]:
+    """Learners list these groups to an auditor, one after another, and show these frames. Who is asked for
+    one."""
+    told: list[str] = []
+
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still_host(network, AUDITOR, Role.AUDITOR)
+            auditor = AuditorPeer(host, cast(Any, None), 8, cast(Any, object))
+            auditor._reward_calls = cast(Any, Tasks())
+
+            async def answer(_: PeerId, question: bytes) -> bytes:
+                learner, one, frame = lists[0]
+                if not wire.decode(question, SubmittedQuery).group:
+                    return wire.encode(Submitted(life=1, last=1, groups=(one, one)))
+                told.append(learner)
+                return frame
+
+            lists = deque(listed)
+            for learner in {learner for learner, *_ in listed}:
+                await still_host(network, learner, Role.LEARNER).ports.mail.serve(Service.SUBMITTED, answer)
+            while lists:
+                await auditor._ask(PeerId(lists[0][0]))
+                lists.popleft()
+            assert len(auditor._queue) <= 1
+
+    run(main())
+    return told
+
+
+@pytest.mark.usefixtures("no_draws")
+def test_what_a_learner_lists_and_does_not_show_or_does_not_want_is_taken_of_another_one() -> None:
+    others = replace(TRUE, sampler=PeerId("nobody"))
+    assert asked(("liar", TRUE, b""), ("honest", TRUE, FRAME)) == ["liar", "honest"]
+    assert asked(("liar", others, FRAME), ("honest", TRUE, FRAME)) == ["liar", "honest"]
+    assert asked(("one", replace(TRUE, wanted=False), FRAME), ("other", TRUE, FRAME)) == ["other"]
+
+
+@pytest.mark.usefixtures("no_draws")
+def test_a_group_that_came_is_taken_once_and_nobody_is_asked_twice_for_what_it_does_not_show() -> None:
+    assert asked(("one", TRUE, FRAME), ("other", TRUE, FRAME), ("one", TRUE, FRAME)) == ["one"]
+    assert asked(*[("liar", TRUE, b"")] * 3, ("honest", TRUE, FRAME)) == ["liar", "honest"]
+
+
+def test_throw_away_names_that_cheat_keep_no_later_cheat_from_being_set_aside() -> None:
+    names = PER_HOUR + 8
+    late = Fault(at=0.2, fault="bounce", peer=CHEAT, down=30.0)
+    told = played(0.8, [OtherText] * (1 + names), late, auditors=(None,), share=0.0)
+    assert aside(told) == {f"sampler-{number}" for number in range(1 + names)}
+    (event,) = (event for event in of(told, Audited) if event.until > 0 and event.sampler == CHEAT)
+    assert event.at - EPOCH < 40
