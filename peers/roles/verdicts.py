@@ -3,7 +3,7 @@
     my replay finds a group honest -> Verdicts on topic `verdict`, one frame a heartbeat and version
     topic `verdict` -> of a group that I drew, and did not replay yet:
                            an auditor's counts as my replay, unless I drew the verdict (swarm.core.verifiers)
-                       of one that I replayed: compared with what I found
+                       of one that I replayed, then or later: compared with what I found
                        of any other one, where I drew the verdict: the group, from its verifier, is replayed
                        wrong -> Rejected event with the verifier's name, and none of its verdicts counts
 
@@ -43,7 +43,8 @@ WAITING = 256
 """Verdicts that wait to be told; beyond, the oldest are not."""
 
 REMEMBERED = 1024
-"""Groups that were replayed here, whose verdicts are compared; and that were drawn and not replayed yet."""
+"""Groups that were replayed here, whose verdicts are compared; and that were drawn and not replayed yet, or
+believed."""
 
 FETCHED = 4
 """Groups of verdicts that are fetched or wait for their replay at once: no verifier makes a learner fetch
@@ -122,7 +123,10 @@ class DrawnHere(NamedTuple):
 
     sampler: PeerId
     compared: list[Verdict]
-    """With its replay."""
+    """With its replay, if there is one."""
+    believed: bool = False
+    """An auditor's verdict counts as its replay: it is replayed only if somebody accuses it, or was already
+    begun."""
 
 
 class VerdictExchange:
@@ -131,7 +135,7 @@ class VerdictExchange:
     def __init__(self, host: Host, inbox: LearnerInbox, auditor: Rechecks, verifiers: Verifiers) -> None:
         self._host, self._inbox, self._auditor, self._verifiers = host, inbox, auditor, verifiers
         self._drawn: OrderedDict[Digest, DrawnHere] = OrderedDict()
-        """Groups that I drew and did not replay yet."""
+        """Groups that I drew and did not replay."""
         self._found: OrderedDict[Digest, Opinion] = OrderedDict()
         """What my replays say of an accusation of each group."""
         self._fetched = 0
@@ -172,17 +176,22 @@ class VerdictExchange:
         looked_at = self._verifiers.drawn()
         if (opinion := self._found.get(verdict.group)) is not None:
             self._compare(verdict, opinion)
-        elif (mine := self._drawn.get(verdict.group)) is not None:
-            verdict = verdict._replace(sampler=mine.sampler)
-            may_count = may_count and verdict.verifier != mine.sampler
-            if may_count and not looked_at and self._verifiers.counts(verdict.verifier):
-                del self._drawn[verdict.group]
-                self._auditor.take_word(verdict)
-            else:
-                mine.compared.append(verdict)
+            return
+        mine = self._drawn.get(verdict.group)
+        if mine is not None and not mine.believed:
+            self._take_of_drawn(mine, verdict, may_count and not looked_at)
         elif looked_at and self._fetched < FETCHED and self._auditor.holds(verdict.version, verdict.weights):
             self._fetched += 1
             self._tasks.create_task(self._fetch(verdict))
+        elif mine is not None:
+            mine.compared.append(verdict._replace(sampler=mine.sampler))
+
+    def _take_of_drawn(self, mine: DrawnHere, verdict: Verdict, may_count: bool) -> None:
+        verdict = verdict._replace(sampler=mine.sampler)
+        mine.compared.append(verdict)
+        if may_count and verdict.verifier != mine.sampler and self._verifiers.counts(verdict.verifier):
+            self._drawn[verdict.group] = mine._replace(believed=True)
+            self._auditor.take_word(verdict)
 
     async def _fetch(self, verdict: Verdict) -> None:
         try:

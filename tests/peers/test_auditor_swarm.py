@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from still_host import still_host
+from still_host import membership, still_host
 from test_accused_swarm import CHEAT, Slander
 from test_audited_swarm import HONEST, OtherText, of, played
 from test_roles_swarm import EPOCH
@@ -24,18 +24,20 @@ from peers.roles.audit_duty import check_that_groups_are_audited
 from peers.roles.auditor_peer import AuditorPeer
 from peers.roles.evidence import Unsigned
 from peers.roles.replayer import Replayer
+from peers.roles.shown_groups import Verdict as Judgement
 from peers.roles.submitted_groups import Submitted, SubmittedGroup, SubmittedQuery
-from peers.roles.verdicts import Verdicts
+from peers.roles.verdicts import HonestGroup, VerdictExchange, Verdicts
 from peers.runtime.host import Host
 from swarm import wire
 from swarm.blocks import digest_of
 from swarm.config import Config, DelayLaw, Run, Sampling
-from swarm.core.accusations import PER_HOUR
+from swarm.core.accusations import PER_HOUR, Opinion
 from swarm.core.auditing import SURE, Audits
-from swarm.core.verifiers import TRUSTED
-from swarm.events import Audited, Event, Judged, Rejected
+from swarm.core.verifiers import TRUSTED, Verifiers
+from swarm.events import Audited, Bus, Event, Judged, Rejected
 from swarm.heads import Head
 from swarm.learn.weights import from_bytes
+from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import NetError
 from swarm.protocol import Role, Service, Topic
@@ -266,3 +268,52 @@ def test_throw_away_names_that_cheat_keep_no_later_cheat_from_being_set_aside() 
     assert aside(told) == {f"sampler-{number}" for number in range(1 + names)}
     (event,) = (event for event in of(told, Audited) if event.until > 0 and event.sampler == CHEAT)
     assert event.at - EPOCH < 40
+
+
+# --- words that a replay contradicts later ------------------------------------------------------------------
+
+
+class Words:
+    """Takes words and reopens them."""
+
+    def __init__(self) -> None:
+        self.audits = Audits()
+
+    def take_word(self, verdict: Judgement) -> None:
+        self.audits.word(verdict.sampler, verdict.verifier)
+
+    def reopen(self, verifier: PeerId) -> int:
+        return self.audits.reopen(verifier)
+
+
+@pytest.mark.parametrize("opinion", [Opinion.AGREED, Opinion.DISAGREED, Opinion.UNDECIDED])
+def test_all_who_called_a_group_honest_are_compared_with_its_replay_though_one_was_believed(
+    opinion: Opinion,
+) -> None:
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            told, bus = list[Event](), Bus()
+            bus.add(told.append)
+            learner = still_host(network, LEARNER, Role.LEARNER, bus=bus)
+            words, verifiers = Words(), Verifiers(0.0, Random(1))
+            for _ in range(TRUSTED):
+                verifiers.right(PeerId(AUDITOR))
+            verdicts = VerdictExchange(learner, cast(Any, None), cast(Any, words), verifiers)
+            verdicts.drawn(TRUE.group, TRUE.sampler)
+            for name in ("before", AUDITOR, "after"):
+                shown = membership(name, Role.AUDITOR)
+                peer = still_host(network, name, Role.AUDITOR, membership=shown)
+                honest = HonestGroup(sampler=TRUE.sampler, group=TRUE.group)
+                said = Verdicts(version=1, weights=TRUE.weights, groups=(honest,))
+                learner.take(verdicts.hear, Topic.VERDICT, PeerId(name), peer.seal(said, EVENT_LIMIT))
+            assert words.audits.proven(TRUE.sampler)
+            verdicts.replayed(TRUE.group, opinion)
+            forged = opinion is Opinion.AGREED
+            named = [event.sender for event in of(told, Rejected)]
+            assert named == (["before", AUDITOR, "after"] if forged else [])
+            assert verifiers.counts(PeerId(AUDITOR)) is words.audits.proven(TRUE.sampler) is not forged
+            more = 1 if opinion is Opinion.DISAGREED else 0
+            for name in ("before", "after"):
+                assert verifiers._of(PeerId(name)).right == more
+
+    run(scene())
