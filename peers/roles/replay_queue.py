@@ -73,7 +73,10 @@ class ReplayQueue:
         return gone
 
     def wait(self, now: float) -> float:
-        """Seconds until a group is to be replayed, whatever auditors do; infinite when none waits."""
+        """Seconds until a group is to be replayed, whatever auditors do; infinite when none waits. None waits
+        for an auditor where that would have others let go."""
+        if len(self) >= WAITING // 2:
+            return 0.0
         return max(0.0, min((one.until for one in self._waiting), default=math.inf) - now)
 
     def take(self, loaded: Digest | None, now: float = math.inf) -> Drawn:

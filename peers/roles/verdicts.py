@@ -15,6 +15,7 @@ here: forgeries (peers.roles.accusations), replays (peers.roles.auditor).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict, deque
 from itertools import islice
 from typing import Annotated, NamedTuple, Protocol
@@ -49,6 +50,9 @@ believed."""
 FETCHED = 4
 """Groups of verdicts that are fetched or wait for their replay at once: no verifier makes a learner fetch
 more."""
+
+SILENT = 10.0
+"""Seconds since a group was drawn in which an auditor said nothing: it is not waited for until it speaks."""
 
 
 class HonestGroup(Struct):
@@ -138,6 +142,8 @@ class VerdictExchange:
         """Groups that I drew and did not replay."""
         self._found: OrderedDict[Digest, Opinion] = OrderedDict()
         """What my replays say of an accusation of each group."""
+        self._unanswered: dict[PeerId, float] = {}
+        """Auditor that counts -> when the first group was drawn since it spoke, by the clock of waits."""
         self._fetched = 0
         self._tasks = asyncio.TaskGroup()
 
@@ -151,11 +157,18 @@ class VerdictExchange:
         self._drawn[group] = DrawnHere(sampler, [])
         if len(self._drawn) > REMEMBERED:
             self._drawn.popitem(last=False)
+        for auditor in self._auditors():
+            self._unanswered.setdefault(auditor, self._host.steady())
 
     def trusted(self) -> bool:
-        """Whether an auditor is here whose verdicts count."""
+        """Whether an auditor is here whose verdicts count, and that is not silent."""
+        since = self._host.steady() - SILENT
+        return any(self._unanswered.get(auditor, math.inf) > since for auditor in self._auditors())
+
+    def _auditors(self) -> list[PeerId]:
+        """Whose verdicts count."""
         roster = self._host.roster
-        return any(is_auditor(beat) and self._verifiers.counts(peer) for peer, beat in roster)
+        return [peer for peer, beat in roster if is_auditor(beat) and self._verifiers.counts(peer)]
 
     def hear(self, sealed: bytes) -> None:
         """Raises WireError for what are no verdicts of a learner or a member that may audit."""
@@ -165,6 +178,7 @@ class VerdictExchange:
             raise wire.WireError(f"verdicts by {opened.sender}: {why}")
         if opened.sender == host.ports.me:
             return
+        self._unanswered.pop(opened.sender, None)
         may_count = audits(host, opened)
         for one in said.groups:
             if self._verifiers.fresh(opened.sender, one.group, host.now()):

@@ -26,7 +26,7 @@ from peers.roles.evidence import Unsigned
 from peers.roles.replayer import Replayer
 from peers.roles.shown_groups import Verdict as Judgement
 from peers.roles.submitted_groups import Submitted, SubmittedGroup, SubmittedQuery
-from peers.roles.verdicts import HonestGroup, VerdictExchange, Verdicts
+from peers.roles.verdicts import SILENT, HonestGroup, VerdictExchange, Verdicts
 from peers.runtime.host import Host
 from swarm import wire
 from swarm.blocks import digest_of
@@ -315,5 +315,37 @@ def test_all_who_called_a_group_honest_are_compared_with_its_replay_though_one_w
             more = 1 if opinion is Opinion.DISAGREED else 0
             for name in ("before", "after"):
                 assert verifiers._of(PeerId(name)).right == more
+
+    run(scene())
+
+
+def test_a_trusted_auditor_that_falls_silent_is_not_waited_for_until_it_speaks() -> None:
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            learner = still_host(network, LEARNER, Role.LEARNER)
+            shown = membership(AUDITOR, Role.AUDITOR)
+            auditor = still_host(network, AUDITOR, Role.AUDITOR, membership=shown)
+            verifiers = Verifiers(0.0, Random(1))
+            verdicts = VerdictExchange(learner, cast(Any, None), cast(Any, Words()), verifiers)
+            for _ in range(TRUSTED):
+                assert not verdicts.trusted()
+                verifiers.right(PeerId(AUDITOR))
+            listening = asyncio.create_task(learner.listen(Topic.BEAT, learner.hear_beat))
+
+            async def pause(seconds: float) -> bool:
+                await asyncio.sleep(seconds)
+                await auditor._beats.send()
+                await asyncio.sleep(0.1)
+                return verdicts.trusted()
+
+            assert await pause(30.0)
+            verdicts.drawn(TRUE.group, TRUE.sampler)
+            assert await pause(SILENT / 2) and not await pause(SILENT / 2)
+            verdicts.drawn(Digest("2" * 64), TRUE.sampler)
+            assert not await pause(1.0)
+            said = Verdicts(version=1, weights=TRUE.weights, groups=())
+            learner.take(verdicts.hear, Topic.VERDICT, PeerId(AUDITOR), auditor.seal(said, EVENT_LIMIT))
+            assert await pause(1.0) and await pause(30.0)
+            listening.cancel()
 
     run(scene())

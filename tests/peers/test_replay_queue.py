@@ -70,6 +70,16 @@ def test_what_an_auditor_may_save_comes_last_until_its_time_has_come_and_not_at_
     assert not queue
 
 
+def test_no_group_is_let_go_because_auditors_are_waited_for() -> None:
+    queue = ReplayQueue(lambda sampler: True)
+    for number in range(80):
+        now = number / 8
+        assert queue.append(replace(drawn(number, KNOWN), until=now + 10.0)) is None
+        while queue.wait(now) == 0:
+            queue.take(None, now)
+    assert len(queue) > 1 / 3 * WAITING
+
+
 def test_who_sends_much_displaces_nobody_s_only_group() -> None:
     queue = ReplayQueue(lambda sampler: False)
     queue.append(drawn(0, NEW))
