@@ -13,7 +13,7 @@ from pathlib import Path
 from peers.build import invitations
 from peers.commands.revoke import peer_named, publish
 from peers.errors import DONE, WrongUsage
-from peers.roles.evidence import ASIDE, FOLDER, keep_aside, read_aside
+from peers.roles.evidence import ASIDE, FOLDER, changing_aside, keep_aside, read_aside
 from swarm.identity import human_name
 from swarm.run_types import Pardon
 from swarm.types import PeerId
@@ -36,9 +36,11 @@ def pardon(folder: Path, peer: str) -> int:
         raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
     if owned:
         _for_all(folder, found[0])
-    for path, aside in lists.items():
-        if aside.pop(found[0], None) is not None:
-            keep_aside(path, aside)
+    for path in lists:
+        with changing_aside(path):  # the learner may have written meanwhile
+            aside = read_aside(path)
+            if aside.pop(found[0], None) is not None:
+                keep_aside(path, aside)
     print(f"{found[0]} is pardoned: its next groups are replayed as a newcomer's")
     return DONE
 

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from peers.roles.accusations import AccusationExchange
-from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, keep_aside, read_aside
+from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, read_aside, update_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.replay_queue import Drawn, ReplayQueue
 from peers.roles.replayer import MakeReplay, Replayer
@@ -63,8 +64,11 @@ class Auditor:
         self._rng = random.Random(secret)
         self._replayer = Replayer(host, make, self._gave_up)
         self._queue = ReplayQueue(self.audits.proven, inbox.sampler_evidence.suspects)
-        self._read = 0
-        """When the file of those that are set aside was written, as far as I have read it, nanoseconds."""
+        self._seen = (0, 0)
+        """The file of those that are set aside as I read it last: when it was written, nanoseconds, and its
+        inode."""
+        self._listed: frozenset[PeerId] = frozenset()
+        """Who is in that file, as far as I read or wrote it: `swarm pardon` takes names out of it."""
         self._list = 0
         """Number of the owner's list whose pardons were obeyed."""
         self._unwritten = False
@@ -96,16 +100,21 @@ class Auditor:
         """Take up the file of those that are set aside: an earlier life's, or one that `swarm pardon` changed
         meanwhile."""
         path = self._folder and self._folder / ASIDE
-        if path is None or not path.exists() or path.stat().st_mtime_ns == self._read:
+        if path is None or not path.exists() or _stamp(path) == self._seen:
             return
         try:
-            self._read, aside = path.stat().st_mtime_ns, read_aside(path.parent)
+            self._seen, aside = _stamp(path), read_aside(path.parent)
         except (OSError, Torn, msgspec.DecodeError) as error:
             self.host.disk_damaged(f"{path} is damaged ({error}): who was set aside is forgotten")
             return
-        for sampler in self.audits.all_aside().keys() - aside.keys():
+        self._let_back(self._listed - aside.keys())
+        known = self._listed | self.audits.all_aside().keys()
+        self.audits.restore({sampler: each for sampler, each in aside.items() if sampler not in known})
+        self._listed = frozenset(aside)
+
+    def _let_back(self, pardoned: Collection[PeerId]) -> None:
+        for sampler in pardoned:
             self.audits.pardon(sampler)
-        self.audits.restore(aside)
 
     def _obey_pardons(self) -> None:
         """Forget what the run's owner pardons, once for each of its lists."""
@@ -243,6 +252,7 @@ class Auditor:
     def _judge(self, drawn: Drawn, replayed: Replayed) -> Consequence | None:
         group, verdict = drawn.group, drawn.shown and drawn.shown.verdict
         found, opinion = self._replayer.weighed(drawn, replayed)
+        self._look()  # what was pardoned counts no more
         if verdict is None:
             finding, aside = self.audits.take(group.sampler, found, self.host.now(), self._alone())
             accuses = aside is not None and speaks_alone(found)
@@ -322,8 +332,9 @@ class Auditor:
         self._submitted.drop(sampler)
 
     async def _keep(self, drawn: Drawn, aside: Consequence) -> None:
-        """Write evidence that others can replay."""
+        """Write who is set aside, and evidence that others can replay, where the disk has room for it."""
         host, group = self.host, drawn.group
+        await self._write_aside()
         release = host.releases.named(group.version, group.weights)
         if self._folder is None or release is None:
             return
@@ -340,20 +351,29 @@ class Auditor:
         except (OSError, Damaged) as error:
             host.disk.tell("evidence", str(error))
             return
-        await self._write_aside()
+        host.disk.tell("evidence", "")
         path = self._folder / f"{group.id}{SUFFIX}"
         text = f"evidence against {group.sampler} is kept: `swarm verify {path}` replays it"
         host.emit(events.Noted, level="info", text=text)
 
     async def _write_aside(self) -> None:
+        """Write who was set aside, but for those that were pardoned in the file since I read or wrote it."""
         self._unwritten = False
         if self._folder is None:
             return
+        self._look()
+        aside = self.audits.all_aside()
         try:
-            await self.host.ports.work.run(Kind.SAVE, keep_aside, self._folder, self.audits.all_aside())
-            self._read = (self._folder / ASIDE).stat().st_mtime_ns
+            pardoned = await self.host.ports.work.run(
+                Kind.SAVE, update_aside, self._folder, aside, self._listed
+            )
         except OSError as error:
-            self.host.disk.tell("evidence", str(error))
+            self._unwritten = True
+            self.host.disk.tell("set aside", str(error))
+            return
+        self.host.disk.tell("set aside", "")
+        self._let_back(pardoned)
+        self._listed = frozenset(aside.keys() - pardoned)
 
     def make_room(self) -> None:
         """A gradient does not fit into memory: give back what the second policy takes."""
@@ -364,3 +384,9 @@ class Auditor:
         while self._queue:
             self._undecided(self._queue.take(None))
         self._queue.unproven.clear()
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """When a file was written, nanoseconds, and its inode: each writing makes another one. Raises OSError."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ino

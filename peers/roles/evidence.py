@@ -3,6 +3,7 @@
     evidence/GROUP.evidence       the group as its sampler signed it, the release as its publisher did
     evidence/GROUP.safetensors    the version's bytes: another name of the file that the peer holds
     evidence/aside                samplers that were set aside, and what for: it outlives the peer
+    evidence/aside.lock           whoever holds it reads and writes that list
 
 `swarm verify` reads them (peers.commands.verify), `swarm pardon` takes a sampler out of the last one. The
 newest KEPT pieces stay.
@@ -10,7 +11,9 @@ newest KEPT pieces stay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import fcntl
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +25,7 @@ from swarm import wire
 from swarm.config import Sampling
 from swarm.core.admission import malformation
 from swarm.core.auditing import Consequence
-from swarm.durable import make_folder, read_checked, write_checked, write_durably
+from swarm.durable import Torn, make_folder, read_checked, write_checked, write_durably
 from swarm.heads import contradiction
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
 from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
@@ -76,10 +79,38 @@ def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None
         old.with_suffix(BYTES).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def changing_aside(folder: Path) -> Iterator[None]:
+    """Read and write who was set aside while no other process does so: a learner adds to it, `swarm pardon`
+    takes out of it. Blocks; raises OSError."""
+    make_folder(folder)
+    with open(folder / f"{ASIDE}.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
+
+
 def keep_aside(folder: Path, aside: Mapping[PeerId, Consequence]) -> None:
     """Write who was set aside. Blocks; raises OSError."""
     make_folder(folder)
     write_checked(folder / ASIDE, wire.encode(aside))
+
+
+def update_aside(
+    folder: Path, aside: Mapping[PeerId, Consequence], listed: Collection[PeerId]
+) -> Collection[PeerId]:
+    """Write who was set aside, but for those of `listed` whom `swarm pardon` took out of the file; returns
+    these. A file that is gone or damaged pardons nobody. Blocks; raises OSError."""
+    with changing_aside(folder):
+        try:
+            here = read_aside(folder).keys() if (folder / ASIDE).exists() else listed
+        except (Torn, msgspec.DecodeError):
+            here = listed  # whoever reads it to take it up tells that
+        pardoned = {*listed} - {*here}
+        keep_aside(folder, {peer: why for peer, why in aside.items() if peer not in pardoned})
+    return pardoned
 
 
 def read_aside(folder: Path) -> dict[PeerId, Consequence]:

@@ -11,6 +11,7 @@ from test_revoke import meet, word_of
 
 from peers import cli
 from peers.build.run_folder import RunFolder
+from peers.commands import pardon as command
 from peers.roles.evidence import ASIDE, keep_aside, read_aside
 from peers.runtime import revocations
 from swarm import wire
@@ -74,6 +75,16 @@ def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     (tmp_path / "evidence").mkdir()
     write_checked(tmp_path / "evidence" / ASIDE, wire.encode({ADA: WHY[:3]}))
     assert read_aside(tmp_path / "evidence") == {ADA: WHY}
+
+
+def test_who_was_set_aside_while_the_owner_s_list_was_written_stays_so(
+    lab: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada, bob = (Keyring.new().me for _ in range(2))
+    path = aside(lab.path, "learner-0", ada)
+    monkeypatch.setattr(command, "_for_all", lambda *_: keep_aside(path, {ada: WHY, bob: WHY}))
+    assert pardoned(lab.path, ada) == 0
+    assert read_aside(path) == {bob: WHY}
 
 
 @pytest.mark.parametrize(
