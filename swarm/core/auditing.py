@@ -62,7 +62,8 @@ FOREVER = 1e12
 """Unix seconds: after all runs, and a number that every encoding has."""
 
 REMEMBERED = 4096
-"""Samplers whose audits are remembered; those that were never set aside are forgotten first."""
+"""Samplers whose audits are remembered, and as many that were set aside: keys cost nothing, so that neither
+kind takes the other's room. Of those that were set aside who has the least of it left is forgotten first."""
 
 
 class Finding(StrEnum):
@@ -277,12 +278,19 @@ class Audits:
         return record.aside
 
     def _record(self, sampler: PeerId) -> Audited:
+        if sampler not in self._samplers and len(self._samplers) > REMEMBERED:
+            self._make_room()
         record = self._samplers.setdefault(sampler, Audited())
         self._samplers.move_to_end(sampler)
-        if len(self._samplers) > REMEMBERED:
-            plain = (peer for peer, each in self._samplers.items() if each.aside is None)
-            del self._samplers[next(plain, next(iter(self._samplers)))]
         return record
+
+    def _make_room(self) -> None:
+        """For one more sampler."""
+        aside = {peer: each.until for peer, each in self.all_aside().items()}
+        plain = [peer for peer in self._samplers if peer not in aside]
+        soonest = sorted(aside, key=lambda peer: aside[peer])
+        for gone in (*plain[: max(0, len(plain) - REMEMBERED)], *soonest[: max(0, len(aside) - REMEMBERED)]):
+            del self._samplers[gone]
 
 
 NOTHING_REPLAYED = "its samplers may use fewer bits (run.sampling.quantized), so that no group is replayed"

@@ -155,6 +155,45 @@ def test_many_keys_do_not_make_an_auditor_forget_whom_it_set_aside() -> None:
     assert audits.rate(PeerId("key-0")) == 1.0
 
 
+def filled(now: float = 0.0) -> Audits:
+    """As many samplers are set aside as are remembered, each a second later than the one before."""
+    audits = Audits()
+    for number in range(auditing.REMEMBERED):
+        audits.take(PeerId(f"key-{number}"), off(2), now + number)
+    return audits
+
+
+def test_many_keys_that_were_set_aside_leave_room_for_another_one() -> None:
+    audits, now = filled(), 5000.0
+    for strikes in (1, 2, 3):
+        finding, aside = audits.take(ME, off(2), now)
+        assert finding is Finding.FORGED and aside is not None and aside.strikes == strikes
+        assert audits.aside(ME, now) == aside
+        now = aside.until
+    assert audits.aside(ME, 1e11) is not None and audits.strikes(ME) == 3
+
+
+def test_many_keys_that_were_set_aside_keep_nobody_honest_from_being_verified() -> None:
+    audits = filled()
+    names = [ME, PeerId("another"), PeerId("a third")]
+    for _ in range(50):
+        for name in names:
+            audits.take(name, HONEST, 1.0)
+    assert all(audits.proven(name) and audits.rate(name) == pytest.approx(0.4) for name in names)
+
+
+def test_those_whose_time_is_over_are_forgotten_first_and_then_those_with_the_least_left() -> None:
+    audits, last = Audits(), auditing.REMEMBERED - 1
+    audits.restore({ME: auditing.Consequence(auditing.FOREVER, 3, "two tokens are off")})
+    for number in range(last):
+        audits.take(PeerId(f"key-{number}"), off(2), 1000.0 if number == 7 else 5000.0 + number)
+    for number in range(3):
+        audits.take(PeerId(f"new-{number}"), off(2), 20_000.0)
+        audits.take(PeerId(f"plain-{number}"), HONEST, 20_000.0)
+    gone = {PeerId(f"key-{number}") for number in range(last)} - audits.all_aside().keys()
+    assert gone == {"key-7", "key-0", "key-1"} and audits.strikes(ME) == 3
+
+
 def test_an_auditor_that_starts_anew_counts_strikes_on() -> None:
     before, after = Audits(), Audits()
     before.take(ME, off(2), 0.0)
