@@ -4,7 +4,8 @@
     service batches              <- BatchQuery: the manifest, or one of its groups as its sampler signed it
     a round with sketches        -> whose is due (swarm.core.recomputed)? its manifest, its groups, rewards
         of my own -> their gradient by my weights, which are the round's -> the sketch of what it sent:
-        agrees, or a strike; where it leaves other groups out than I do, it showed nothing
+        agrees, or a strike; where it leaves other groups out than I do, or names one
+        that cannot be scored or is not its sampler's draw, it showed nothing
 
 It is computed before my own step, while my weights are those of the round. Whoever has a strike is named
 (Rejected) and left out where more than half of the others name it, too; of two learners the other one goes
@@ -176,12 +177,29 @@ class BatchRechecks:
             why = self._rechecks.found(peer, cosine, times, alike, host.now())
         except (NetError, Unshown, Unsigned, wire.WireError) as error:
             why = self._rechecks.showed_nothing(peer, str(error), host.now())
-        except (RewardError, OutOfMemory):
+        except RewardError as error:
+            if await self._scores():
+                shown = f"a group of its batch cannot be scored: {error}"
+                why = self._rechecks.showed_nothing(peer, shown, host.now())
+        except OutOfMemory:
             pass  # that is this peer's own fault, and is told elsewhere
         self._rechecks.spent(peer, host.now() - began, host.now())
         if why is not None:
             reason = f"{why}: what it averages is left out for an hour where most others find the same"
             host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
+
+    async def _scores(self) -> bool:
+        """Whether rewards work here: a group of my own batch was scored before."""
+        if not self._batch:
+            return False
+        group = self._batch[0].group
+        try:
+            await self._inbox.reward_calls.task_and_rewards(
+                group.task, await self._inbox.opener.decoded(group)
+            )
+        except RewardError:
+            return False  # that is told
+        return True
 
     async def _shown_batch(self, peer: PeerId, weights: Digest, marks: bytes) -> Batch:
         """What a member's gradient of my version is of. Raises Unshown, Unsigned, WireError, NetError."""
@@ -220,6 +238,8 @@ class BatchRechecks:
         opened, group = signed_group(host.frames, frame, self._limit, host.config.run.sampling, vocabulary)
         if (problem := host.distrust(opened, Role.SAMPLER)) is not None:
             raise Unsigned(f"the sampler of group {group.id} may not sample: {problem}")
+        if (problem := self._inbox.admission.not_drawn(group, host.now())) is not None:
+            raise Unshown(f"no learner admits group {group.id}: {problem}")
         return group
 
     async def _agreement(self, peer: PeerId, batch: Batch, sketches: Sketches) -> tuple[float, float, bool]:
@@ -228,7 +248,7 @@ class BatchRechecks:
 
         async def again_scored(group: Group) -> tuple[Task, tuple[float, ...]]:
             texts = await self._inbox.opener.decoded(group)
-            return await self._inbox.reward_calls.task_and_rewards(group.task, texts)
+            return await self._inbox.reward_calls.of_others(group.task, texts)
 
         scored = await asyncio.gather(*map(again_scored, batch.groups))
 

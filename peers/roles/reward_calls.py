@@ -38,6 +38,11 @@ class RewardCalls:
         self._fault.recovered()
         return task, tuple(rewards)
 
+    async def of_others(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
+        """The same of a group that another learner chose to show: what fails is no fault of mine."""
+        task, rewards = await self._called(Kind.SCORE, self._regenerated, index, texts)
+        return task, tuple(rewards)
+
     async def held_out(self, n: int) -> list[Task]:
         """The first `n` held-out tasks. Raises RewardError as `tasks` does."""
         return await self._made(Kind.DRAW, self.source.held_out, n)
@@ -54,8 +59,14 @@ class RewardCalls:
 
     async def _made(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         try:
+            return await self._called(kind, function, *args)
+        except RewardError as error:
+            self._fault.failed(str(error))
+            raise
+
+    async def _called(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
+        try:
             slow = self.source.slow_tasks if kind is Kind.DRAW else self.source.slow
             return await self.host.ports.work.run(kind, function, *args) if slow else function(*args)
-        except (RewardError, TaskError) as error:
-            self._fault.failed(str(error))
+        except TaskError as error:
             raise RewardError(str(error)) from error

@@ -127,6 +127,11 @@ class Admission:
         self.admitted(group)
         return verdict(Verdict.ADMIT, "")
 
+    def not_drawn(self, group: Group, now: float) -> str | None:
+        """Why a group that somebody shows is not what its sampler was to draw, or None."""
+        known = self._known(group.version, group.weights)
+        return self._not_drawn(group, known, now - released_here(group, known, self._ahead))
+
     def _repeats(self, group: Group) -> str | None:
         if mark(group.id) in self._seen:
             return REPEATED

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
+from peers.roles.manifests import BatchManifest
 from peers.roles.rechecks import BatchRechecks, compared
+from peers.roles.reward_calls import RewardCalls
+from peers.roles.sampler import Sampler
+from peers.runtime.host import Host
 from peers.studies import adversaries
 from peers.studies.adversaries import Attacked, suffer
+from swarm.blocks import digest_of
+from swarm.core.admission import group_id
+from swarm.core.curriculum import Draws
 from swarm.core.recomputed import SILENT, Rechecks
-from swarm.events import Event, Moved, Rejected, Trained
+from swarm.events import Event, Faulted, Moved, Rejected, Trained
 from swarm.learn.base_learner import Gradient
+from swarm.limits import MAIL_LIMIT
 from swarm.net.sketch import Sketches
 from swarm.protocol import Role, Service
 from swarm.sim.world import World
-from swarm.types import PeerId
+from swarm.tasks.base import RewardError
+from swarm.tasks.toy import Toy
+from swarm.types import Digest, PeerId, Task
 
 torch.set_num_threads(1)
 
@@ -36,9 +49,9 @@ def test_a_false_gradient_is_named_in_the_first_rounds_whatever_the_noise(attack
     assert int(str(found["struck"])) >= 2 and found["falsely"] == 0
 
 
-def two(attack: str) -> list[Event]:
+def two(attack: str, seconds: float = 8.0) -> list[Event]:
     told: list[Event] = []
-    one = Attacked(attack=attack, defended=True, seconds=8.0, gradients=True, learners=2)
+    one = Attacked(attack=attack, defended=True, seconds=seconds, gradients=True, learners=2)
     peers = {Role.SEED: 1, Role.LEARNER: 2, Role.SAMPLER: 6}
     scenario = msgspec.structs.replace(adversaries.scenario(one), peers=peers)
     heard = adversaries.Overheard()
@@ -53,6 +66,115 @@ def test_of_two_learners_the_one_with_the_proof_goes_on_alone() -> None:
     after = [event for event in told if event.peer == "learner-0" and event.at > proofs[0].at]
     assert [event for event in after if isinstance(event, Moved) and event.cause == "alone"]
     assert len([event for event in after if isinstance(event, Trained)]) >= 2
+
+
+class Evasion:
+    """learner-1's manifests name a group of a sampler of its own that nobody can score, signed as it should
+    be; `drawn`: its exercise and seed are those of its sampler's draw."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, drawn: bool) -> None:
+        self._drawn, self._unscorable, self._hosts = drawn, set[int](), dict[str, Host]()
+        self._made, self._shown, self._true = Sampler.__init__, BatchRechecks.show, Toy.rewards
+
+        def make(its: Sampler, host: Host, *rest: Any) -> None:
+            self._make(its, host, *rest)
+
+        def show(its: BatchRechecks, weights: Digest, gradient: Gradient) -> None:
+            self._show(its, weights, gradient)
+
+        def rewards(its: Toy, task: Task, texts: Sequence[str]) -> list[float]:
+            return self._rewards(its, task, texts)
+
+        monkeypatch.setattr(Sampler, "__init__", make)
+        monkeypatch.setattr(BatchRechecks, "show", show)
+        monkeypatch.setattr(Toy, "rewards", rewards)
+
+    def _make(self, its: Sampler, host: Host, *rest: Any) -> None:
+        self._hosts[host.who.name] = host
+        self._made(its, host, *rest)
+
+    def _rewards(self, its: Toy, task: Task, texts: Sequence[str]) -> list[float]:
+        if task.index in self._unscorable:
+            raise RewardError("the worker hung on this text")
+        return self._true(its, task, texts)
+
+    def _show(self, its: BatchRechecks, weights: Digest, gradient: Gradient) -> None:
+        self._shown(its, weights, gradient)
+        if its._host.ports.me == "learner-1":
+            frame, (sealed, held) = self._frame(its), its._shown[its._learner.version, weights]
+            said = its._host.frames.read(sealed, MAIL_LIMIT, BatchManifest)[1]
+            said = msgspec.structs.replace(said, groups=(*said.groups, digest_of(frame)))
+            its._shown[its._learner.version, weights] = its._host.seal(said), held | {digest_of(frame): frame}
+
+    def _frame(self, its: BatchRechecks) -> bytes:
+        one, host = its._batch[0].group, self._hosts["sampler-0"]
+        due = Draws(host.who.run, host.config.run.batch.groups).of(one.weights, host.ports.me, 900)
+        task = due.task if self._drawn else due.task + 1
+        self._unscorable.add(task)
+        name = group_id(host.ports.me, one.version, task, due.seed, one.tokens.data, one.logprobs.data)
+        of = {"sampler": host.ports.me, "task": task, "seed": due.seed, "draw": 900, "id": name}
+        return host.seal(msgspec.structs.replace(one, **of))
+
+
+@pytest.mark.parametrize(
+    ("drawn", "why"), [(True, "the worker hung on this text"), (False, "its task is not that of draw 900")]
+)
+def test_a_group_that_nobody_can_score_is_no_way_out(
+    monkeypatch: pytest.MonkeyPatch, drawn: bool, why: str
+) -> None:
+    spent = Rechecks.spent  # else the third look is a minute later
+    monkeypatch.setattr(Rechecks, "spent", lambda its, peer, _, now: spent(its, peer, 0.0, now))
+    Evasion(monkeypatch, drawn)
+    told = two("times -1", seconds=14.0)
+    proofs = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
+    assert {(event.peer, event.sender) for event in proofs} == {("learner-0", "learner-1")}
+    assert all(why in event.reason for event in proofs)
+    assert not [event for event in told if isinstance(event, Faulted)]
+
+
+def test_honest_learners_of_a_run_with_exercises_that_nobody_can_score_agree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    true, found = Toy.rewards, Counter[str]()
+    again = Rechecks.found
+
+    def rewards(toy: Toy, task: Task, texts: Sequence[str]) -> list[float]:
+        if task.index % 5 == 0:
+            raise RewardError("the verifier cannot score this exercise")
+        return true(toy, task, texts)
+
+    def agrees(checks: Rechecks, peer: PeerId, *rest: Any) -> str | None:
+        found[peer] += 1
+        return again(checks, peer, *rest)
+
+    monkeypatch.setattr(Toy, "rewards", rewards)
+    monkeypatch.setattr(Rechecks, "found", agrees)
+    monkeypatch.setattr(Rechecks, "showed_nothing", lambda *_: pytest.fail("a batch was not shown"))
+    told = two("honest")
+    assert not [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
+    assert {*found} == {"learner-0", "learner-1"}
+
+
+def test_a_learner_whose_own_rewards_fail_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, true, scores = Counter[str](), RewardCalls.task_and_rewards, BatchRechecks._scores
+    looked = list[bool]()
+
+    async def fails(its: RewardCalls, *_: Any) -> Any:
+        asked[its.host.ports.me] += 1
+        raise RewardError("the worker is gone")
+
+    async def mine(its: BatchRechecks) -> bool:
+        with monkeypatch.context() as gone:
+            gone.setattr(RewardCalls, "task_and_rewards", fails)
+            looked.append(await scores(its))
+        return looked[-1]
+
+    monkeypatch.setattr(RewardCalls, "of_others", fails)
+    monkeypatch.setattr(BatchRechecks, "_scores", mine)
+    monkeypatch.setattr(Rechecks, "showed_nothing", lambda *_: pytest.fail("somebody is blamed"))
+    two("honest")
+    assert {*asked} == {"learner-0", "learner-1"} and looked and not any(looked)
+    assert RewardCalls.task_and_rewards is true
 
 
 def test_honest_learners_agree_and_spend_little_on_it() -> None:
