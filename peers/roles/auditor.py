@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from peers.roles.accusations import AccusationExchange
-from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, read_aside, update_aside
+from peers.roles.evidence import ASIDE, SUFFIX, Evidence, keep, read_aside, stamp, update_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.replay_queue import Drawn, ReplayQueue
 from peers.roles.replayer import MakeReplay, Replayer
@@ -40,6 +40,7 @@ from swarm import events
 from swarm.blocks import Damaged, digest_of
 from swarm.core.accusations import Opinion, speaks_alone
 from swarm.core.auditing import COUNT, Audits, Consequence, Finding, Weighed
+from swarm.core.roster import CLOCK
 from swarm.core.verifiers import Verifiers, is_auditor
 from swarm.durable import Torn
 from swarm.protocol import Kind
@@ -71,6 +72,8 @@ class Auditor:
         """Who is in that file, as far as I read or wrote it: `swarm pardon` takes names out of it."""
         self._list = 0
         """Number of the owner's list whose pardons were obeyed."""
+        self._obeyed: dict[PeerId, float] = {}
+        """Whom that list lets back, and when the owner said so: a pardon forgets nothing a second time."""
         self._unwritten = False
         """Somebody is set aside for another time than the file says."""
         self._news = asyncio.Event()
@@ -100,10 +103,10 @@ class Auditor:
         """Take up the file of those that are set aside: an earlier life's, or one that `swarm pardon` changed
         meanwhile."""
         path = self._folder and self._folder / ASIDE
-        if path is None or not path.exists() or _stamp(path) == self._seen:
+        if path is None or not path.exists() or stamp(path) == self._seen:
             return
         try:
-            self._seen, aside = _stamp(path), read_aside(path.parent)
+            self._seen, aside = stamp(path), read_aside(path.parent)
         except (OSError, Torn, msgspec.DecodeError) as error:
             self.host.disk_damaged(f"{path} is damaged ({error}): who was set aside is forgotten")
             return
@@ -117,23 +120,30 @@ class Auditor:
             self.audits.pardon(sampler)
 
     def _obey_pardons(self) -> None:
-        """Forget what the run's owner pardons, once for each of its lists."""
+        """Forget what the run's owner pardons, once for each pardon. What was found up to CLOCK after one may
+        have been found before it: clocks differ by that."""
         revocations = self.host.trust.revocations
         if self._list == revocations.number:
             return
-        self._list = revocations.number
+        self._list, before = revocations.number, self._obeyed
+        self._obeyed = {one.peer: one.at for one in revocations.list.pardons}
         for sampler, aside in self.audits.all_aside().items():
-            pardoned = revocations.pardoned(sampler)
-            if pardoned and aside.since <= pardoned:
+            at = self._obeyed.get(sampler)
+            if at is not None and at != before.get(sampler) and aside.since <= self._here(at) + CLOCK:
                 self.audits.pardon(sampler)
                 self._unwritten = True
                 self._news.set()
 
+    def _here(self, at: float) -> float:
+        """When the owner said something at `at` by its own clock, by mine; both are unix seconds."""
+        return at + self.host.roster.wrong()
+
     def _is_pardoned(self, group: Group) -> bool:
         """Whether the run's owner let the sampler back after the group's version was released."""
-        at = self.host.trust.revocations.pardoned(group.sampler)
-        known = self.host.releases.known(group.version, group.weights)
-        return at > 0 and all(self.host.releases.released_here(one) <= at for one in known)
+        if (at := self.host.trust.revocations.pardoned(group.sampler)) <= 0:
+            return False
+        known, at = self.host.releases.known(group.version, group.weights), self._here(at)
+        return all(self.host.releases.released_here(one) <= at for one in known)
 
     def draw(self, group: Group, frame: bytes) -> None:
         """Take an admitted group for an audit, or leave it to auditors."""
@@ -253,6 +263,7 @@ class Auditor:
         group, verdict = drawn.group, drawn.shown and drawn.shown.verdict
         found, opinion = self._replayer.weighed(drawn, replayed)
         self._look()  # what was pardoned counts no more
+        self._obey_pardons()
         if verdict is None:
             finding, aside = self.audits.take(group.sampler, found, self.host.now(), self._alone())
             accuses = aside is not None and speaks_alone(found)
@@ -283,7 +294,6 @@ class Auditor:
                 self.audits.doubt(group.sampler)
             return Finding.UNLIKELY if found.off else Finding.UNDECIDED, None
         if (release := host.releases.named(group.version, group.weights)) is not None:
-            self._obey_pardons()
             released = host.releases.released_here(release)
             if not self._is_pardoned(group):
                 aside = self.audits.accused(group.sampler, found, released, host.now())
@@ -384,9 +394,3 @@ class Auditor:
         while self._queue:
             self._undecided(self._queue.take(None))
         self._queue.unproven.clear()
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """When a file was written, nanoseconds, and its inode: each writing makes another one. Raises OSError."""
-    found = path.stat()
-    return found.st_mtime_ns, found.st_ino

@@ -120,3 +120,9 @@ def read_aside(folder: Path) -> dict[PeerId, Consequence]:
         return msgspec.msgpack.decode(read_checked(folder / ASIDE), type=dict[PeerId, Consequence])
     except FileNotFoundError:
         return {}
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """When a file was written, nanoseconds, and its inode: each writing makes another one. Raises OSError."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ino

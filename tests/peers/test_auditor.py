@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nouns import group, release
+from nouns import beat, group, release
 from still_host import still_host
 
 from peers import cli
@@ -21,9 +22,11 @@ from peers.roles.evidence import keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.replay_queue import Drawn
 from swarm.config import Config, DelayLaw
+from swarm.core import revocation
 from swarm.core.auditing import Consequence, Weighed
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
+from swarm.run_types import Pardon
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy
@@ -155,5 +158,79 @@ def test_what_the_disk_did_not_take_is_written_with_the_next_news(
             assert auditor.host.disk.refuses and auditor._unwritten
             await auditor._write_aside()
             assert {*read_aside(evidence(tmp_path))} == {ADA} and not auditor.host.disk.refuses
+
+    tried(body)
+
+
+def owner_pardons(auditor: Auditor, *pardons: Pardon) -> None:
+    revocations = auditor.host.trust.revocations
+    revocations.take(revocation.sealed("swarm", revocations.number + 1, (), lambda _: b"", pardons=pardons))
+
+
+def differ(auditor: Auditor, seconds: float) -> None:
+    """My clock is ahead of all others'."""
+    host = auditor.host
+    for seq in (1, 2):  # one heartbeat of long ago may be a ghost's
+        for name in ("learner-1", "learner-2"):
+            host.roster.hear(PeerId(name), beat(seq=seq, at=host.now() - seconds), host.now())
+    assert len(host.roster) == 2
+
+
+@pytest.mark.parametrize("ahead", [50.0, 7200.0])
+def test_the_owner_s_pardon_counts_where_a_learner_s_clock_is_ahead(tmp_path: Path, ahead: float) -> None:
+    async def body() -> None:
+        async with auditor_of(tmp_path) as auditor:
+            differ(auditor, ahead)
+            caught(auditor, ADA)
+            given = Pardon(at=math.ceil(auditor.host.now() - ahead + 1.0), peer=ADA)
+            owner_pardons(auditor, given)
+            assert auditor.aside(ADA) is None and auditor.audits.strikes(ADA) == 0
+
+    tried(body)
+
+
+def test_a_pardon_is_obeyed_once_and_no_later_list_forgets_what_came_after_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with auditor_of(tmp_path) as auditor:
+            given = Pardon(at=math.ceil(auditor.host.now()), peer=ADA)
+            owner_pardons(auditor, given)
+            assert auditor.aside(ADA) is None
+            caught(auditor, ADA)
+            owner_pardons(auditor, given, Pardon(at=given.at, peer=BOB))
+            assert auditor.aside(ADA) is not None
+            owner_pardons(auditor, Pardon(at=given.at + 1, peer=ADA))
+            assert auditor.aside(ADA) is None
+
+    tried(body)
+
+
+def test_who_was_set_aside_long_after_the_pardon_stays_so_when_the_learner_starts_again(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with auditor_of(tmp_path) as auditor:
+            now = auditor.host.now()
+            keep_aside(evidence(tmp_path), {ADA: WHY._replace(since=now), BOB: WHY._replace(since=now)})
+            auditor._look()
+            owner_pardons(
+                auditor, Pardon(at=int(now - 120.0), peer=ADA), Pardon(at=int(now + 120.0), peer=BOB)
+            )
+            assert auditor.aside(ADA) is not None and auditor.aside(BOB) is None
+
+    tried(body)
+
+
+def test_groups_of_versions_before_a_pardon_do_not_count_where_the_clock_is_hours_ahead(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with auditor_of(tmp_path) as auditor:
+            differ(auditor, 7200.0)
+            there = auditor.host.now() - 7200.0
+            made = release(publisher=PeerId("learner-1"), released=there - 10.0)
+            auditor.host.releases.candidates.hear(made)
+            owner_pardons(auditor, Pardon(at=math.ceil(there), peer=ADA))
+            one = group(sampler=ADA, version=made.version, weights=made.weights)
+            assert auditor._is_pardoned(one)
 
     tried(body)
