@@ -4,8 +4,9 @@
     run folder -> model, tokenizer, task; the release's bytes beside the evidence, or where a peer holds them
     replay -> what each completion is off by -> 0: the evidence holds, 5: it does not
 
-Nothing of what the auditor says is believed. Not handled here: what follows for the sampler
-(swarm.core.auditing).
+It holds where the group alone would set its sampler aside at a learner; what is allowed is measured on this
+group's text, under as many seeds as a learner takes groups. Nothing of what the auditor says is believed. Not
+handled here: what follows for the sampler (swarm.core.auditing).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from peers.roles.evidence import BYTES, Evidence, Unsigned, signed_group
 from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.config import Config
+from swarm.core.accusations import speaks_alone
 from swarm.core.auditing import Weighed
 from swarm.identity import Keyring
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
-from swarm.replays import Replayed, claims_of, replay_group, weigh
+from swarm.replays import Replayed, claims_of, replay_group, rows_of, weigh
 from swarm.types import Digest, Group, Release
 from swarm.weights import Weights
 
@@ -58,10 +60,19 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
     weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
     found, replayed = _replayed(run, tokens, group, weights)
     print("\n".join(_lines(group, replayed, found)))
-    holds = found.off > 0 or found.claimed > 0
-    print("the evidence holds" if holds else "the evidence does not hold: this group alone shows nothing")
+    holds = speaks_alone(found)
+    print("the evidence holds" if holds else f"the evidence does not hold: {_doubt(found)}")
     print(f"the auditor {evidence.auditor} said: {evidence.why}", file=sys.stderr)
     return DONE if holds else REFUSED
+
+
+def _doubt(found: Weighed) -> str:
+    """Why a group is no evidence."""
+    if not found.off:
+        return "this group alone shows nothing"
+    return (
+        "one token that is off may be bad luck; learners set a sampler aside when a second one follows soon"
+    )
 
 
 def _tokens(run: RunFolder) -> Tokenization:
@@ -108,6 +119,7 @@ def _replayed(
     run: RunFolder, tokens: Tokenization, group: Group, weights: Weights
 ) -> tuple[Weighed, Replayed]:
     from peers.build import factory
+    from swarm.learn.replay import CALIBRATED
 
     config = Config(run=run.settings)
     replay = factory.replay(run.model, config)
@@ -120,6 +132,10 @@ def _replayed(
         source.close()
     replay.load(weights)
     replayed = replay_group(replay, prompt, group)
+    for other in range(
+        1, CALIBRATED
+    ):  # a learner's tolerance is of so many groups: the text with other noise
+        replay.replay(prompt, rows_of(group), group.seed + other)
     return weigh(replayed, claims_of(group), replay.allowed), replayed
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,7 +27,7 @@ from swarm.core.admission import group_id
 from swarm.core.auditing import LEAST
 from swarm.core.curriculum import Draw
 from swarm.identity import Keyring
-from swarm.learn import tiny, tokenization
+from swarm.learn import replay, tiny, tokenization
 from swarm.replays import Replayed, claims_of, weigh
 from swarm.types import Array, Digest, Group, Heads, Release, Times
 from swarm.weights import Weights
@@ -94,10 +96,10 @@ def honest(parties: Parties) -> Group:
     return parties.group()
 
 
-def changed(group: Group) -> Group:
-    """With another first token."""
-    tokens = np.frombuffer(group.tokens.data, "<i4").copy()
-    tokens[0] = (tokens[0] + 7) % 100
+def changed(group: Group, *where: int) -> Group:
+    """With other tokens at these places, or else with other first ones of two completions."""
+    tokens, places = np.frombuffer(group.tokens.data, "<i4").copy(), [*(where or (0, group.lengths[0]))]
+    tokens[places] = (tokens[places] + 7) % 100
     data = tokens.tobytes()
     name = group_id(group.sampler, group.version, group.task, group.seed, data, group.logprobs.data)
     return msgspec.structs.replace(
@@ -127,6 +129,38 @@ def test_a_changed_token_is_shown_to_anybody_and_an_honest_group_clears_its_samp
     assert parties.sampler.me in out and "the evidence holds" in out and "completion 4" in out
     assert verified(kept(tmp_path, parties, honest, weights), run) == REFUSED
     assert "does not hold" in capsys.readouterr().out
+
+
+def test_one_token_that_is_off_is_bad_luck_as_learners_have_it(
+    tmp_path: Path,
+    run: RunFolder,
+    parties: Parties,
+    honest: Group,
+    weights: Weights,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    last = changed(honest, honest.lengths[0] - 1)
+    assert verified(kept(tmp_path, parties, last, weights), run) == REFUSED
+    out = capsys.readouterr().out
+    assert "1 of 32 tokens are off" in out and "does not hold" in out and "bad luck" in out
+
+
+def test_what_is_allowed_is_measured_on_as_much_text_as_learners_measure_it(
+    run: RunFolder, honest: Group, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = replay.replay_both
+    seeds, tokens = list[int](), tokenization.load(run.model)
+
+    def wider(policy: Any, *group: Any) -> tuple[Replayed, Replayed]:
+        found, other = usual(policy, *group)
+        seeds.append(group[3])
+        far = np.full_like(other.margins, 0.5 if len(seeds) == replay.CALIBRATED else 0.0)
+        return found, dataclasses.replace(other, margins=far)
+
+    monkeypatch.setattr(replay, "replay_both", wider)
+    found, _ = verify._replayed(run, tokens, changed(honest, honest.lengths[0] - 1), weights)
+    assert seeds[0] == SEED and len({*seeds}) == len(seeds) == replay.CALIBRATED
+    assert found.off == int(found.largest > 2.5)
 
 
 def test_a_group_that_its_sampler_did_not_sign_is_no_evidence(
