@@ -4,9 +4,8 @@
     run folder -> model, tokenizer, task; the release's bytes beside the evidence, or where a peer holds them
     replay -> what each completion is off by -> 0: the evidence holds, 5: it does not
 
-It holds where the group alone would set its sampler aside at a learner; what is allowed is measured on this
-group's text, under as many seeds as a learner takes groups. Nothing of what the auditor says is believed. Not
-handled here: what follows for the sampler (swarm.core.auditing).
+What is allowed is measured on this group's text, under as many seeds as a learner takes groups. Nothing of
+what the auditor says is believed. Not handled here: what follows for the sampler (swarm.core.auditing).
 """
 
 from __future__ import annotations
@@ -60,18 +59,19 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
     weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
     found, replayed = _replayed(run, tokens, group, weights)
     print("\n".join(_lines(group, replayed, found)))
-    holds = speaks_alone(found)
-    print("the evidence holds" if holds else f"the evidence does not hold: {_doubt(found)}")
+    holds = found.off > 0 or found.claimed > 0
+    print(_word(found) if holds else "the evidence does not hold: this group alone shows nothing")
     print(f"the auditor {evidence.auditor} said: {evidence.why}", file=sys.stderr)
     return DONE if holds else REFUSED
 
 
-def _doubt(found: Weighed) -> str:
-    """Why a group is no evidence."""
-    if not found.off:
-        return "this group alone shows nothing"
+def _word(found: Weighed) -> str:
+    """What a group is worth that shows something."""
+    if speaks_alone(found):
+        return "the evidence holds"
     return (
-        "one token that is off may be bad luck; learners set a sampler aside when a second one follows soon"
+        "the evidence holds, but it is one token, which may be bad luck: learners set a sampler aside when a"
+        " second one follows soon"
     )
 
 
@@ -132,9 +132,7 @@ def _replayed(
         source.close()
     replay.load(weights)
     replayed = replay_group(replay, prompt, group)
-    for other in range(
-        1, CALIBRATED
-    ):  # a learner's tolerance is of so many groups: the text with other noise
+    for other in range(1, CALIBRATED):  # a learner's tolerance is of so many groups: other noise, same text
         replay.replay(prompt, rows_of(group), group.seed + other)
     return weigh(replayed, claims_of(group), replay.allowed), replayed
 

@@ -17,7 +17,7 @@ from cheating_peer import OFFERED
 from swarm_processes import SETTINGS, UNHURRIED, Program, SwarmProcesses, get, started_swarm, swarm, version
 
 from swarm import events
-from swarm.core.auditing import COUNT, Finding
+from swarm.core.auditing import Finding
 from swarm.identity import human_name
 from swarm.types import Verdict
 
@@ -115,8 +115,8 @@ def test_who_cheats_is_set_aside_and_told_why_and_others_can_check_it(
     assert f"sets sampler {human_name(me)} aside for another 60 min" in problem["text"]
     assert audited.why in problem["cause"].lower() and evidence.name in problem["todo"]
 
-    # what added up over several groups, or a token in each of two, may show in the last one, or not
-    alone = audited.off >= COUNT or "it claims" in audited.why
+    # what added up over several groups may show in the last one, or not
+    alone = audited.finding != Finding.DRIFTED or "it claims" in audited.why
     code, out = verified(evidence, tmp_path, house.home / "bob")
     holds = "the evidence holds" in out
     assert code == (0 if holds else 5) and (holds or not alone), out

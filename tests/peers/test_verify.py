@@ -96,10 +96,10 @@ def honest(parties: Parties) -> Group:
     return parties.group()
 
 
-def changed(group: Group, *where: int) -> Group:
-    """With other tokens at these places, or else with other first ones of two completions."""
-    tokens, places = np.frombuffer(group.tokens.data, "<i4").copy(), [*(where or (0, group.lengths[0]))]
-    tokens[places] = (tokens[places] + 7) % 100
+def changed(group: Group, at: int = 0) -> Group:
+    """With another token at this place."""
+    tokens = np.frombuffer(group.tokens.data, "<i4").copy()
+    tokens[at] = (tokens[at] + 7) % 100
     data = tokens.tobytes()
     name = group_id(group.sampler, group.version, group.task, group.seed, data, group.logprobs.data)
     return msgspec.structs.replace(
@@ -140,9 +140,9 @@ def test_one_token_that_is_off_is_bad_luck_as_learners_have_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     last = changed(honest, honest.lengths[0] - 1)
-    assert verified(kept(tmp_path, parties, last, weights), run) == REFUSED
+    assert verified(kept(tmp_path, parties, last, weights), run) == DONE
     out = capsys.readouterr().out
-    assert "1 of 32 tokens are off" in out and "does not hold" in out and "bad luck" in out
+    assert "1 of 32 tokens are off" in out and "the evidence holds, but" in out and "bad luck" in out
 
 
 def test_what_is_allowed_is_measured_on_as_much_text_as_learners_measure_it(
