@@ -115,11 +115,12 @@ def leave(folder: Path) -> int:
     asked = {"up": peers["up"]} if "up" in peers else peers
     if nameless := [folder / "peers" / name / "pid" for name, pid in asked.items() if not pid]:
         raise CannotHere(
-            f"{nameless[0]} does not say which process it is, since the disk lost or refused it: `fuser"
-            f" {nameless[0]}` does, and `kill` asks it to leave"
+            f"{nameless[0]} does not say which process it is, since the disk lost or refused it, or another"
+            f" machine or container runs it: `fuser {nameless[0]}` does, and `kill` asks it to leave"
         )
     for pid in asked.values():
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has left meanwhile
+            os.kill(pid, signal.SIGTERM)
     began, told = time.monotonic(), False
     while (left := peer_folder.running(folder)) and time.monotonic() < began + LEAVE_PATIENCE:
         if not told and time.monotonic() > began + TOLD_AFTER:

@@ -14,6 +14,8 @@ import errno
 import fcntl
 import itertools
 import os
+import sys
+import time
 from pathlib import Path
 
 from peers.errors import CannotHere
@@ -31,6 +33,10 @@ INCARNATION = "incarnation"
 LONGEST_PID = 10
 """Digits of the highest pid that Linux gives, and a few more."""
 
+TAKES, TAKE_EVERY = 100, 0.01
+"""Times that a folder is tried to be taken while others look at it, and seconds between two: a look takes
+microseconds."""
+
 RELEASES = "releases"
 """Folder in a peer's folder: releases as their publishers signed them, each named by the root of its
 weights."""
@@ -47,21 +53,26 @@ class PeerFolder:
         self._taken = False
 
     def take(self) -> bool:
-        """False when another process has it."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        """False when another process has it. Waits for who looks at it."""
+        for _ in range(TAKES):
+            if _locks(self._lock, fcntl.LOCK_EX):
+                break
+            if _is_held(self._lock):
+                return False
+            time.sleep(TAKE_EVERY)
+        else:
             return False
         self._taken = True
         with contextlib.suppress(OSError):  # the pid is for people to read: a disk that refuses it costs that
             pid = str(os.getpid()).encode()
-            os.pwrite(self._lock, pid, 0)  # over the last one: a full disk has room for that
+            # Over the last one, which a full disk has room for; the line's end is that of a shorter one.
+            os.pwrite(self._lock, pid + b"\n", 0)
             os.ftruncate(self._lock, len(pid))
         return True
 
     def __enter__(self) -> PeerFolder:
         if not self._taken and not self.take():
-            owner = _pid((self.path / "pid").read_bytes()) or "that its pid file does not name"
+            owner = _holder(self.path / "pid") or "that its pid file does not name"
             raise CannotHere(
                 f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another"
             )
@@ -91,15 +102,31 @@ def free_peer_folder(path: Path, role: Role) -> PeerFolder:
 
 
 def running(path: Path) -> dict[str, int]:
-    """Peers of this run folder that run now: folder name -> pid, 0 where the disk does not tell it."""
+    """Peers of this run folder that run now: folder name -> pid, 0 where the disk does not tell it. Keeps no
+    peer out meanwhile."""
     found = {}
     for file in sorted(path.glob("peers/*/pid")):
         with open(file, "rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                found[file.parent.name] = _pid(lock.read())
+            held = _is_held(lock.fileno())
+        if held:
+            found[file.parent.name] = _holder(file)
     return found
+
+
+def _is_held(lock: int) -> bool:
+    """Whether a peer has the folder. Who looks shares the lock with others that look, for that moment."""
+    if not _locks(lock, fcntl.LOCK_SH):
+        return True
+    fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
+    return False
+
+
+def _locks(lock: int, how: int) -> bool:
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _opened(path: Path) -> int:
@@ -112,9 +139,32 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_RDONLY)
 
 
+def _holder(file: Path) -> int:
+    """The process that a pid file names; 0 where it names none, or one that does not have it open: who took
+    it last has not written it yet, or could not."""
+    pid = _pid(file.read_bytes())
+    return pid if _has_open(pid, file) else 0
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """Whether this process has the file open; yes where only the file can tell."""
+    if sys.platform != "linux":
+        return True
+    try:
+        descriptors, named = os.listdir(f"/proc/{pid}/fd"), file.stat()
+    except OSError:  # it has ended, or is another user's
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(named, os.stat(f"/proc/{pid}/fd/{descriptor}")):
+                return True
+    return False
+
+
 def _pid(content: bytes) -> int:
     """What a pid file names; 0 when it names none, since a disk lost or refused it."""
-    return int(content) if content.isdigit() and len(content) <= LONGEST_PID else 0
+    line = content.partition(b"\n")[0]
+    return int(line) if line.isdigit() and len(line) <= LONGEST_PID else 0
 
 
 def membership(peer_folder: Path) -> Membership | None:

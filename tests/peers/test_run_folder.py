@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers.build import new_run, run_folder
 from peers.build.run_folder import RunFolder
-from peers.commands import export
+from peers.commands import export, status
 from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
@@ -341,3 +349,81 @@ def test_a_peer_takes_the_first_free_corner_and_gets_its_own_back(tmp_path: Path
     assert third.path.name == "sampler-1"
     second.release()
     third.release()
+
+
+@contextmanager
+def slow_look(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody looks meanwhile who runs here, and takes a fifth of a second for each peer."""
+    flock, looks = fcntl.flock, threading.Event()
+
+    def slow(lock: int, how: int) -> None:
+        flock(lock, how)
+        if threading.current_thread() is not threading.main_thread() and not looks.is_set():
+            looks.set()
+            time.sleep(0.2)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(running, folder)
+        assert looks.wait(10)
+        yield
+        assert found.result() == {}
+
+
+def test_who_looks_at_a_folder_keeps_no_peer_out_and_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free_peer_folder(tmp_path, Role.SAMPLER).release()
+    with slow_look(tmp_path, monkeypatch):
+        assert running(tmp_path) == {}
+        again = free_peer_folder(tmp_path, Role.SAMPLER)
+    assert again.path.name == "sampler-1" and running(tmp_path) == {"sampler-1": os.getpid()}
+    again.release()
+    with slow_look(tmp_path, monkeypatch), PeerFolder(again.path):
+        pass
+
+
+def test_a_folder_that_a_peer_holds_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    with PeerFolder(tmp_path / "peers" / "x"):
+        assert not PeerFolder(tmp_path / "peers" / "x").take()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has open")
+def test_a_process_that_a_pid_file_names_from_before_is_not_asked_to_leave(
+    tmp_path: Path,
+) -> None:
+    with PeerFolder(tmp_path / "peers" / "x") as mine, subprocess.Popen(["sleep", "60"]) as other:
+        (mine.path / "pid").write_text(str(other.pid))
+        try:
+            assert running(tmp_path) == {"x": 0}
+            with pytest.raises(CannotHere, match="fuser"):
+                status.leave(tmp_path)
+            with pytest.raises(CannotHere, match="that its pid file does not name"):
+                PeerFolder(mine.path).__enter__()
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_a_pid_that_is_read_while_a_longer_one_makes_room_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peers" / "x").mkdir(parents=True)
+    (tmp_path / "peers" / "x" / "pid").write_text("1234567890")
+    monkeypatch.setattr(os, "ftruncate", lambda *_: None)
+    with PeerFolder(tmp_path / "peers" / "x"):
+        assert running(tmp_path) == {"x": os.getpid()}
+
+
+def test_a_peer_that_ends_before_it_is_asked_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    looks = iter([{"sampler-1": ended.pid}, {}])
+    monkeypatch.setattr(status.peer_folder, "running", lambda _: next(looks))
+    assert status.leave(tmp_path) == 0
+    assert "left: sampler-1" in capsys.readouterr().err
