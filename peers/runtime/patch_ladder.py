@@ -27,6 +27,7 @@ from swarm.core.ladder import KEPT, RUNG, Step, cheapest
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.patch_files import UselessFile
+from swarm.patches import PatchError
 from swarm.protocol import Kind, Service
 from swarm.types import Digest, Patch, PeerId, Release
 from swarm.weights import Weights
@@ -96,9 +97,16 @@ class PatchLadder:
         if weights.version % RUNG or (below := self._rung(weights.digest)) is None:
             return None
         lowest, files = below
-        size = weights.blocks.size
-        file = await self._host.ports.work.run(Kind.PATCH, patch_files.compose, files, size)
+        try:
+            file = await self._host.ports.work.run(Kind.PATCH, _composed, files, weights.blocks.size)
+        except (Damaged, PatchError):
+            await self._check_files(files)
+            return None
         return await self._hold(weights, lowest, file)
+
+    async def _check_files(self, files: Sequence[Blocks]) -> None:
+        for file in files:
+            await self.files.check(file.root)
 
     async def _hold(self, weights: Weights, base: Digest, file: bytes) -> Patch | None:
         """The patch; None where it is no smaller than the whole."""
@@ -198,6 +206,7 @@ class PatchLadder:
             whole = await self._host.ports.work.run(Kind.PATCH, patch_files.apply, base, chain, draft)
         except Damaged:
             await self._wholes.check(base.root)
+            await self._check_files(files)
             return None
         except UselessFile as error:
             patch, made = way[error.step]
@@ -218,3 +227,12 @@ class PatchLadder:
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:
         self._host.emit(events.Rejected, sender=holder, kind=Service.PATCHES, reason=reason)
+
+
+def _composed(files: Sequence[Blocks], size: int) -> bytes:
+    """The file that does what these do in turn. Raises PatchError, and Damaged where one of them has changed:
+    with most bytes that are others it still is a patch."""
+    made = patch_files.compose(files, size)
+    if not all(file.is_intact() for file in files):
+        raise Damaged("a file of a step is damaged here")
+    return made

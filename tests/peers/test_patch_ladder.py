@@ -3,6 +3,7 @@ with a patch costs the whole release and nothing else."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -287,6 +288,57 @@ def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path)
         late.roster.hear(again.ports.me, again._beats._beat(), late.now())
         found = await late.releases.obtain(())
         assert found is not None and found[1].data == BYTES[3]
+
+    among(promise)
+
+
+def damage(file: Path, how: str) -> None:
+    """In place: whoever has it open reads it."""
+    if how == "cut":
+        os.truncate(file, file.stat().st_size // 2)
+    else:
+        with open(file, "r+b") as content:
+            content.seek(file.stat().st_size // 2)
+            byte = content.read(1)
+            content.seek(-1, os.SEEK_CUR)
+            content.write(bytes([byte[0] ^ 255]))
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_a_step_whose_file_is_damaged_here_makes_no_rung_and_ends_nobody(tmp_path: Path, how: str) -> None:
+    async def promise(swarm: Swarm) -> None:
+        swarm.learner = swarm.host("on a disk", Role.LEARNER, tmp_path / "blobs")
+        patches, far = swarm.learner.releases.patches, swarm.host("far")
+        swarm.learner.releases.blobs._disk = patches.files._disk = None  # virtual time, no threads
+        await swarm.learner.releases.serve()
+        await swarm.release(BYTES[0])
+        await swarm.take(far, swarm.released[0])
+        await swarm.release(*BYTES[1:RUNG])
+        step = swarm.released[3].patches[0].root
+        damage(tmp_path / "blobs" / "patches" / step, how)
+        await swarm.release(BYTES[RUNG])
+        last = swarm.released[-1]
+        assert [patch.base for patch in last.patches] == [swarm.released[-2].weights]
+        assert not patches.files.is_whole(step), "what is damaged is given to nobody"
+        await swarm.take(far, last)
+        assert not swarm.blamed
+
+    among(promise)
+
+
+def test_a_patch_that_is_cut_here_is_fetched_again(tmp_path: Path) -> None:
+    async def promise(swarm: Swarm) -> None:
+        taker = swarm.host("taker", shelf=tmp_path / "blobs")
+        patches = taker.releases.patches
+        taker.releases.blobs._disk = patches.files._disk = None  # virtual time, no threads
+        await swarm.release(BYTES[0])
+        await swarm.take(taker, swarm.released[0])
+        await swarm.release(BYTES[1])
+        await patches.take(swarm.released[1], [swarm.learner.ports.me])
+        step = swarm.released[1].patches[0].root
+        damage(tmp_path / "blobs" / "patches" / step, "cut")
+        assert 0 < await swarm.take(taker, swarm.released[1]) < SIZE / 100
+        assert patches.files.is_whole(step) and not swarm.blamed
 
     among(promise)
 
