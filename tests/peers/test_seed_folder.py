@@ -4,6 +4,7 @@ best serves."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -14,12 +15,14 @@ from pathlib import Path
 import pytest
 from still_host import membership, still_host
 
+from peers.build.adopted_releases import take_releases
 from peers.roles.seed import Seed
 from peers.runtime.host import Host
 from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.blocks import BLOCK, Blocks, digest_of
 from swarm.config import Config, DelayLaw, Pace, Releasing, Run
+from swarm.durable import write_durably
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sim.links import SimLinks
@@ -207,3 +210,64 @@ def test_a_version_0_that_is_not_the_runs_is_believed_by_nobody(tmp_path: Path) 
         0, Blocks.of(b"version 0, damaged").root
     )
     assert "release 0 has the weights" in house.texts
+
+
+class Killed(BaseException):
+    """Ends a process at once, as a kill does."""
+
+
+def household(path: Path, *roots: str) -> Path:
+    """A learner's folder that holds these releases -> that of a seed beside it, which has none."""
+    learner = path / "peers" / "learner-1"
+    for root in roots:
+        for name in (f"blobs/{root}", f"blobs/{root}.release", f"{RELEASES}/{root}"):
+            write_durably(learner / name, root.encode())
+    return path / "peers" / "seed"
+
+
+def adopted(seed: Path) -> list[str]:
+    """Roots of the releases that are here whole; nothing else is."""
+    words = sorted(path.name for path in (seed / RELEASES).iterdir())
+    assert sorted(path.name for path in (seed / "blobs").iterdir() if path.suffix != ".new") == sorted(
+        name for root in words for name in (root, f"{root}.release")
+    )
+    assert not (seed / "adopting").exists()
+    return words
+
+
+@pytest.mark.parametrize("error", [Killed(), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_seed_that_ends_while_it_takes_the_releases_of_its_folder_takes_the_rest_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    rename, roots, ended = os.rename, ["1" * 64, "a" * 64], False
+    for last in range(1, 20):
+        path, left = tmp_path / str(last), last
+        seed = household(path, *roots)
+
+        def failing(source: Path, to: Path) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise error
+            rename(source, to)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", failing)
+            try:
+                take_releases(path, seed)
+            except type(error):
+                ended = True
+            else:
+                break
+        take_releases(path, seed)
+        assert adopted(seed) == roots, f"ended at rename {last}"
+    assert ended and last > 6
+
+
+def test_a_seed_with_releases_of_its_own_takes_no_others_and_no_drafts(tmp_path: Path) -> None:
+    seed = household(tmp_path, "1" * 64, "a" * 64 + ".new")
+    take_releases(tmp_path, seed)
+    assert adopted(seed) == ["1" * 64]
+    household(tmp_path, "b" * 64)
+    take_releases(tmp_path, seed)
+    assert adopted(seed) == ["1" * 64], "it has been here: what it dropped does not come back"
