@@ -235,13 +235,10 @@ class BaseLearner(ABC):
                 raise ValueError(
                     f"this checkpoint is of another run: its {what} is {facts.get(what)}, here it is {mine}"
                 )
-        try:
-            version, steps, extra = int(facts["version"]), int(facts["steps"]), dict(facts["extra"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"this checkpoint cannot be read: it lacks {error}") from error
-        self._load_tensors(tensors, steps)
-        self.version, self._steps = version, steps
-        return extra
+        told = checkpoint.counts(facts)
+        self._load_tensors(tensors, told.steps)
+        self.version, self._steps = told.version, told.steps
+        return told.extra
 
     def restorer(self) -> Callable[[], None]:
         """What sets me back to where I am now, whatever is loaded until then."""

@@ -12,18 +12,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
+from msgspec import Meta
 from safetensors import SafetensorError, deserialize
 from safetensors.torch import load, save
 from torch import Tensor
 
 from swarm.durable import read_checked, write_checked
 from swarm.learn import safetensors_header
+from swarm.types import Struct
 
 NAME = "checkpoint.safetensors"
 _FACTS = "facts"
+
+MOST = 1 << 53
+"""The last version, and most steps: as far as floats have every integer."""
 
 _DTYPES = {
     torch.int64: "I64",
@@ -37,6 +43,15 @@ _DTYPES = {
     torch.bool: "BOOL",
 }
 """In the order in which safetensors has them in a file: the largest values first, so that all are aligned."""
+
+
+class Counts(Struct, frozen=True):
+    """The facts by which a learner goes on."""
+
+    version: Annotated[int, Meta(ge=-1, le=MOST)]
+    """-1 where there is no policy."""
+    steps: Annotated[int, Meta(ge=0, le=MOST)]
+    extra: dict[str, Any]
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
@@ -56,7 +71,10 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Inverse of `pack`: tensors on the CPU, and facts. Raises ValueError when the bytes are not such a
     state."""
     facts = read_facts(data)
-    return load(data), facts
+    try:
+        return load(data), facts
+    except (KeyError, TypeError) as error:  # of a type or a shape that torch does not have
+        raise ValueError(f"this checkpoint cannot be read: {error}") from error
 
 
 def read_facts(data: bytes) -> dict[str, Any]:
@@ -65,7 +83,15 @@ def read_facts(data: bytes) -> dict[str, Any]:
         deserialize(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return dict(json.loads(header["__metadata__"][_FACTS]))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"this checkpoint cannot be read: {error}") from error
+
+
+def counts(facts: Mapping[str, Any]) -> Counts:
+    """What the facts say of a learner's course. Raises ValueError."""
+    try:
+        return msgspec.convert(facts, Counts)
+    except msgspec.ValidationError as error:
         raise ValueError(f"this checkpoint cannot be read: {error}") from error
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from swarm import config, extras
 from swarm.learn import weights
 from swarm.learn.adamw import EPSILON, AdamW
+from swarm.learn.checkpoint import MOST
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -134,7 +135,8 @@ class MasterOptimizer:
         return tensors
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless names, dtypes and shapes are those that `load` takes."""
+        """Raise ValueError unless names, dtypes and shapes are those that `load` takes, and no parameter has
+        stepped less than never: the next step divides by what follows from that."""
         for name, master in self.masters.items():
             wanted = {"weight": Form(tuple(master.shape), torch.float32)}
             if any(f"{key}/{name}" in tensors for key in self._forms(master)):
@@ -145,6 +147,8 @@ class MasterOptimizer:
                     raise ValueError(
                         f"this checkpoint is of another model: {key} of {name} is missing or of another shape"
                     )
+                if key == "step" and not 0 <= float(found) <= MOST:
+                    raise ValueError(f"this checkpoint cannot be read: {name} has stepped {found} times")
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -3,12 +3,15 @@ tested."""
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -330,3 +333,88 @@ def test_a_checkpoint_whose_reader_refuses_it_changes_nothing(tmp_path: Path) ->
     with pytest.raises(ValueError, match="'n': 1} is of another program"):
         fresh.restore(tmp_path, refuse)
     assert fresh.version == 0
+
+
+def retold(state: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """The state with another header."""
+    size = int.from_bytes(state[:8], "little")
+    header = json.loads(state[8 : 8 + size])
+    change(header)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + state[8 + size :]
+
+
+def facts_of(**told: object) -> Callable[[dict[str, Any]], None]:
+    def change(header: dict[str, Any]) -> None:
+        metadata = header["__metadata__"]
+        metadata["facts"] = json.dumps(json.loads(metadata["facts"]) | told)
+
+    return change
+
+
+def nested(header: dict[str, Any]) -> None:
+    header["__metadata__"]["facts"] = "[" * 100_000 + "]" * 100_000
+
+
+def of_no_type(header: dict[str, Any]) -> None:
+    name = next(
+        name for name, told in header.items() if name.startswith("weight/") and "F32" in told["dtype"]
+    )
+    shape = header[name]["shape"]
+    header[name] |= {"dtype": "F4", "shape": [*shape[:-1], 8 * shape[-1]]}
+
+
+def of_no_shape(header: dict[str, Any]) -> None:
+    end = max(told["data_offsets"][1] for name, told in header.items() if name != "__metadata__")
+    header["more"] = {"dtype": "F32", "shape": [0, 1 << 63], "data_offsets": [end, end]}
+
+
+LIES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "a version without end": facts_of(version=math.inf),
+    "no version": facts_of(version=None),
+    "a version below none": facts_of(version=-2),
+    "a version above all": facts_of(version=(1 << 53) + 1),
+    "steps without end": facts_of(steps=math.inf),
+    "more steps than a float has": facts_of(steps=10**400),
+    "steps back": facts_of(steps=-5),
+    "half a step": facts_of(steps=0.5),
+    "facts in lists without end": nested,
+    "more that is none": facts_of(extra=[[1, 2]]),
+    "values of a type that torch lacks": of_no_type,
+    "values of a shape that torch lacks": of_no_shape,
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_state_that_lies_is_refused_and_changes_nothing(lie: Callable[[dict[str, Any]], None]) -> None:
+    other, mine = toy()[0], toy()[0]
+    other.step(torch.ones(other.size))
+    before = mine.state()
+    with pytest.raises(ValueError, match="cannot be read"):
+        mine.load_state(retold(other.state(), lie))
+    assert mine.state() == before
+    mine.load_state(other.state())
+    assert mine.version == 1
+
+
+@pytest.mark.parametrize("steps", [-1.0, -2000.0, math.nan, math.inf])
+def test_a_state_whose_moments_lie_about_their_steps_is_refused(steps: float) -> None:
+    other, mine = toy()[0], toy()[0]
+    other.step(torch.ones(other.size))
+    tensors, facts = checkpoint.unpack(other.state())
+    (name,) = (name for name in tensors if name.startswith("step/"))
+    tensors[name] = torch.tensor(steps)
+    before = mine.state()
+    with pytest.raises(ValueError, match="has stepped"):
+        mine.load_state(checkpoint.pack(tensors, facts))
+    assert mine.state() == before
+
+
+def test_a_learner_without_a_policy_can_be_set_back_to_that() -> None:
+    learner = toy()[0]
+    learner.version = -1
+    restore = learner.restorer()
+    learner.version = 4
+    restore()
+    assert learner.version == -1
