@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +83,18 @@ class RunFolder:
     @property
     def model(self) -> Path:
         return self.path / "model"
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """(name in requests, path) of every file that peers fetch."""
+        for name in self.spec.files:
+            yield name, self.model / name
+        for name in self.spec.task:
+            yield TASK + name, self.path / "task" / name
+
+    def expected(self, name: str) -> tuple[Digest, int]:
+        """Digest and bytes of such a file; -1 bytes where the Spec does not say."""
+        task, size = name.removeprefix(TASK), self.spec.sizes.get(name, -1)
+        return (self.spec.task[task] if name.startswith(TASK) else self.spec.files[name]), size
 
     def genesis(self) -> bytes | None:
         """Version 0, on the machine that started the run; else None. Raises CannotHere when its bytes are not

@@ -22,7 +22,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from dashboard.text import duration, volume
@@ -50,7 +50,6 @@ PATIENCE = 30.0
 PROGRESS_EVERY = 5.0
 """Seconds between two progress lines of a long transfer."""
 
-
 FETCHING = "fetching"
 """File of a run folder that is locked by who fetches the run's files into it."""
 
@@ -70,7 +69,7 @@ class FileRequest(Struct):
 async def serve(mail: Mail, run: RunFolder) -> dict[str, str]:
     """Serve `spec` from this run folder. Returns the name of each damaged file -> a sentence on it: what is
     in there is not served."""
-    files, spec = dict(_files(run)), run_folder.spec_content(run.path) or b""
+    files, spec = dict(run.files()), run_folder.spec_content(run.path) or b""
     damaged = await asyncio.to_thread(damaged_files, run)
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
@@ -93,14 +92,14 @@ async def serve(mail: Mail, run: RunFolder) -> dict[str, str]:
 
 
 async def mend(mail: Mail, run: RunFolder, damaged: dict[str, str], peers: Sequence[PeerId]) -> list[str]:
-    """Fetch damaged files from peers that have them, and take them out of `damaged`. Returns their names."""
+    """Fetch damaged files from peers that have them, and take out of `damaged` what is whole then. Returns
+    their names."""
     mended = []
-    for name, file in _files(run):
-        if name in damaged:
-            with contextlib.suppress(Unreached, OSError):  # the next call tries again
-                await _Transfer(mail, run, name, file).run(peers)
-                del damaged[name]
-                mended.append(name)
+    for name in [*damaged]:
+        with contextlib.suppress(Unreached, OSError):  # the next call tries again
+            await fetch_file(mail, peers, run, name)
+            del damaged[name]
+            mended.append(name)
     return mended
 
 
@@ -140,14 +139,14 @@ async def _one_at_a_time(path: Path) -> AsyncIterator[None]:
 
 
 async def _fetch_files(mail: Mail, sources: Sequence[PeerId], run: RunFolder, model: Path | None) -> None:
-    files = dict(_files(run))
+    files = dict(run.files())
     if model is not None:
         _take(model, run)
     missing = list(await asyncio.to_thread(damaged_files, run))
     for name in missing:
         if files[name].exists():
             say(f"{files[name]} is damaged: it is fetched again")
-    _check_room(run.path, needed := sum(run.spec.sizes[name] for name in missing))
+    _check_room(run.path, needed := sum(_left(files[name], run.expected(name)[1]) for name in missing))
     if missing:
         say(f"fetching {len(missing)} files of the run, {volume(needed)}")
     for name in missing:
@@ -155,14 +154,17 @@ async def _fetch_files(mail: Mail, sources: Sequence[PeerId], run: RunFolder, mo
 
 
 async def fetch_file(mail: Mail, sources: Sequence[PeerId], run: RunFolder, name: str) -> None:
-    """Fetch one of the run's files into its folder. Raises Unreached."""
-    await _Transfer(mail, run, name, dict(_files(run))[name]).run(sources)
+    """Fetch one of the run's files unless it is whole once nobody else fetches. Raises Unreached, OSError."""
+    file = dict(run.files())[name]
+    async with _one_at_a_time(run.path):
+        if not await asyncio.to_thread(_is_here, file, *run.expected(name)):
+            await _Transfer(mail, run, name, file).run(sources)
 
 
 def is_complete(path: Path, digest: Digest) -> bool:
     """Whether the run's spec and all its files are in the run folder `path`; a file may be damaged."""
     run = _run_here(path, digest)
-    return run is not None and all(file.exists() for _, file in _files(run))
+    return run is not None and all(file.exists() for _, file in run.files())
 
 
 def _run_here(path: Path, digest: Digest) -> RunFolder | None:
@@ -263,7 +265,8 @@ class _Part:
         self.size += len(piece)
 
     def matches(self, digest: Digest, size: int) -> bool:
-        return self.size == size and self._sha.hexdigest() == digest
+        """Whether these bytes are in the file, and no others that somebody else wrote there."""
+        return self.size == size == self._path.stat().st_size and self._sha.hexdigest() == digest
 
     def rename(self, path: Path) -> None:
         sync(self._path)
@@ -280,13 +283,13 @@ class _Transfer:
 
     def __init__(self, mail: Mail, run: RunFolder, name: str, file: Path) -> None:
         self._mail, self._run, self._name, self._file = mail, run, name, file
-        self._expected, self._size = _expected(run.spec, name), run.spec.sizes[name]
+        self._expected, self._size = run.expected(name)
         self._since = self._reported = time.monotonic()
 
     async def run(self, sources: Sequence[PeerId]) -> None:
         """Fetch the file. Raises Unreached when no source could give it; the part that was fetched is kept
         for the next try."""
-        path, failed = self._file.with_name(self._file.name + ".part"), []
+        path, failed = _part_of(self._file), []
         for source in sources:
             for _ in range(2):
                 part = _Part(path)
@@ -324,20 +327,21 @@ class _Transfer:
                 )
 
 
-def _files(run: RunFolder) -> Iterator[tuple[str, Path]]:
-    """(name in requests, path) of every file of the run."""
-    for name in run.spec.files:
-        yield name, run.model / name
-    for name in run.spec.task:
-        yield TASK + name, run.path / "task" / name
+def _part_of(file: Path) -> Path:
+    return file.with_name(file.name + ".part")
+
+
+def _left(file: Path, size: int) -> int:
+    """Bytes of a file that are not in its part from an earlier try."""
+    return size - min(size, part.stat().st_size) if (part := _part_of(file)).exists() else size
 
 
 def damaged_files(run: RunFolder) -> dict[str, str]:
     """Name -> a sentence on what is wrong with the file, and what to do."""
     found = {}
-    for name, file in _files(run):
-        size = run.spec.sizes.get(name, -1)
-        if not _is_here(file, _expected(run.spec, name), size):
+    for name, file in run.files():
+        expected, size = run.expected(name)
+        if not _is_here(file, expected, size):
             what = (
                 f"is damaged: it is not the {size} bytes that the run began with"
                 if file.exists()
@@ -347,10 +351,6 @@ def damaged_files(run: RunFolder) -> dict[str, str]:
                 f"{file} {what}. Joiners cannot have it from here: bring it back from the model's folder"
             )
     return found
-
-
-def _expected(spec: Spec, name: str) -> Digest:
-    return spec.task[name.removeprefix(TASK)] if name.startswith(TASK) else spec.files[name]
 
 
 def _is_here(file: Path, expected: Digest, size: int) -> bool:
@@ -381,9 +381,10 @@ def _take(model: Path, run: RunFolder) -> None:
 def _check_room(path: Path, needed: int) -> None:
     free = shutil.disk_usage(path).free
     if free < needed:
+        needs, has = (volume(size) if size < 1e9 else f"{size / 1e9:.1f} GB" for size in (needed, free))
         raise CannotHere(
-            f"the run's files need {needed / 1e9:.1f} GB, and the disk of {path} has {free / 1e9:.1f} GB"
-            " free: free some space, or name another folder with --folder"
+            f"the run's files need {needs}, and the disk of {path} has {has} free: free some space, or name"
+            " another folder with --folder"
         )
 
 

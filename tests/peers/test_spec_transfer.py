@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -362,3 +364,65 @@ def test_a_damaged_file_is_told_at_the_start_and_given_to_nobody(tmp_path: Path,
     assert mended("nobody", "member") == ["tokenizer.json"] and not damaged
     assert fetch(post, run, tmp_path / "joined").digest == run.digest, "it is given to others again"
     assert place.read_bytes() == TOKENIZER
+
+
+def test_a_seed_mends_a_file_beside_a_joiner_of_its_folder(tmp_path: Path) -> None:
+    run, mine = origin(tmp_path / "run"), origin(tmp_path / "mine")
+    post, asked = served(run), list[bytes]()
+    answer = post.handlers["good"]
+
+    async def counted(sender: PeerId, data: bytes) -> bytes:
+        asked.append(data)
+        await asyncio.sleep(0.01)  # another one's turn
+        return await answer(sender, data)
+
+    post.handlers["good"] = counted
+    damaged = {"model.safetensors": "is gone", "tokenizer.json": "is gone"}
+    for name in damaged:
+        (mine.model / name).unlink()
+
+    async def both() -> list[str]:
+        mended, _ = await asyncio.gather(
+            spec_transfer.mend(post, mine, damaged, [PeerId("good")]),  # type: ignore[arg-type]
+            spec_transfer.fetch(post, [PeerId("good")], run.digest, mine.path, None),  # type: ignore[arg-type]
+        )
+        return mended
+
+    assert sorted(asyncio.run(both())) == ["model.safetensors", "tokenizer.json"] and not damaged
+    assert (mine.model / "model.safetensors").read_bytes() == BASE
+    assert (mine.model / "tokenizer.json").read_bytes() == TOKENIZER
+    assert sum(b"model.safetensors" in data for data in asked) == -(-len(BASE) // SLICE), "each slice once"
+
+
+def test_a_part_that_another_program_writes_into_is_not_taken_for_the_file(tmp_path: Path) -> None:
+    run = origin(tmp_path / "run")
+    post, part = served(run), tmp_path / "joined" / "model" / "model.safetensors.part"
+    answer, wrote = post.handlers["good"], list[int]()
+
+    async def beside(sender: PeerId, data: bytes) -> bytes:
+        if b"model.safetensors" in data and not wrote:
+            wrote.append(part.write_bytes(b"garbage"))
+        return await answer(sender, data)
+
+    post.handlers["good"] = beside
+    with pytest.raises(Unreached):
+        fetch(post, run, tmp_path / "joined")
+    assert wrote and not (tmp_path / "joined" / "model" / "model.safetensors").exists()
+    fetch(post, run, tmp_path / "joined")
+    assert (tmp_path / "joined" / "model" / "model.safetensors").read_bytes() == BASE
+
+
+def test_a_transfer_that_broke_goes_on_where_the_rest_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, joined = origin(tmp_path / "run"), tmp_path / "joined"
+    (joined / "model").mkdir(parents=True)
+    (joined / "model" / "model.safetensors.part").write_bytes(BASE[: 3 * SLICE])
+    room = len(BASE) - 3 * SLICE + len(TOKENIZER) + len(b"{}") + len(b"def reward(): ...")
+    disk = SimpleNamespace(free=room - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    with pytest.raises(CannotHere, match=r"need 3\.15 MB, and the disk of .* has 3\.15 MB free"):
+        fetch(served(run), run, joined)
+    disk.free = room
+    fetch(served(run), run, joined)
+    assert (joined / "model" / "model.safetensors").read_bytes() == BASE
