@@ -20,6 +20,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
+DRAFT = ".new"
+"""What the name of a file ends with while it is written; a kill leaves it there."""
+
 _MARK = b"\nblake3:"
 _CHECKSUM = len(_MARK) + 32
 """Bytes of a checksum at the end of a file."""
@@ -107,7 +110,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 def _draft(path: Path) -> Iterator[Path]:
     """The name under which the next content of `path` is written and synced; then it takes its place."""
     make_folder(path.parent)
-    draft = path.with_name(path.name + ".new")
+    draft = path.with_name(path.name + DRAFT)
     try:
         yield draft
         os.rename(draft, path)

@@ -187,7 +187,7 @@ async def _act_as_seed(
     on_signal.leave = host.leave
     observer, settings = Observer(host, local.folder), config.peer.page
     async with observer.running(), kept_up(host, local, node, run), AsyncExitStack() as shown:
-        await shown.enter_async_context(tracked(host, config.peer.track, run.path / "tracked"))
+        await shown.enter_async_context(tracked(host, config.peer.track, run.path / run_folder.TRACKED))
         await node.reachability.settled()
         addresses = _named(run, node)
         if paged:

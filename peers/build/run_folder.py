@@ -16,6 +16,8 @@
     keys            of a private run, mode 0600: what its frames are encrypted with
     used            who took a use of an invite with a number of them; only where owner.key is
     pause           until when its peers rest, while somebody wants them to
+    fetching        locked by who fetches the run's files into it
+    tracked/        what a tracker of experiments keeps here
 
 A folder belongs to one run: opening it with another `[run]` is refused.
 """
@@ -69,6 +71,9 @@ BASE = "model.safetensors"
 
 SPEC, COPY = "spec", "spec.copy"
 """Files of the specification: without it a machine that started a run cannot go on with it."""
+
+FETCHING, TRACKED = "fetching", "tracked"
+"""File that is locked by who fetches the run's files; folder of a tracker of experiments."""
 
 TASK = "task/"
 """Prefix that distinguishes task files' names from model files'."""

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from dashboard.text import duration, volume
 from peers.build import run_folder
-from peers.build.run_folder import BASE, MODEL_FILES, TASK, DamagedSpec, RunFolder
+from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder
 from peers.errors import CannotHere, Refusal, Unreached, say
 from swarm import PROTOCOL, wire
 from swarm.core.membership import PRIVATE
@@ -49,9 +49,6 @@ PATIENCE = 30.0
 
 PROGRESS_EVERY = 5.0
 """Seconds between two progress lines of a long transfer."""
-
-FETCHING = "fetching"
-"""File of a run folder that is locked by who fetches the run's files into it."""
 
 LOOK_EVERY = 0.1
 """Seconds between two looks whether that is over."""

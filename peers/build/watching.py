@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from peers.build import invitations, real_host, showing, spec_transfer
+from peers.build import invitations, real_host, run_folder, showing, spec_transfer
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager
 from peers.build.local_peer import open_local_peer, open_node
@@ -86,7 +86,7 @@ def observe(
                     has_history = await observer.catch_up(sources())
                     await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
 
-                kept = tracked(host, config.peer.track, path / "tracked")
+                kept = tracked(host, config.peer.track, path / run_folder.TRACKED)
                 async with observer.running(), real_host.kept_up(host, local, node, run), kept:
                     await host.run(role)
 

@@ -16,7 +16,7 @@ from random import Random
 import pytest
 from still_host import still_host
 
-from peers.build import run_folder
+from peers.build import run_folder, spec_transfer
 from peers.cli import main
 from peers.errors import CANNOT, DONE, REFUSED, USAGE, CannotHere
 from peers.fit import hardware
@@ -287,6 +287,23 @@ def test_forget_removes_what_a_run_left_and_neither_its_owners_key_nor_foreign_f
     assert "removed 3." in said and "owner.key, thesis.tex stays" in said
     assert {path.name for path in run.iterdir()} == {"owner.key", "thesis.tex"}
     assert main(["forget", "--folder", str(run), "--yes"]) == USAGE
+
+
+def test_forget_leaves_no_lock_no_figures_of_a_tracker_and_no_drafts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder(tmp_path / "run")
+
+    async def fetches() -> None:
+        async with spec_transfer._one_at_a_time(run):
+            pass
+
+    asyncio.run(fetches())
+    (run / "tracked" / "trackio").mkdir(parents=True)
+    for name in ("keys.new", "revoked.new", "owner.key.new"):
+        (run / name).touch()  # what a kill leaves of a file that was being written
+    assert main(["forget", "--folder", str(run), "--yes", "--owner-key"]) == DONE
+    assert not run.exists(), capsys.readouterr().err
 
 
 def test_forget_takes_the_owners_key_where_it_is_told_to_and_finds_a_run_by_its_name(
