@@ -252,6 +252,7 @@ class Auditor:
 
     async def _audit(self, drawn: Drawn) -> float:
         """Returns the seconds that it took on the work port."""
+        self._verdicts.begun(drawn.digest)
         replayed, spent = await self._replayer.replayed(drawn)
         if replayed is None:
             self._undecided(drawn)

@@ -128,9 +128,10 @@ class DrawnHere(NamedTuple):
     sampler: PeerId
     compared: list[Verdict]
     """With its replay, if there is one."""
+    begun: bool = False
+    """Its replay runs: no word takes its place."""
     believed: bool = False
-    """An auditor's verdict counts as its replay: it is replayed only if somebody accuses it, or was already
-    begun."""
+    """An auditor's verdict counts as its replay: it is replayed only if somebody accuses it."""
 
 
 class VerdictExchange:
@@ -159,6 +160,11 @@ class VerdictExchange:
             self._drawn.popitem(last=False)
         for auditor in self._auditors():
             self._unanswered.setdefault(auditor, self._host.steady())
+
+    def begun(self, group: Digest) -> None:
+        """My replay of a group begins."""
+        if (mine := self._drawn.get(group)) is not None:
+            self._drawn[group] = mine._replace(begun=True)
 
     def trusted(self) -> bool:
         """Whether an auditor is here whose verdicts count, and that is not silent."""
@@ -203,7 +209,8 @@ class VerdictExchange:
     def _take_of_drawn(self, mine: DrawnHere, verdict: Verdict, may_count: bool) -> None:
         verdict = verdict._replace(sampler=mine.sampler)
         mine.compared.append(verdict)
-        if may_count and verdict.verifier != mine.sampler and self._verifiers.counts(verdict.verifier):
+        may_count = may_count and not mine.begun and verdict.verifier != mine.sampler
+        if may_count and self._verifiers.counts(verdict.verifier):
             self._drawn[verdict.group] = mine._replace(believed=True)
             self._auditor.take_word(verdict)
 

@@ -319,6 +319,26 @@ def test_all_who_called_a_group_honest_are_compared_with_its_replay_though_one_w
     run(scene())
 
 
+def test_a_word_that_comes_while_a_group_is_replayed_here_takes_no_replay_s_place() -> None:
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            learner = still_host(network, LEARNER, Role.LEARNER)
+            words, verifiers = Words(), Verifiers(0.0, Random(1))
+            for _ in range(TRUSTED):
+                verifiers.right(PeerId(AUDITOR))
+            verdicts = VerdictExchange(learner, cast(Any, None), cast(Any, words), verifiers)
+            verdicts.drawn(TRUE.group, TRUE.sampler)
+            verdicts.begun(TRUE.group)
+            verdicts._take(
+                Judgement(PeerId(AUDITOR), True, TRUE.sampler, TRUE.group, 1, TRUE.weights), may_count=True
+            )
+            assert not words.audits.proven(TRUE.sampler)
+            verdicts.replayed(TRUE.group, Opinion.AGREED)
+            assert not verifiers.counts(PeerId(AUDITOR))
+
+    run(scene())
+
+
 def test_a_trusted_auditor_that_falls_silent_is_not_waited_for_until_it_speaks() -> None:
     async def scene() -> None:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
