@@ -162,8 +162,8 @@ class Group(Struct, tag="group", omit_defaults=True):
     times: Times
     noise: Word = ""
     """A Noise; another word: nobody here can replay it."""
-    heads: Heads | None = None
-    """None where the run asks for none."""
+    heads: Heads | None = None  # None where the run asks for none
+    scored: bool = True  # False: its sampler could not score it, and `rewards` claim nothing
 
 
 class Receipt(Struct, tag="receipt"):

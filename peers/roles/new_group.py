@@ -19,7 +19,7 @@ def make_group(
     times: Times,
 ) -> Group:
     """Make a group; its id is a hash of what was sampled, so that every delivery of the group has the same
-    id."""
+    id. Without `rewards` it says that its sampler could not score it."""
     tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
     total = len(completions.tokens)
     return Group(
@@ -33,7 +33,8 @@ def make_group(
         lengths=tuple(completions.lengths),
         tokens=Array(dtype="int32", shape=(total,), data=tokens),
         logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
-        rewards=tuple(rewards),
+        rewards=tuple(rewards) or (0.0,) * len(completions.lengths),
+        scored=bool(rewards),
         times=times,
         noise=completions.noise,
         heads=completions.heads,

@@ -10,7 +10,7 @@
 Invariant: all completions of a group come from one version. A table (swarm.core.deliveries) says what happens
 to a group after each try to deliver it; a learner that refuses gets nothing more for a while. A group that is
 older than the window (peers.roles.freshness) is dropped, a call that would sample such groups is stopped, and
-a group whose rewards cannot be computed is dropped. Not handled here: what learners do with a group.
+a group whose rewards cannot be computed is sent without. Not handled here: what learners do with a group.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class Sampler:
         if self._policy is None:
             return await self._idle(Phase.NO_POLICY)
         credit = host.roster.credit(host.steady()) - self._scoring
-        count = min(host.config.peer.engine.tasks, credit) if not self._queue.locked() else 0
-        if count <= 0:
+        count = min(host.config.peer.engine.tasks, credit, self.curriculum.at_once)
+        if count <= 0 or self._queue.locked():
             return await self._idle(Phase.NO_CREDIT)
         host.status.phase = Phase.SAMPLING
         weights = self._policy[0].weights
@@ -195,8 +195,14 @@ class Sampler:
         self.next_tasks.ask((self._ready or self._policy)[0].weights, tasks)
         try:
             sampled = await self._drawn(draws)
-        except RewardError:
+        except (RewardError, EngineError) as error:
+            self.curriculum.failed(weights, draws)
+            if isinstance(error, EngineError):
+                raise
             return await self._idle(Phase.NO_TASKS)
+        if sampled is None:
+            return self.curriculum.stopped(weights, draws)
+        self.curriculum.sampled()
         tasks.create_task(self.outbox.count(weights, draws[-1].number + 1))
         for drawn in sampled:
             await self._start_delivery(tasks, self._score_and_deliver(drawn))
@@ -211,9 +217,8 @@ class Sampler:
         self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn]:
-        """Sample these draws; none is sampled when their groups would come too late. Raises RewardError where
-        there are no tasks."""
+    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn] | None:
+        """Sample these draws; None when their groups would come too late. Raises RewardError, EngineError."""
         host = self.host
         assert self._policy is not None
         with self.engine_calls.first():
@@ -224,7 +229,7 @@ class Sampler:
             sampled = await call
         finished = host.now()
         if sampled is None:
-            return []
+            return None
         release, fetched = self._policy
         host.status.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
         host.status.lags(
@@ -240,26 +245,27 @@ class Sampler:
         if self._policy is not None and self.freshness.is_over(self._policy[0]):
             self.engine_calls.stop(self.engine)
 
-    async def _seal(self, drawn: Drawn) -> Group | None:
-        """Score completions and make a group of them; None when the rewards cannot be computed."""
+    async def _seal(self, drawn: Drawn) -> Group:
+        """Score completions and make a group of them. Where the rewards cannot be computed it claims none: a
+        learner that cannot either says so, and the draw has come."""
         host, task, (release, fetched) = self.host, drawn.task, drawn.policy
         try:
             rewards = await self.reward_calls.rewards(task, drawn.completions.texts)
         except RewardError:
-            host.status.wasted[Verdict.UNSCORED] += len(drawn.completions.tokens)
-            return None
+            rewards = ()
         now = host.now()
         times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
         group = make_group(host.ports.me, release, drawn.draw, drawn.completions, rewards, times)
-        host.emit(
-            events.Sampled,
-            group=group.id,
-            task=task.index,
-            version=release.version,
-            seconds=round(now - drawn.used, 3),
-            tokens=len(drawn.completions.tokens),
-            reward=sum(rewards) / len(rewards),
-        )
+        if rewards:
+            host.emit(
+                events.Sampled,
+                group=group.id,
+                task=task.index,
+                version=release.version,
+                seconds=round(now - drawn.used, 3),
+                tokens=len(drawn.completions.tokens),
+                reward=sum(rewards) / len(rewards),
+            )
         return group
 
     async def _score_and_deliver(self, drawn: Drawn) -> None:
@@ -269,8 +275,7 @@ class Sampler:
             group = await self._seal(drawn)
         finally:
             self._scoring -= 1
-        if group is not None:
-            await self._deliver(group)
+        await self._deliver(group)
 
     # --- deliver --------------------------------------------------------------------------------------------
 
@@ -331,8 +336,7 @@ class Sampler:
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
         """Wait for the learner that the group is sent to: `bound`, which may have it already, while it is
         alive; else a learner with credit, or any when half of the group's window is over. None when the group
-        is too old by then, or when the sampler is asked to stop while no learner has credit.
-        """
+        is too old by then, or when the sampler is asked to stop while no learner has credit."""
         host = self.host
         while bound is not None and bound in host.roster:
             if host.roster.sent(bound, host.steady()):

@@ -211,9 +211,11 @@ class CheatingSampler(Sampler):
         self._true: dict[int, Drawn] = {}
         """id() of what it says that it drew -> what it had to draw, for what is not signed yet."""
 
-    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn]:
+    async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn] | None:
+        if (sampled := await super()._drawn(draws)) is None:
+            return None
         says = list[Drawn]()
-        for drawn in await super()._drawn(draws):
+        for drawn in sampled:
             if (said := self._cheat(self, drawn)) is None:
                 self._note(None, False)
                 continue
@@ -222,11 +224,9 @@ class CheatingSampler(Sampler):
             self._true[id(says[-1])] = drawn_again(self, drawn, due)
         return says
 
-    async def _seal(self, drawn: Drawn) -> Group | None:
-        true, group = self._true.pop(id(drawn)), await super()._seal(drawn)
-        if group is not None:
-            group = self._lie(group)
-            self._note(group, is_genuine(self, true, group))
+    async def _seal(self, drawn: Drawn) -> Group:
+        true, group = self._true.pop(id(drawn)), self._lie(await super()._seal(drawn))
+        self._note(group, is_genuine(self, true, group))
         return group
 
     def _note(self, group: Group | None, genuine: bool) -> None:

@@ -16,8 +16,9 @@ Not handled here: who left numbers out (swarm.core.returns), whether the text is
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from swarm.types import Digest, PeerId
@@ -33,6 +34,10 @@ tries identities for one that he likes."""
 
 RELEASES = 64
 """Whose counts are kept: a sampler that goes back to one goes on with its count."""
+
+
+TRIES = 3
+"""Calls of one draw that fail before it is left out: others may still be sampled."""
 
 
 class Draw(NamedTuple):
@@ -73,6 +78,10 @@ class Curriculum:
     def __init__(self, draws: Draws, sampler: PeerId) -> None:
         self._draws, self._sampler = draws, sampler
         self._counts: OrderedDict[Digest, int] = OrderedDict()
+        self.at_once = sys.maxsize
+        """Draws of the next call at most: fewer after one that failed."""
+        self._failed = 0
+        """Calls of the next draw alone that failed."""
 
     def go_on(self, counts: Mapping[Digest, int]) -> None:
         """Take up the counts of an earlier life, oldest release first."""
@@ -90,3 +99,21 @@ class Curriculum:
         if len(self._counts) > RELEASES:
             self._counts.popitem(last=False)
         return self._draws.of(weights, self._sampler, number)
+
+    def sampled(self) -> None:
+        """The last draws were sampled."""
+        self.at_once, self._failed = min(2 * self.at_once, sys.maxsize), 0
+
+    def stopped(self, weights: Digest, draws: Sequence[Draw]) -> None:
+        """The last draws under a release were not sampled: they come next again."""
+        self._counts[weights] = draws[0].number
+
+    def failed(self, weights: Digest, draws: Sequence[Draw]) -> None:
+        """The call that was to sample the last draws failed: they come again, half as many at once, so that
+        one that fails always keeps no other from being sampled. Alone it is left out after TRIES."""
+        self.stopped(weights, draws)
+        self.at_once = max(1, len(draws) // 2)
+        self._failed = self._failed + 1 if len(draws) == 1 else 0
+        if self._failed == TRIES:
+            self._counts[weights] += 1
+            self._failed = 0

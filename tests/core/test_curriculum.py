@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarm.core import curriculum
-from swarm.core.curriculum import INDEX_BITS, SLOTS, Curriculum, Draw, Draws
+from swarm.core.curriculum import INDEX_BITS, SLOTS, TRIES, Curriculum, Draw, Draws
 from swarm.types import Digest, PeerId
 
 A, B = PeerId("a"), PeerId("b")
@@ -77,6 +77,29 @@ def test_a_sampler_that_goes_back_to_a_release_goes_on_with_its_count() -> None:
     drawn = Curriculum(Draws(RUN, BATCH), A)
     counts = [drawn.next(weights).number for weights in (FIRST, FIRST, SECOND, FIRST)]
     assert counts == [0, 1, 0, 2]
+
+
+def test_a_call_that_fails_draws_the_same_again_and_fewer_at_once() -> None:
+    drawn = Curriculum(Draws(RUN, BATCH), A)
+    for most in (8, 4, 2, 1):
+        assert drawn.at_once >= most
+        draws = [drawn.next(FIRST) for _ in range(most)]
+        assert [one.number for one in draws] == [*range(most)]
+        drawn.failed(FIRST, draws)
+    assert drawn.at_once == 1
+    drawn.stopped(FIRST, [drawn.next(FIRST)])
+    assert drawn.next(FIRST).number == 0
+    drawn.sampled()
+    assert drawn.at_once == 2 and drawn.next(FIRST).number == 1
+
+
+def test_a_draw_that_fails_alone_again_and_again_keeps_no_other_from_being_drawn() -> None:
+    drawn, numbers = Curriculum(Draws(RUN, BATCH), A), list[int]()
+    for _ in range(2 * TRIES):
+        draw = drawn.next(FIRST)
+        numbers.append(draw.number)
+        drawn.failed(FIRST, [draw])
+    assert numbers == [0] * TRIES + [1] * TRIES
 
 
 def test_a_next_life_goes_on_with_its_count() -> None:

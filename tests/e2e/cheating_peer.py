@@ -90,8 +90,9 @@ def main(cheat: str, words: Sequence[str]) -> int:
     said = OFFERED[cheat]()
 
     class CheatingSampler(Sampler):
-        async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn]:
-            drawn = await super()._drawn(draws)  # the engine is free until this returns
+        async def _drawn(self, draws: Sequence[Draw]) -> list[Drawn] | None:
+            if (drawn := await super()._drawn(draws)) is None:  # the engine is free until this returns
+                return None
             return [instead for one in drawn if (instead := said(self, one)) is not None]
 
     async def engine(code: ModelCode, work: Work, model: Path, config: Config) -> tuple[Any, ...]:
