@@ -32,7 +32,7 @@ from peers.roles.recorder import RecordedStep
 from peers.roles.shown_groups import AccusedQuery
 from peers.roles.state_transfer import Offer
 from peers.roles.submitted_groups import Submitted, SubmittedQuery
-from peers.roles.tally import LAGS_PER_EVENT, Tally
+from peers.roles.tally import LAGS_PER_EVENT, SAMPLERS, Tally
 from peers.roles.verdicts import Verdicts
 from peers.runtime.contacts import Kept
 from peers.runtime.frames import Frames
@@ -69,6 +69,7 @@ from swarm.types import (
     Times,
     TrainedQuery,
     TrainedSteps,
+    Verdict,
     Way,
     WayQuery,
 )
@@ -367,6 +368,16 @@ def test_a_count_of_many_lags_is_told_in_parts_and_none_is_lost() -> None:
         told.append(tally.drain()["versions"])
         assert len(told[-1]) <= LAGS_PER_EVENT
     assert sorted(int(lag) for part in told for lag in part) == list(range(3 * LAGS_PER_EVENT + 1))
+
+
+def test_a_crowd_of_strangers_delays_no_count_of_who_delivers() -> None:
+    tally = Tally()
+    for stranger in range(3 * SAMPLERS):
+        tally.judged(PeerId(f"stranger-{stranger}"), Verdict.UNTRUSTED)
+    tally.judged(PeerId("sampler-0"), Verdict.ADMIT)
+    assert len(tally.samplers) <= SAMPLERS + 2
+    assert sum(by[Verdict.UNTRUSTED] for by in tally.samplers.values()) == 3 * SAMPLERS
+    assert tally.drain_samplers()["sampler-0"] == {"admit": 1}
 
 
 def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from swarm.types import Group, PeerId
+from swarm.types import Group, PeerId, Verdict
 
 SAMPLERS_PER_EVENT = 24
 """Samplers whose verdicts fit into one gossiped event of 4 KiB beside its other fields; the next event has
 the rest."""
+
+SAMPLERS = 1024
+"""Samplers that are counted by name between events; who comes then with nothing that is admitted is not."""
+
+OTHERS = PeerId("others")
+"""Stands for all who are not counted by name."""
 
 TRAINED, DROPPED = "trained", "dropped"
 """What became of tokens, beside what is counted by sampler."""
@@ -30,8 +36,11 @@ class Tally:
     samplers: dict[str, Counter[str]] = field(default_factory=dict)
 
     def judged(self, sampler: PeerId, verdict: str) -> None:
+        """Count a verdict, of a sampler whose key is known; OTHERS where it is not."""
         self.verdicts[verdict] += 1
-        self.samplers.setdefault(sampler, Counter())[verdict] += 1
+        full = len(self.samplers) >= SAMPLERS and verdict != Verdict.ADMIT
+        name = OTHERS if full and sampler not in self.samplers else sampler
+        self.samplers.setdefault(name, Counter())[verdict] += 1
 
     def ended(self, group: Group, how: str) -> None:
         self.tokens[how] += sum(group.lengths)
@@ -51,5 +60,7 @@ class Tally:
         return counts
 
     def drain_samplers(self) -> dict[str, dict[str, int]]:
-        now = list(self.samplers)[:SAMPLERS_PER_EVENT]
+        """The same by sampler: first those of whom something was admitted, whoever else may come."""
+        now = sorted(self.samplers, key=lambda sampler: Verdict.ADMIT not in self.samplers[sampler])
+        now = now[:SAMPLERS_PER_EVENT]
         return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}
