@@ -15,7 +15,7 @@ from collections.abc import Callable
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.admission import released_here
-from swarm.core.returns import DrawsCame, DrawsQuery, OpenRelease, Returns, SamplerDraws
+from swarm.core.returns import DrawsCame, DrawsQuery, OpenRelease, Returns
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.types import Digest, Group, PeerId
@@ -28,17 +28,34 @@ ASKED = 5.0
 """Seconds for an answer of a learner."""
 
 
+LAPSES = 2.0
+"""Times `run.window.seconds` without a release that is settled, after which nobody is refused. While versions
+come, each leaves the window within one."""
+
+
 class DrawReturns:
     def __init__(self, host: Host, version: Callable[[], int]) -> None:
         self._host, self._version = host, version
         self.returns = Returns()
+        sampling = host.config.run.sampling
+        limit = wire.group_limit(sampling.group_size, sampling.max_tokens, sampling.heads)
+        self._fits = limit.inflated <= limit.sealed
+        """Whether any group of this run fits a message: else honest samplers send some to nobody."""
         self._since = host.now()
         self._closed: dict[Digest, float] = {}
         """Release that left the window -> when that was seen."""
         self._settled: set[Digest] = set()
         """Those of them that are settled here, and may not be at others."""
+        self._judged = self._since
+        """When a release was settled last."""
         self._learners: dict[PeerId, float] = {}
         """Other learners -> when each was alive last."""
+
+    def objection(self, sampler: PeerId) -> str | None:
+        """Why a sampler's groups teach nothing now, or None. Where all are refused no version comes, and no
+        release leaves the window: what was found before lapses."""
+        lapsed = self._host.now() - self._judged > LAPSES * self._host.config.run.window.seconds
+        return None if lapsed or not self._fits else self.returns.objection(sampler)
 
     def came(self, group: Group) -> None:
         """A group came that is its sampler's draw of a known release."""
@@ -83,15 +100,15 @@ class DrawReturns:
         there = [peer for peer, at in self._learners.items() if at >= its.began]
         told = await asyncio.gather(*(self._ask(peer, weights, before, its.began) for peer in there))
         mine = self.returns.came_of(weights, host.now() - before)
-        if None in told or self._since > its.began:
+        others = {peer: came for peer, came in zip(there, told, strict=True) if came is not None}
+        if len(others) < len(there) or self._since > its.began:
             return
-        for sampler in self.returns.settle([*mine, *(one for its in told for one in its or ())]):
+        self._judged = host.now()
+        for sampler in self.returns.settle(mine, others):
             reason = str(self.returns.objection(sampler))
             host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=reason)
 
-    async def _ask(
-        self, learner: PeerId, weights: Digest, before: float, began: float
-    ) -> tuple[SamplerDraws, ...] | None:
+    async def _ask(self, learner: PeerId, weights: Digest, before: float, began: float) -> DrawsCame | None:
         """What came to another learner; None where it does not say, or was not there for all of it."""
         host, question = self._host, wire.encode(DrawsQuery(weights=weights, before=before))
         try:
@@ -102,14 +119,15 @@ class DrawReturns:
         except wire.WireError as error:
             host.emit(events.Rejected, sender=learner, kind=Service.DRAWS, reason=str(error))
             return None
-        return came.samplers if came.since - host.roster.ahead(learner) <= began else None
+        return came if came.since - host.roster.ahead(learner) <= began else None
 
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, DrawsQuery)
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run are told which draws came")
         came = self.returns.came_of(asked.weights, self._host.now() - asked.before)
-        return wire.encode(DrawsCame(since=self._since, samplers=tuple(came)))
+        more = self.returns.is_beyond(asked.weights)
+        return wire.encode(DrawsCame(since=self._since, samplers=tuple(came), more=more))
 
     def _left(self) -> float:
         return LEFT * self._host.config.run.pace.patience

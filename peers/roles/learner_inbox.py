@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from peers.roles.draw_returns import DrawReturns
 from peers.roles.group_opening import Decoder, GroupOpener
 from peers.roles.reward_calls import RewardCalls
-from peers.roles.tally import DROPPED, Tally
+from peers.roles.tally import DROPPED, OTHERS, Tally
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core import auditing
@@ -136,7 +136,7 @@ class LearnerInbox:
             opened, group = await self.opener.opened(frame)
         except wire.WireError as error:
             host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
-            self.tally.judged(sender, Verdict.MALFORMED)
+            self.tally.judged(sender if host.known_sender(sender) else OTHERS, Verdict.MALFORMED)
             return self._receipt(sender, Verdict.MALFORMED, str(error))
         if (arriving := self._arriving.get(group.id)) is not None:
             await arriving.wait()  # "duplicate" ends a delivery: not before the group is on the disk
@@ -314,7 +314,6 @@ class LearnerInbox:
             distrust = "sealed, sent and signed by different peers"
         elif distrust is None and self.host.invited(opened, Role.SAMPLER):
             self.batcher.quotas.invited(sender)
-        distrust = distrust or self.sampler_evidence.objection(group.sampler, now)
         room = self._room(sender, self._learners(), now)
         full = room.why if room.groups <= 0 else None
         return self.admission.judge(
@@ -325,7 +324,7 @@ class LearnerInbox:
             aside=auditing.objection(aside, now)
             if (aside := self.aside(group.sampler)) is not None
             else None,
-            withholds=self.draw_returns.returns.objection(sender),
+            withholds=self.sampler_evidence.objection(sender, now) or self.draw_returns.objection(sender),
             now=now,
         )
 
@@ -359,7 +358,8 @@ class LearnerInbox:
             return replace(judgement, verdict=Verdict.UNSCORED, detail=detail)
         finally:
             self.batcher.scoring[group.sampler] -= 1
-        if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(task.rewards, group.rewards, strict=True)):
+        pairs = zip(task.rewards, group.rewards, strict=True)
+        if group.scored and any(abs(mine - claimed) > 1e-6 for mine, claimed in pairs):
             detail = f"claims rewards {list(group.rewards)}, they are {list(task.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
         self._tasks[group.id] = task

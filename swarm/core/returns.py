@@ -9,6 +9,7 @@ window: it was made earlier, and had so long to come. A draw that came counts, w
 was stale, refused for want of room, or sent twice is no gap, nor is one that came to another learner. A crash
 or a cut line costs a sampler at once what it had under way: of its last releases the FORGIVEN worst do not
 count, and fewer than JUDGED draws say nothing. What samplers say of their losses is not asked.
+What is due is what this learner saw itself, and what one other learner may have taken and hidden is no gap.
 
 Not handled here: what other learners saw (peers.roles.draw_returns), who says that all it dislikes came too
 late, by sending it late.
@@ -17,7 +18,8 @@ late, by sending it late.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -39,7 +41,14 @@ DRAWS = 1 << 18
 """Draws that are remembered at most, some 20 MB; beyond, the oldest release is forgotten."""
 
 SAMPLERS = 4096
-"""Samplers whose releases are remembered."""
+"""Samplers that are remembered, and those of one release."""
+
+OF_ONE = 1 << 16
+"""Draws of one sampler under a release that are remembered, and fit an answer."""
+
+TOOK, STILL = 1.25, 1.0
+"""Times an equal share of a sampler's draws, and times what any other learner had of them, that one learner
+may have taken and not told: before a sampler is named, and once it is, so that chance frees none."""
 
 
 class DrawsQuery(Struct, frozen=True, tag="draws-query"):
@@ -66,6 +75,8 @@ class DrawsCame(Struct, frozen=True, tag="draws-came"):
     since: Finite
     """When the learner began to count."""
     samplers: Annotated[tuple[SamplerDraws, ...], Meta(max_length=4096)]
+    more: bool = False
+    """Draws of further samplers came: of whom is not known any more."""
 
 
 class Settled(NamedTuple):
@@ -73,7 +84,14 @@ class Settled(NamedTuple):
 
     due: int
     missing: int
+    took: Counter[PeerId]
+    """Learner -> how many of those that were due it says that it has; empty where none is missing."""
 
+
+EMPTY: Mapping[PeerId, DrawsCame] = MappingProxyType({})
+
+NOBODY = PeerId("")
+"""Stands for this learner among those that draws came to, and for samplers that are not remembered."""
 
 Seen = dict[int, float]
 """Number of a draw -> when it came first."""
@@ -90,6 +108,8 @@ class OpenRelease(NamedTuple):
     began: float
     """When the oldest of them was that is known."""
     samplers: dict[PeerId, Seen]
+    beyond: set[PeerId]
+    """Samplers of whom more came than is remembered, with NOBODY for all that came beyond SAMPLERS."""
 
 
 class Returns:
@@ -100,20 +120,39 @@ class Returns:
         """By weights."""
         self._count = 0
         self._settled: OrderedDict[PeerId, deque[Settled]] = OrderedDict()
+        self._named = set[PeerId]()
 
     def came(self, group: Group, released: float, began: float, now: float) -> bool:
         """A group came that is its sampler's draw. False when a release had to be forgotten for it."""
-        its = self.open.setdefault(group.weights, OpenRelease(group.version, released, began, {}))
+        its = self.open.setdefault(group.weights, OpenRelease(group.version, released, began, {}, set()))
         if its.version < group.version:
             self.open[group.weights] = its._replace(version=group.version, released=released)
+        if group.sampler not in its.samplers and len(its.samplers) >= SAMPLERS:
+            its.beyond.add(NOBODY)
+        elif group.sampler not in its.beyond:
+            self._count_draw(its, group, now)
+        whole = True
+        while self._count > DRAWS and len(self.open) > 1:
+            self.forget(next(iter(self.open)))
+            whole = False
+        while self._count > DRAWS:
+            (one,) = self.open.values()
+            self._drop(one, max(one.samplers, key=lambda sampler: len(one.samplers[sampler])))
+        return whole
+
+    def _count_draw(self, its: OpenRelease, group: Group, now: float) -> None:
         seen = its.samplers.setdefault(group.sampler, {})
         if group.draw not in seen:
             seen[group.draw] = now
             self._count += 1
-        whole = self._count <= DRAWS
-        while self._count > DRAWS and len(self.open) > 1:
-            self.forget(next(iter(self.open)))
-        return whole
+        if len(seen) > OF_ONE:
+            self._drop(its, group.sampler)
+
+    def _drop(self, its: OpenRelease, sampler: PeerId) -> None:
+        """More came of a sampler than is remembered: nobody judges it by this release."""
+        self._count -= len(its.samplers[sampler])
+        its.samplers[sampler].clear()
+        its.beyond.add(sampler)
 
     def forget(self, weights: Digest) -> None:
         """Forget a release: nobody asks for it any more."""
@@ -123,28 +162,47 @@ class Returns:
     def came_of(self, weights: Digest, until: float) -> list[SamplerDraws]:
         """What came of a release, by sampler; `until`: when a draw had to be there for earlier ones to be
         due."""
-        its = self.open.get(weights)
+        if (its := self.open.get(weights)) is None:
+            return []
         return [
             SamplerDraws(
                 sampler=sampler,
                 due=max((number for number, at in seen.items() if at <= until), default=0),
                 draws=packed(seen),
             )
-            for sampler, seen in (its.samplers if its is not None else {}).items()
+            for sampler, seen in its.samplers.items()
+            if sampler not in its.beyond
         ]
 
-    def settle(self, came: Iterable[SamplerDraws]) -> list[PeerId]:
-        """Count what is missing of a release, of which all learners together saw this. Returns the samplers
+    def is_beyond(self, weights: Digest) -> bool:
+        """Whether draws of a release came that `came_of` does not tell."""
+        its = self.open.get(weights)
+        return its is not None and bool(its.beyond)
+
+    def settle(
+        self, mine: Iterable[SamplerDraws], others: Mapping[PeerId, DrawsCame] = EMPTY
+    ) -> list[PeerId]:
+        """Count what is missing of a release, of which this learner saw `mine`, and each of the others what
+        it says. What is due follows from `mine` alone: another one's word only excuses. Returns the samplers
         that there is an objection to since now."""
-        due, draws = Counter[PeerId](), dict[PeerId, set[int]]()
-        for one in came:
+        due, took = Counter[PeerId](), dict[PeerId, dict[PeerId, set[int]]]()
+        for one in mine:
             due[one.sampler] = max(due[one.sampler], one.due)
-            draws.setdefault(one.sampler, set()).update(_numbers(one.draws))
-        fine = [sampler for sampler in sorted(due) if self.objection(sampler) is None]
-        for sampler, count in due.items():
-            missing = count - sum(number < count for number in draws[sampler])
-            self._add(sampler, Settled(count, missing))
-        return [sampler for sampler in fine if self.objection(sampler) is not None]
+            took.setdefault(one.sampler, {}).setdefault(NOBODY, set()).update(_numbers(one.draws))
+        for learner, its in others.items():
+            told = {one.sampler: one for one in its.samplers}
+            for sampler in list(took):
+                if sampler in told:
+                    took[sampler][learner] = set(_numbers(told[sampler].draws))
+                elif its.more:
+                    del took[sampler]
+                else:
+                    took[sampler][learner] = set()
+        for sampler, by in took.items():
+            self._add(sampler, _settled(due[sampler], by))
+        named = {sampler for sampler in took if self.objection(sampler) is not None}
+        new, self._named = named - self._named, (self._named - took.keys() | named) & self._settled.keys()
+        return sorted(new)
 
     def _add(self, sampler: PeerId, settled: Settled) -> None:
         if settled.due == 0:
@@ -161,12 +219,34 @@ class Returns:
         """Why a sampler's groups teach nothing now, or None."""
         judged = _judged(self._settled.get(sampler, ()))
         due, missing = sum(one.due for one in judged), sum(one.missing for one in judged)
-        if due < JUDGED or due - missing >= RETURNED * due:
+        times = STILL if sampler in self._named else TOOK
+        if due < JUDGED or due - (missing - min(missing, _untold(judged, times))) >= RETURNED * due:
             return None
         return (
             f"it returned {1 - missing / due:.0%} of its last {due} draws, all of which are due:"
             f" below {RETURNED:.0%} its groups teach nothing"
         )
+
+
+def _settled(due: int, took: Mapping[PeerId, set[int]]) -> Settled:
+    """What is missing of the draws that were due, of which each learner has these."""
+    came = {learner: {number for number in has if number < due} for learner, has in took.items()}
+    missing = due - len(set[int]().union(*came.values()))
+    return Settled(due, missing, Counter({one: len(has) for one, has in came.items()} if missing else {}))
+
+
+def _untold(judged: Sequence[Settled], times: float) -> int:
+    """How many of a sampler's draws one learner can have taken that does not tell of them, at most: it took
+    `times` as many as any other one, and an equal share."""
+    took, due = Counter[PeerId](), sum(one.due for one in judged if one.took)
+    for one in judged:
+        took.update(one.took)
+    most = 0
+    for learner, told in took.items():
+        rest = max((count for other, count in took.items() if other != learner), default=0)
+        if learner != NOBODY:
+            most = max(most, int(times * min(rest, due / len(took))) - told)
+    return most
 
 
 def packed(numbers: Iterable[int]) -> bytes:

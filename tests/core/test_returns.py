@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 from nouns import NOW, group
 
+from swarm import wire
 from swarm.core import returns
-from swarm.core.returns import FORGIVEN, JUDGED, Returns, SamplerDraws, packed
+from swarm.core.returns import FORGIVEN, JUDGED, DrawsCame, Returns, SamplerDraws, packed
 from swarm.types import Digest, PeerId
 
 ME, OTHER = PeerId("sampler-0"), PeerId("sampler-1")
@@ -108,3 +109,89 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(9):
             counted.settle([came([], 20, PeerId(name))])
     assert [counted.objection(PeerId(name)) is None for name in ("a", "b", "c")] == [True, False, False]
+
+
+LIAR, THIRD = PeerId("learner-1"), PeerId("learner-2")
+
+
+def says(*draws: SamplerDraws, more: bool = False) -> DrawsCame:
+    return DrawsCame(since=NOW, samplers=draws, more=more)
+
+
+def test_what_is_due_is_nobodys_word() -> None:
+    counted = Returns()
+    for _ in range(9):
+        counted.settle([came(range(21), 20)], {LIAR: says(came([], 1000), came([], 1000, OTHER))})
+    assert counted.objection(ME) is None and counted.objection(OTHER) is None
+
+
+def test_who_sends_to_a_learner_that_says_that_nothing_came_is_not_named() -> None:
+    mine, third = came(range(0, 60, 3), 60), came(range(1, 60, 3), 57)
+    counted = Returns()
+    for _ in range(9):
+        assert counted.settle([mine], {LIAR: says(), THIRD: says(third)}) == []
+    assert counted.objection(ME) is None
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 5])
+def test_who_leaves_out_more_than_one_learner_can_have_taken_is_named(others: int) -> None:
+    """A third is left out, the rest goes to all learners alike."""
+    sent = [number for number in range(240) if number % 3]
+    parts = [came(sent[part :: others + 1], 240) for part in range(others + 1)]
+    counted = Returns()
+    for _ in range(9):
+        counted.settle(parts[:1], {PeerId(f"learner-{n}"): says(part) for n, part in enumerate(parts[1:])})
+    assert counted.objection(ME) is not None
+
+
+def read(counted: Returns) -> DrawsCame:
+    """An answer as the asker reads it."""
+    told, more = counted.came_of(group().weights, NOW + 1.0), counted.is_beyond(group().weights)
+    return wire.decode(wire.encode(DrawsCame(since=NOW, samplers=tuple(told), more=more)), DrawsCame)
+
+
+def test_more_samplers_than_are_remembered_leave_an_answer_that_judges_those_it_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(returns, "SAMPLERS", 3)
+    counted = Returns()
+    for name in ("a", "b", "c", "d"):
+        assert counted.came(group(sampler=PeerId(name)), NOW, NOW, NOW)
+    answer = read(counted)
+    assert [one.sampler for one in answer.samplers] == ["a", "b", "c"] and answer.more
+    asking = Returns()
+    for _ in range(9):
+        asking.settle([came([], 20, PeerId(name)) for name in ("a", "d")], {LIAR: answer})
+    assert asking.objection(PeerId("a")) is not None and asking.objection(PeerId("d")) is None
+
+
+def test_more_draws_than_are_remembered_leave_out_their_sampler_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(returns, "OF_ONE", 5)
+    counted = Returns()
+    counted.came(group(0, sampler=OTHER), NOW, NOW, NOW)
+    for number in range(20):
+        assert counted.came(group(number), NOW, NOW, NOW)
+    answer = read(counted)
+    assert [one.sampler for one in answer.samplers] == [OTHER] and answer.more
+
+
+def test_one_release_does_not_grow_beyond_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returns, "DRAWS", 10)
+    counted = Returns()
+    counted.came(group(0, sampler=OTHER), NOW, NOW, NOW)
+    for number in range(100):
+        assert counted.came(group(number), NOW, NOW, NOW)
+    (its,) = counted.open.values()
+    assert sum(map(len, its.samplers.values())) <= 10
+    assert [one.sampler for one in read(counted).samplers] == [OTHER]
+
+
+def test_an_answer_as_large_as_can_be_is_read() -> None:
+    counted = Returns()
+    for name in range(returns.SAMPLERS + 1):
+        counted.came(group(sampler=PeerId(f"s{name}")), NOW, NOW, NOW)
+    for number in range(returns.OF_ONE):
+        counted.came(group(number, sampler=PeerId("s0")), NOW, NOW, NOW)
+    assert len(read(counted).samplers) == returns.SAMPLERS

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from test_roles_swarm import Told, scenario
 
+from peers.roles.draw_returns import DrawReturns
 from peers.roles.sampler import Sampler
+from swarm import wire
 from swarm.config import BatchSize, Optimizer, Pace, Window
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draw
+from swarm.core.returns import DrawsCame, SamplerDraws
 from swarm.events import Judged, Rejected, Released
+from swarm.sample.base import EngineError
+from swarm.sample.toy import ToyEngine
 from swarm.sim.scenario import Fault
-from swarm.types import Group, PeerId, Verdict
+from swarm.tasks.base import RewardError
+from swarm.tasks.toy import Toy
+from swarm.types import Group, PeerId, Task, Verdict
 
 HONEST = {"sampler-0", "sampler-1"}
 
@@ -137,3 +145,66 @@ def test_nobody_is_named_while_no_step_changes_the_weights() -> None:
     assert max(event.release.version for event in told.of(Released)) > 4 * SHORT["window"].versions
     assert not told.of(Rejected)
     assert Verdict.ADMIT in {event.verdict for event in told.of(Judged, since=100)}
+
+
+def named_by(told: Told, *honest: str) -> set[str]:
+    return {event.sender for event in told.of(Rejected) if event.peer in honest}
+
+
+def test_honest_samplers_of_a_run_that_cannot_score_a_fifth_of_its_exercises_are_not_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    true = Toy.rewards
+
+    def rewards(self: Toy, task: Task, completions: Sequence[str]) -> list[float]:
+        if task.index >= 0 and task.index % 5 == 0:
+            raise RewardError("the verifier cannot score this exercise")
+        return true(self, task, completions)
+
+    monkeypatch.setattr(Toy, "rewards", rewards)
+    told = Told(scenario(1.1, (2, 3), sample=0.3, **SHORT))
+    late = [event.verdict for event in told.of(Judged, since=45)]
+    assert not told.of(Rejected) and Verdict.UNSCORED in late and Verdict.UNTRUSTED not in late
+    assert late.count(Verdict.ADMIT) > 0.6 * len(late)
+
+
+def test_an_engine_that_fails_in_every_fifth_call_draws_the_same_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    true, calls = ToyEngine.sample, Counter[int]()
+
+    def sample(self: ToyEngine, *args: Any) -> Any:
+        calls[id(self)] += 1
+        if calls[id(self)] % 5 == 0:
+            raise EngineError("CUDA out of memory")
+        return true(self, *args)
+
+    monkeypatch.setattr(ToyEngine, "sample", sample)
+    drawn: dict[tuple[str, str], set[int]] = {}
+
+    async def deliver(self: Sampler, group: Group, bound: PeerId | None = None) -> None:
+        drawn.setdefault((group.sampler, group.weights), set()).add(group.draw)
+
+    monkeypatch.setattr(Sampler, "_deliver", deliver)
+    Told(scenario(0.5, (1, 2), sample=0.3, **SHORT))
+    assert drawn and all(numbers == set(range(len(numbers))) for numbers in drawn.values())
+
+
+@pytest.mark.parametrize("due", [0, 1000])
+def test_a_learner_that_lies_about_what_came_has_nobody_named(
+    monkeypatch: pytest.MonkeyPatch, due: int
+) -> None:
+    true = DrawReturns._tell
+    lie = tuple(SamplerDraws(sampler=PeerId(f"sampler-{k}"), due=due, draws=b"") for k in range(3))
+
+    async def lying(self: DrawReturns, sender: PeerId, question: bytes) -> bytes:
+        answer = await true(self, sender, question)
+        liar = self._host.ports.me == "learner-2"
+        return wire.encode(DrawsCame(since=0.0, samplers=lie)) if liar else answer
+
+    monkeypatch.setattr(DrawReturns, "_tell", lying)
+    told = Told(scenario(1.0, (3, 3), sample=0.3, **SHORT))
+    assert not named_by(told, "learner-0", "learner-1")
+    assert Verdict.ADMIT in {
+        event.verdict for event in told.of(Judged, since=50) if event.peer != "learner-2"
+    }

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from still_host import RUN, still_host
 
 from peers.commands import sim
 from peers.roles import group_opening
+from peers.roles.draw_returns import LAPSES, DrawReturns
 from peers.roles.evaluator import GIVE_UP
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.reward_calls import RewardCalls
+from peers.roles.tally import OTHERS
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host
@@ -37,6 +40,7 @@ from swarm.config import (
 )
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draws
+from swarm.core.returns import SamplerDraws
 from swarm.net.hive import ThreadWork
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Kind, Role
@@ -129,7 +133,7 @@ class Told:
 
 
 def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() -> None:
-    told = Told(lambda role: Flawed(tenth), minutes=1.6)
+    told = Told(lambda role: Flawed(never if role is Role.LEARNER else tenth), minutes=1.6)
     faults, mended = told.of(events.Faulted, "sampler"), told.of(events.Recovered, "sampler")
     assert faults and {fault.part for fault in faults} == {"rewards"} and "no such color" in faults[0].detail
     assert abs(len(faults) - len(mended)) <= 3
@@ -353,6 +357,59 @@ def test_a_delivery_that_is_repeated_ends_when_the_group_is_on_the_disk_and_not_
     at_a_desk(play, source, price=1.0)
 
 
+def test_a_group_that_its_sampler_could_not_score_has_the_learners_rewards_or_none() -> None:
+    async def play(desk: Desk) -> None:
+        for number in range(9):
+            true = group_of(number, honest)
+            verdict = await desk.deliver(replace(true, rewards=(0.0, 0.0), scored=False))
+            assert verdict is (Verdict.UNSCORED if tenth(honest.task(true.task)) else Verdict.ADMIT)
+            if verdict is Verdict.ADMIT:
+                assert desk.inbox.task_and_rewards(true).rewards == true.rewards
+        (its,) = desk.inbox.draw_returns.returns.open.values()
+        assert set(its.samplers[SAMPLER]) == set(range(9)), "all of them came"
+
+    honest = Flawed(never)
+    at_a_desk(play, Flawed(tenth))
+
+
+def test_draws_of_who_is_refused_for_its_log_probabilities_come() -> None:
+    async def play(desk: Desk) -> None:
+        desk.inbox.sampler_evidence.add(SAMPLER, 21.0, desk.host.now())
+        assert await desk.deliver(group_of(0, source)) is Verdict.UNTRUSTED
+        (its,) = desk.inbox.draw_returns.returns.open.values()
+        assert set(its.samplers[SAMPLER]) == {0}
+
+    source = Flawed(never)
+    at_a_desk(play, source)
+
+
+def test_missing_draws_are_forgiven_where_nothing_was_settled_for_long() -> None:
+    async def play(desk: Desk) -> None:
+        its = desk.inbox.draw_returns
+        for _ in range(9):
+            its.returns.settle([SamplerDraws(sampler=SAMPLER, due=20, draws=b"")])
+        assert await desk.deliver(group_of(0, source)) is Verdict.UNTRUSTED
+        its._judged -= 1.01 * LAPSES * desk.host.config.run.window.seconds
+        assert await desk.deliver(group_of(1, source)) is Verdict.ADMIT
+
+    source = Flawed(never)
+    at_a_desk(play, source)
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(1 << 10, True), (1 << 16, False)])
+def test_nobody_misses_draws_in_a_run_whose_groups_fit_no_message(tokens: int, fits: bool) -> None:
+    async def play(desk: Desk) -> None:
+        host = desk.host
+        run = replace(host.config.run, sampling=Sampling(group_size=64, max_tokens=tokens))
+        host.config = replace(host.config, run=run)
+        its = DrawReturns(host, lambda: 0)
+        for _ in range(200):
+            its.returns.settle([SamplerDraws(sampler=SAMPLER, due=20, draws=b"")])
+        assert (its.objection(SAMPLER) is not None) is fits
+
+    at_a_desk(play, Flawed(never))
+
+
 def test_room_comes_back_when_scoring_fails() -> None:
     honest = Flawed(never)
 
@@ -391,6 +448,9 @@ def test_a_large_group_is_opened_and_decoded_off_the_loop_and_a_small_one_on_it(
 
 def test_a_large_frame_that_is_not_one_is_refused() -> None:
     async def play(desk: Desk) -> None:
+        for stranger in range(9):
+            await desk.inbox.receive(PeerId(f"stranger-{stranger}"), b"junk")
+        assert set(desk.inbox.tally.samplers) == {OTHERS}, "nobody's key was seen"
         junk = bytes(group_opening.APART + 1)
         receipt = wire.decode(await desk.inbox.receive(SAMPLER, junk), Receipt)
         assert receipt.verdict is Verdict.MALFORMED
