@@ -12,6 +12,7 @@ Everything goes through the functions of `os`, one call a step: the tests end a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -27,6 +28,9 @@ _MARK = b"\nblake3:"
 _CHECKSUM = len(_MARK) + 32
 """Bytes of a checksum at the end of a file."""
 
+_LOCKLESS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""What a file system says that knows no locks, as some of clusters."""
+
 
 class Torn(ValueError):
     """A file is not what was written; the message says which one."""
@@ -37,19 +41,15 @@ def write_durably(path: Path, *content: bytes | memoryview, mode: int = 0o644) -
 
     Raises OSError; the old content is still there then.
     """
-    with _draft(path) as draft:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        try:
-            for part in content:
-                write_all(descriptor, part)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with _draft(path, mode) as (_, file):
+        for part in content:
+            write_all(file, part)
+        os.fsync(file)
 
 
 def copy_durably(source: Path, path: Path) -> None:
     """Replace the file `path` by a copy of `source`. Raises OSError; the old content is still there then."""
-    with _draft(path) as draft:
+    with _draft(path) as (draft, _):
         shutil.copyfile(source, draft)
         sync(draft)
 
@@ -107,20 +107,78 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 @contextlib.contextmanager
-def _draft(path: Path) -> Iterator[Path]:
-    """The name under which the next content of `path` is written and synced; then it takes its place."""
+def _draft(path: Path, mode: int = 0o666) -> Iterator[tuple[Path, int]]:
+    """The name under which the next content of `path` is written and synced, and that file, which is empty;
+    then it takes its place. Of several writers each waits for the one before: all use one name, so that none
+    stays of those who die."""
     make_folder(path.parent)
     draft = path.with_name(path.name + DRAFT)
     try:
-        yield draft
-        os.rename(draft, path)
-        sync(path.parent)
+        with _held(draft, mode) as file:
+            try:
+                if os.fstat(file).st_size:
+                    os.ftruncate(file, 0)  # of a writer that died
+                yield draft, file
+                os.rename(draft, path)
+            except OSError:
+                with contextlib.suppress(OSError):  # a disk that fails refuses this, too
+                    draft.unlink(missing_ok=True)
+                raise
+            sync(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):  # a disk that fails refuses this, too
-            draft.unlink(missing_ok=True)
         # A failing write names no file, and a person wants to know which disk is full.
         error.filename = error.filename or str(path)
         raise
+
+
+@contextlib.contextmanager
+def _held(draft: Path, mode: int) -> Iterator[int]:
+    """This file, which is made, while no other writer has it: the one that had it before renamed or removed
+    it."""
+    while True:
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT, mode)
+        try:
+            with _alone(file, needed=False):
+                if _is_at(file, draft):
+                    yield file
+                    return
+        finally:
+            os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _alone(file: int, needed: bool = True) -> Iterator[None]:
+    """While no other process locks this file. Raises OSError; not for a file system without locks unless
+    they are `needed`."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if needed or error.errno not in _LOCKLESS:
+            raise
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """While no other process is in the same lock, a file of nothing that is made. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        with _alone(file):
+            yield
+    finally:
+        os.close(file)
 
 
 @contextlib.contextmanager
@@ -134,11 +192,10 @@ def adding_lines(path: Path) -> Iterator[Callable[[bytes], None]]:
         os.fsync(file)
 
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        size = os.fstat(file).st_size
-        if size and os.pread(file, 1, size - 1) != b"\n":
-            write_all(file, b"\n")  # after a line that a crash cut off
-        yield add
+        with _alone(file):
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":
+                write_all(file, b"\n")  # after a line that a crash cut off
+            yield add
     finally:
-        fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
         os.close(file)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import multiprocessing
 import os
 import stat
 import time
 from functools import partial
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,35 @@ def test_a_file_is_replaced_and_nothing_else_stays_in_its_folder(tmp_path: Path)
 
 def test_what_a_killed_writer_left_does_not_get_into_the_file(tmp_path: Path) -> None:
     (tmp_path / "file.new").write_bytes(LARGE)
+    write_durably(tmp_path / "file", SMALL)
+    assert (tmp_path / "file").read_bytes() == SMALL
+
+
+def _written_again(path: Path, times: int, failed: list[str]) -> None:
+    for _ in range(times):
+        try:
+            write_durably(path, LARGE)
+        except OSError as error:
+            failed.append(str(error))
+
+
+@pytest.mark.parametrize("kind", [multiprocessing.get_context("spawn").Process, Thread])
+def test_two_writers_of_one_file_do_not_fail_each_other(tmp_path: Path, kind: Any) -> None:
+    failed: Any = multiprocessing.get_context("spawn").Manager().list()
+    writers = [kind(target=_written_again, args=(tmp_path / "file", 50, failed)) for _ in range(2)]
+    write_durably(tmp_path / "file", LARGE)
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert (tmp_path / "file").read_bytes() == LARGE
+    assert not [*failed] and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_system_without_locks_takes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
     write_durably(tmp_path / "file", SMALL)
     assert (tmp_path / "file").read_bytes() == SMALL
 
