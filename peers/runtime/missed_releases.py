@@ -37,10 +37,10 @@ class MissedReleases:
         host: Host,
         candidates: Releases,
         bases: Callable[[], list[Digest]],
-        remember: Callable[[bytes], bool],
+        remember: Callable[[bytes, PeerId], bool],
     ) -> None:
         """`bases`: weights from which patches may lead here, those of the newest version first; `remember`
-        takes a sealed release, if it can be believed."""
+        takes a sealed release that a peer shows, if it can be believed."""
         self._host, self._candidates, self._bases, self._remember = host, candidates, bases, remember
         self._asked: Digest | None = None
         """The release whose way was asked for last."""
@@ -63,7 +63,7 @@ class MissedReleases:
             except (NetError, wire.WireError):
                 continue  # the next one is asked, and without a way the whole release is fetched
             for sealed in way.releases:
-                self._remember(sealed)
+                self._remember(sealed, holder)
             if self._way(release, held):
                 return
 

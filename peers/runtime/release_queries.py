@@ -42,14 +42,14 @@ class ReleaseQueries:
         """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
         have passed me by."""
         for peer in self._host.rng.sample(peers, min(ASKED, len(peers))):
-            if self._remember_answer(await self._ask(peer, Service.NEWEST, b"")):
+            if self._remember_answer(peer, await self._ask(peer, Service.NEWEST, b"")):
                 return
 
     async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
         """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
         it."""
         question = wire.encode(ReleaseQuery(version=version, weights=weights, released=released))
-        self._remember_answer(await self._ask(peer, Service.RELEASE, question))
+        self._remember_answer(peer, await self._ask(peer, Service.RELEASE, question))
 
     async def _ask(self, peer: PeerId, service: Service, question: bytes) -> bytes:
         """A sealed release; empty when there is none, or no answer."""
@@ -58,8 +58,8 @@ class ReleaseQueries:
         except NetError:
             return b""
 
-    def _remember_answer(self, sealed: bytes) -> bool:
-        return bool(sealed) and self._releases.remember(sealed)
+    def _remember_answer(self, peer: PeerId, sealed: bytes) -> bool:
+        return bool(sealed) and self._releases.remember(sealed, by=peer)
 
     async def ask_forever(self) -> None:
         """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks,

@@ -162,12 +162,13 @@ class ReleaseExchange:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    def hear(self, sealed: bytes) -> bool:
-        """Take an announcement. True when it is news. Raises WireError for one that cannot be believed."""
+    def hear(self, sealed: bytes, vouched: bool = False) -> bool:
+        """Take an announcement. True when it is news. Raises WireError for one that cannot be believed, also
+        of who was revoked since, unless somebody `vouched` that it is as old as it says."""
         host = self._host
         opened, release = host.read(sealed, RELEASE_LIMIT, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
-        why = host.distrust(opened, role, said=release.released)
+        why = host.distrust(opened, role, said=release.released if vouched else None)
         if why is not None or release.publisher != opened.sender:
             raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
         if release.version == 0 and host.who.genesis not in (None, release.weights):
@@ -193,11 +194,10 @@ class ReleaseExchange:
         self.move()
         return news
 
-    def remember(self, sealed: bytes) -> bool:
-        """Take a sealed release that somebody (or the disk) kept. False when it is no news, or, with an
-        event, no release."""
+    def remember(self, sealed: bytes, by: PeerId | None = None) -> bool:
+        """Take a sealed release that a peer (or the disk) kept. False: no news, or, with an event, none."""
         try:
-            return self.hear(sealed)
+            return self.hear(sealed, vouched=by is None or self._host.trust.vouches(by, self._host.now()))
         except wire.WireError as error:
             self._host.emit(
                 events.Rejected, sender=self._host.ports.me, kind=Topic.RELEASE, reason=str(error)

@@ -76,6 +76,14 @@ class Trust:
         without."""
         return self.lack(peer, role, membership, now) is None and not self.revocations.why(peer, membership)
 
+    def vouches(self, peer: PeerId, now: float) -> bool:
+        """Whether what a peer kept counts as being of when it says: a seed or learner by its last good
+        membership took it before its author was revoked."""
+        mine = self._good.get(peer)
+        if mine is None or mine.delegation.role not in (Role.SEED, Role.LEARNER):
+            return False
+        return self.invited(peer, mine.delegation.role, mine, now)
+
     def revoked(self, peer: PeerId) -> str | None:
         """Why the owner lets this peer not act any more, with the last good membership that it showed, or
         None."""

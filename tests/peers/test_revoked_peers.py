@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import cache
+from random import Random
 from typing import Any
 
+import pytest
+from still_host import membership, still_host
 from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.commands import sim
 from peers.runtime.host import Host
+from swarm import wire
+from swarm.config import DelayLaw
 from swarm.core import revocation
 from swarm.core.revocation import YOU
 from swarm.events import Averaged, Judged, Left, Lost, Noted, Trained
+from swarm.limits import RELEASE_LIMIT
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Refused
+from swarm.protocol import Role
 from swarm.run_types import Revocation
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
 from swarm.sim.world import SimPeer, World
-from swarm.types import PeerId, Verdict
+from swarm.types import Digest, PeerId, Release, Verdict
 
 AT, WITHIN = 15.0, 30.0
 """Seconds into the run of the revocation, and then until everybody obeys."""
@@ -28,6 +38,57 @@ CAME, BACK = 50.0, 55.0
 
 STAYS, GOES = PeerId("sampler-1"), PeerId("learner-1")
 """Revoked peers: one that goes on as if it was not, and an honest one."""
+
+
+def release(version: int, at: float) -> Release:
+    return Release(
+        version=version,
+        weights=Digest(f"{version:064x}"),
+        size=10,
+        parent=Digest(f"{version - 1:064x}"),
+        publisher=GOES,
+        learners=1,
+        groups=8,
+        released=at,
+    )
+
+
+SHOWERS = {"stranger": None, "auditor": Role.AUDITOR, "learner": Role.LEARNER, "seed": Role.SEED}
+
+
+@pytest.mark.parametrize("shower", SHOWERS)
+def test_a_release_of_who_was_revoked_counts_as_of_before_by_an_invited_seed_s_or_learner_s_word_alone(
+    shower: str,
+) -> None:
+    role = SHOWERS[shower]
+
+    async def scene() -> bool:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            me = still_host(network, "ada", Role.LEARNER)
+            out = still_host(network, GOES, Role.LEARNER, membership=membership(GOES, Role.LEARNER))
+            other = network.ports(PeerId(shower), lambda _: 0.0)
+            if role is not None:
+                mine = membership(shower, role)
+                assert me.trust.objection(other.me, role, mine, me.now()) is None
+            at = me.now()
+            entries = [Revocation(at=int(at), peer=GOES)]
+            me.revocations.take(revocation.sealed(me.config.run.name, 1, entries, lambda _: b""))
+            await me.ports.clock.sleep(600)
+            back = out.frames.seal(release(7, at - 1), RELEASE_LIMIT)
+            late = out.frames.seal(release(8, me.now()), RELEASE_LIMIT)
+            for sealed in (back, late):
+
+                async def newest(*_: object, sealed: bytes = sealed) -> bytes:
+                    return sealed
+
+                await other.mail.serve("newest", newest)
+                await me.releases.queries.ask_newest([other.me])
+            with pytest.raises(wire.WireError, match="revoked"):
+                me.releases.hear(back)  # as of a board, which anybody writes
+            assert not me.releases.known(8, release(8, 0.0).weights)
+            return bool(me.releases.known(7, release(7, 0.0).weights))
+
+    assert run(scene()) is (role in (Role.LEARNER, Role.SEED))
 
 
 class Revoked(Told):
