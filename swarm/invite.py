@@ -10,8 +10,9 @@ later, the bootstrap's peer id by the transport handshake and the run by its dig
 delegation carries a secret (its holder can make members until it expires); without one it is public.
 
 Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (the holder of the invite)
--> Membership. They are checked in swarm.core.membership and renewed in peers.runtime.membership_renewal. An
-invite ends by its expiry, or when the owner revokes it (swarm.core.revocation).
+-> Membership -- `renewed` (the owner) --> a later one. They are checked in swarm.core.membership and renewed
+in peers.runtime.membership_renewal. An invite ends by its expiry, or when the owner revokes it
+(swarm.core.revocation).
 """
 
 from __future__ import annotations
@@ -232,20 +233,39 @@ def _signed(
     owner: identity.Keyring, run_name: str, seed: bytes, role: Role, expires: int, final: bool, uses: int
 ) -> Delegate:
     key = keyring(seed).public
+    return Delegate(seed=seed, delegation=_delegation(owner, run_name, key, role, expires, final, uses))
+
+
+def _delegation(
+    owner: identity.Keyring, run_name: str, key: bytes, role: Role, expires: int, final: bool, uses: int = 0
+) -> Delegation:
     signature = owner.sign(membership.delegation_bytes(run_name, role, expires, key, final, uses))
-    made = Delegation(role=role, expires=expires, key=key, signature=signature, final=final, uses=uses)
-    return Delegate(seed=seed, delegation=made)
+    return Delegation(role=role, expires=expires, key=key, signature=signature, final=final, uses=uses)
 
 
 def admit(delegate: Delegate, peer: PeerId, origin: bytes = b"") -> Membership:
     """Sign a membership: `peer` may act in the delegation's role. `origin`: see Membership."""
-    signed = membership.membership_bytes(peer, delegate.delegation, origin)
-    return Membership(
-        peer=peer,
-        delegation=delegate.delegation,
-        signature=keyring(delegate.seed).sign(signed),
-        origin=origin,
-    )
+    return _admitted(keyring(delegate.seed), delegate.delegation, peer, origin)
+
+
+def renewed(
+    owner: identity.Keyring,
+    run_name: str,
+    role: Role,
+    peer: PeerId,
+    expires: int,
+    *,
+    origin: bytes,
+    final: bool = False,
+) -> Membership:
+    """A membership that the owner's own key signs: nobody else makes such a one, so that its `origin` is
+    believed (swarm.core.revocation.named). `final` as in `delegate`."""
+    return _admitted(owner, _delegation(owner, run_name, owner.public, role, expires, final), peer, origin)
+
+
+def _admitted(signer: identity.Keyring, delegation: Delegation, peer: PeerId, origin: bytes) -> Membership:
+    signature = signer.sign(membership.membership_bytes(peer, delegation, origin))
+    return Membership(peer=peer, delegation=delegation, signature=signature, origin=origin)
 
 
 def keyring(seed: bytes) -> identity.Keyring:

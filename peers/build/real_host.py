@@ -171,7 +171,8 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     it left at a limit."""
     owner = run.owner() if run.is_owners else None
     grants = granter(owner, run.name, run.path) if owner is not None else None
-    renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given), grants)
+    renews = renewer(owner or bytes.fromhex(run.spec.owner), run.name, run.given)
+    renewal = MembershipRenewal(host, local.folder, renews, grants)
     guest = manners.Manners(host, run.path, local.folder)
     guest.look()
     await node.reachability.serve(host.ports.mail)

@@ -13,6 +13,7 @@
     peers/<name>/   one folder a peer: key, journal.jsonl, log, blobs/, releases/, checkpoint/, pid, ...
     page            address of the page while one is served here
     revoked         whom the run's owner has revoked
+    revoked.lock    held by who writes that list, and the keys that belong to it
     keys            of a private run, mode 0600: what its frames are encrypted with
     used            who took a use of an invite with a number of them; only where owner.key is
     pause           until when its peers rest, while somebody wants them to
@@ -210,10 +211,11 @@ class RunFolder:
         return found
 
     def keys(self) -> RunKeys | None:
-        """Of a private run, as far as this folder has them; None of a public one."""
+        """Of a private run, as far as this folder has them; None of a public one. Raises OSError."""
         if not self.settings.private:
             return None
-        return RunKeys(run_keys.kept(self.path))
+        newest = self.revocations.list
+        return RunKeys(run_keys.named(run_keys.kept(self.path), newest.number, newest.keys, self.spec.keys))
 
     @property
     def is_owners(self) -> bool:

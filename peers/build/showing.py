@@ -85,7 +85,7 @@ async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: S
             continue
         if keys is not None:
             keys.take(entry.keys, trust.revocations.list.keys)
-        revocations.keep(run.path, trust.revocations.sealed, keys.all if keys is not None else b"")
+        revocations.keep_newer(run.path, trust.revocations, keys.all if keys is not None else b"")
         if mine is not None and trust.revocations.why(mine.peer, mine) is not None:
             raise Refusal(revocations.GONE)
         if keys is None or keys.epoch >= trust.revocations.number:

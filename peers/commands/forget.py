@@ -14,14 +14,14 @@ from pathlib import Path
 
 from peers.build import run_folder
 from peers.errors import CannotHere, WrongUsage
-from peers.runtime import machine_use, peer_folder
+from peers.runtime import machine_use, peer_folder, revocations
 from swarm.durable import DRAFT
 
 OWNER_KEY = "owner.key"
 
 LEFT = (
     *(run_folder.SPEC, run_folder.COPY, "model", "task", "cache", "genesis", "invites", "peers", "page"),
-    *("pause", "revoked", "used", "keys", "config.toml", "peer.toml", "logs"),
+    *("pause", "revoked", revocations.LOCK, "used", "keys", "config.toml", "peer.toml", "logs"),
     *(run_folder.FETCHING, run_folder.TRACKED),
 )
 """What a run writes into its folder, beside its owner's key and the model that `swarm up` exports."""

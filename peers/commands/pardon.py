@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 from peers.build import invitations
-from peers.commands.revoke import peer_named, publish
+from peers.commands.revoke import known, peer_named, publish
 from peers.errors import DONE, WrongUsage
 from peers.roles.evidence import ASIDE, FOLDER, changing_aside, keep_aside, read_aside
+from peers.runtime import revocations
 from swarm.identity import human_name
 from swarm.run_types import Pardon
 from swarm.types import PeerId
@@ -22,7 +23,7 @@ from swarm.types import PeerId
 def pardon(folder: Path, peer: str) -> int:
     """Take the sampler whose id begins with `peer`, or whose name it is, out of all lists. Returns an exit
     code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id, and
-    any peer that was heard. Raises Refusal, CannotHere."""
+    any peer that was heard. Raises Refusal, CannotHere, OSError."""
     lists = {path.parent: read_aside(path.parent) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
     owned = (folder / "owner.key").exists()
     named = {each for aside in lists.values() for each in aside}
@@ -47,6 +48,7 @@ def pardon(folder: Path, peer: str) -> int:
 
 def _for_all(folder: Path, peer: PeerId) -> None:
     run = invitations.run_of(folder)
-    told = run.revocations.list
-    others = [one for one in told.pardons if one.peer != peer]
-    publish(run, told.entries, (*others, Pardon(at=math.ceil(time.time()), peer=peer)))
+    with revocations.locked(run.path):
+        told = known(run).list
+        others = [one for one in told.pardons if one.peer != peer]
+        publish(run, told.entries, (*others, Pardon(at=math.ceil(time.time()), peer=peer)))

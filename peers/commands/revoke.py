@@ -21,7 +21,7 @@ from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.runtime import contacts, members, peer_folder, revocations, run_keys
 from swarm import invite as invites
-from swarm.core.revocation import FullList, sealed
+from swarm.core.revocation import NONE, FullList, Revocations, sealed
 from swarm.durable import write_durably
 from swarm.identity import human_name, public_key
 from swarm.invite import InviteError
@@ -34,23 +34,36 @@ END = 6
 
 
 def main(folder: Path, who: str) -> int:
-    """Raises Refusal, WrongUsage."""
+    """Raises Refusal, WrongUsage, CannotHere, OSError."""
     run = invitations.run_of(folder)
     run.owner()
-    told = run.revocations
-    new = _revocations(run, who.strip().lstrip("…"), int(time.time()))
-    if all(_is_in(one, told.list.entries) for one in new):
-        print(f"{who} is revoked already", file=sys.stderr)
-        return 0
-    publish(run, (*told.list.entries, *new), told.list.pardons)
-    _renew_own(run)
-    for one in new:
-        print(_sentence(one))
+    with revocations.locked(run.path):
+        told = known(run)
+        new, open_still = _revocations(run, who.strip().lstrip("…"), int(time.time()))
+        if all(_is_in(one, told.list.entries) for one in new):
+            print(f"{who} is revoked already", file=sys.stderr)
+        else:
+            publish(run, (*told.list.entries, *new), told.list.pardons)
+            _renew_own(run)
+            for one in new:
+                print(_sentence(one))
+    for sentence in open_still:
+        print(sentence, file=sys.stderr)
     return 0
 
 
+def known(run: RunFolder) -> Revocations:
+    """The list in this folder, for who holds its lock. Raises CannotHere where it cannot be read: the next
+    one would lack what it says, and have a number that others have already."""
+    told = run.revocations
+    if told.sealed == NONE and (run.path / revocations.REVOKED).exists():
+        raise CannotHere(f"nobody is revoked or pardoned: {revocations.damaged(run.path)}. Then try again")
+    return told
+
+
 def publish(run: RunFolder, entries: Sequence[Revocation], pardons: Sequence[Pardon]) -> None:
-    """Sign the run's next list and keep it for the peers that run here. Raises Refusal, CannotHere."""
+    """Sign the run's next list and keep it for the peers that run here, while the folder's lock is held.
+    Raises Refusal, CannotHere, OSError."""
     number, keys = run.revocations.number + 1, _with_another(run)
     digest = run_keys.digest_of(keys) if keys else Digest("")
     try:
@@ -73,18 +86,44 @@ def _with_another(run: RunFolder) -> bytes:
     return keys.all + run_keys.fresh()
 
 
-def _revocations(run: RunFolder, who: str, now: int) -> list[Revocation]:
-    """What to add for a peer or an invite. Raises WrongUsage for neither."""
+def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], list[str]]:
+    """What to add for a peer or an invite, and what its owner has to see to. Raises WrongUsage for
+    neither."""
     if (key := _invite(run, who)) is not None:
-        return [Revocation(at=now, invite=key)]
+        return [Revocation(at=now, invite=key)], []
     met = members.of_run(run.path)
     peer = peer_named(run, who, ", or a word or its end, as `swarm invite --list` shows it")
     found = [Revocation(at=now, peer=peer)]
-    came_by = met[peer].invite if peer in met else b""
-    if came_by and not run.revocations.has_invite(came_by):
-        others = sorted(one.peer for one in met.values() if one.invite == came_by and one.peer != peer)
+    if peer not in met or not met[peer].invites:
+        return found, [
+            f"by which word {human_name(peer)} came, if by one, is not known here, and with it it could come"
+            " back under another key: revoke the word too (`swarm invite --list` shows those made here)"
+        ]
+    came_by, *claimed = met[peer].invites
+    told = [
+        f"{human_name(peer)} came first by {_word(run, key)}, as nothing but its membership says: revoke that"
+        " word too if this peer had it"
+        for key in claimed
+        if not run.revocations.has_invite(key)
+    ]
+    if not run.revocations.has_invite(came_by):
+        others = sorted(one.peer for one in met.values() if came_by in one.invites and one.peer != peer)
         found.append(Revocation(at=now, invite=came_by, kept=tuple(others[:REVOKED])))
-    return found
+        if (more := len(others) - REVOKED) > 0:
+            told.append(
+                f"{more} of {len(others)} others who came by the same word are out too, since a list names"
+                f" {REVOKED} who stay: give them a new word (`swarm invite`)"
+            )
+    return found, told
+
+
+def _word(run: RunFolder, key: bytes) -> str:
+    """What `swarm invite --list` shows of the invite with this key, where that has it."""
+    for one in made_words.words(run):
+        given = invites.read(one.word, 0.0).delegate
+        if given is not None and given.delegation.key == key:
+            return f"the word …{one.word[-8:]}" + f" ({one.note})" * bool(one.note)
+    return f"the invite with the key {key.hex()[:16]}"
 
 
 def _invite(run: RunFolder, who: str) -> bytes | None:
@@ -157,6 +196,8 @@ def _say_who_tells_it(run: RunFolder, number: int) -> None:
     told = (
         "the peers that run here tell all others within seconds"
         if running
-        else f"no peer runs in {run.path}: others learn of it once one does (`swarm start`)"
+        else f"no peer runs in {run.path}: others learn of it once one does (`swarm start`). In a folder that"
+        " was brought back from a copy start one before you revoke: others may have another list of this"
+        " number, and then do not take this one"
     )
     print(f"list {number} of this run's revocations: {told}", file=sys.stderr)

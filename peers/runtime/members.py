@@ -1,6 +1,6 @@
 """Whom the machine with the run's owner.key has heard, in a file, so that `swarm revoke` finds them by name.
 
-    roster, Trust --keep_forever--> <peer folder>/members --of_run--> peer, role, the invite by which it came
+    roster, Trust --keep_forever--> <peer folder>/members --of_run--> peer, role, the invites by which it came
 
 Invariant: at most MOST are kept, those heard last. Not handled here: where they can be dialled
 (peers.runtime.contacts).
@@ -36,8 +36,9 @@ class Met(Struct):
     role: Role
     heard: Finite
     """When the roster had it last, unix seconds, as of some change among those who are there."""
-    invite: Annotated[bytes, Meta(max_length=64)] = b""
-    """Key of the invite by which it first became a member; empty for a stranger."""
+    invites: Annotated[tuple[Annotated[bytes, Meta(max_length=64)], ...], Meta(max_length=3)] = ()
+    """Keys of those by which it became a member: the first is proven, the others are what its membership says
+    (swarm.core.revocation.named). None of a stranger."""
 
 
 KeptMembers = Annotated[tuple[Met, ...], Meta(max_length=MOST)]
@@ -46,12 +47,12 @@ KeptMembers = Annotated[tuple[Met, ...], Meta(max_length=MOST)]
 async def keep_forever(host: Host, folder: Path) -> None:
     """Write down who is there whenever that changes, until cancelled."""
     known = {one.peer: one for one in kept(folder)}
-    before: dict[PeerId, bytes] = {}
+    before: dict[PeerId, tuple[bytes, ...]] = {}
     while True:
-        now = {peer: _invite(host, peer) for peer, _ in host.roster}
+        now = {peer: _invites(host, peer) for peer, _ in host.roster}
         if now != before:
             for peer, beat in host.roster:
-                known[peer] = Met(peer=peer, role=beat.role, heard=host.now(), invite=now[peer])
+                known[peer] = Met(peer=peer, role=beat.role, heard=host.now(), invites=now[peer])
             known = dict(sorted(known.items(), key=lambda one: one[1].heard)[-MOST:])
             try:
                 content = wire.encode(tuple(known.values()))
@@ -63,9 +64,9 @@ async def keep_forever(host: Host, folder: Path) -> None:
         await host.ports.clock.sleep(EVERY)
 
 
-def _invite(host: Host, peer: PeerId) -> bytes:
+def _invites(host: Host, peer: PeerId) -> tuple[bytes, ...]:
     shown = host.trust.shown(peer)
-    return b"" if shown is None else shown.origin or shown.delegation.key
+    return () if shown is None else host.trust.revocations.named(shown)
 
 
 def kept(folder: Path) -> tuple[Met, ...]:

@@ -11,9 +11,9 @@ key is, one is made for as many peers as the invite says (peers.runtime.uses).
 A member asks itself, seeds and then others every CHECK seconds, from RENEW seconds before the end on. It
 keeps the answer in its folder, so that it can rejoin with its first invite after that has expired. A
 membership that the owner gave as final (`swarm invite --expires`) is not renewed, nor is one that has ended.
-From WARN seconds before the end on, the page and the terminal say so. It names the invite by which its peer
-first came, so that whoever revokes that invite reaches it. Not handled here: revoking
-(peers.runtime.revocations).
+From WARN seconds before the end on, the page and the terminal say so. It names the invite that made the one
+before, and the one by which its peer is said to have come first, so that whoever revokes either reaches it.
+Not handled here: revoking (peers.runtime.revocations).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from peers.runtime.peer_folder import MEMBERSHIP
 from swarm import events, wire
 from swarm import invite as invites
 from swarm.core.membership import needs_membership
+from swarm.core.revocation import carried
 from swarm.durable import write_durably
 from swarm.identity import Keyring
 from swarm.invite import Delegate
@@ -63,8 +64,7 @@ def granter(owner: Keyring, run_name: str, run_folder: Path) -> Renews:
         one = claim.delegation
         uses.take(run_folder, one, peer, now)
         until = one.expires if one.final else int(now + invites.LIFETIME)
-        made = invites.delegate(owner, run_name, one.role, until, one.final)
-        return invites.admit(made, peer, origin=one.key)
+        return invites.renewed(owner, run_name, one.role, peer, until, origin=one.key, final=one.final)
 
     return grant
 
@@ -73,16 +73,17 @@ Given = Callable[[Role], Delegate | None]
 """The permission to make members of a role that this peer was given, if there is one that holds."""
 
 
-def renewer(owner: Keyring | None, run_name: str, given: Given = lambda _: None) -> Renews:
-    """The function that renews memberships with the owner's key, or by what was `given`."""
+def renewer(owner: Keyring | bytes, run_name: str, given: Given = lambda _: None) -> Renews:
+    """The function that renews memberships with the owner's key, or, where its public half alone is here, by
+    what was `given`."""
+    public = owner if isinstance(owner, bytes) else owner.public
 
     def renew(peer: PeerId, old: Membership, now: float) -> Membership:
-        role, until = old.delegation.role, int(now + invites.LIFETIME)
-        origin = old.origin or old.delegation.key
+        role, until, origin = old.delegation.role, int(now + invites.LIFETIME), carried(old, public)
         if old.delegation.final:
             raise Refused("the run's owner gave this membership an end of its own")
-        if owner is not None:
-            return invites.admit(invites.delegate(owner, run_name, role, until), peer, origin)
+        if not isinstance(owner, bytes):
+            return invites.renewed(owner, run_name, role, peer, until, origin=origin)
         delegate = given(role)
         if delegate is None or delegate.delegation.final:
             raise Refused(f"this peer has neither the owner's key nor an invite for {role.value}s")

@@ -16,19 +16,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from peers.errors import Refusal, say
 from peers.runtime import run_keys
 from peers.runtime.changes import Changes
-from swarm import events, wire
+from swarm import durable, events, wire
 from swarm.core.membership import PRIVATE, UNSHOWN
 from swarm.core.revocation import NONE, YOU, Revocations
 from swarm.durable import write_durably
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Kind, Service
-from swarm.run_types import Entry, Membership
+from swarm.run_types import Entry, Membership, RevocationList
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ AGAIN = 60.0
 
 CLAIMS = 1024
 """Peers that have named a higher number and are remembered."""
+
+LOCK = "revoked.lock"
+"""File in a run folder, of nothing."""
 
 LOOK = 1.0
 """Seconds between two looks at the folder's list."""
@@ -138,9 +142,12 @@ class RevocationExchange:
     def take(self, sealed: bytes, keys: bytes = b"") -> bool:
         """Act by a list and keys if they are newer than those here. Raises WireError for a list that is not
         the owner's."""
+        before = self._trust.revocations.list
         news = self._trust.revocations.take(sealed)
         if news:
             self._obey()
+            if lost := _lost(before, self._trust.revocations.list):
+                self._host.emit(events.Noted, level="warning", text=lost)
         if self._keys is not None and self._keys.take(keys, self._trust.revocations.list.keys):
             news = True
         if news:
@@ -182,8 +189,32 @@ def kept(run_folder: Path) -> bytes:
         return NONE
 
 
+def locked(run_folder: Path) -> AbstractContextManager[None]:
+    """Held from the look at the folder's list until the next one and its keys are there. Raises OSError."""
+    return durable.locked(run_folder / LOCK)
+
+
+def keep_newer(run_folder: Path, known: Revocations, keys: bytes) -> None:
+    """Write a list and keys where the folder has older ones, of which `swarm revoke` may write newer ones at
+    any time. Keys there are more than these belong to a list that is still to come. Raises OSError."""
+    sealed = known.sealed
+    with locked(run_folder):
+        number, there, here = known.opened(sealed).number, -1, kept(run_folder)
+        with contextlib.suppress(wire.WireError):  # a damaged one, which any other is better than
+            there = known.opened(here).number
+        if there == number and here != sealed:
+            return  # the owner signed two of one number: each has its own keys
+        had = run_keys.kept(run_folder)
+        keep(
+            run_folder,
+            sealed if there < number else NONE,
+            keys if keys != had and len(keys) >= len(had) else b"",
+        )
+
+
 def keep(run_folder: Path, sealed: bytes, keys: bytes = b"") -> None:
-    """Write a list and the keys that belong to it. Raises OSError."""
+    """Write a list and the keys that belong to it, over what is there: for who holds the folder's lock.
+    Raises OSError."""
     if keys:
         run_keys.keep(run_folder, keys)  # first: a list without its keys says what is missing here
     if sealed != NONE:
@@ -196,25 +227,60 @@ async def follow(host: Host, run_folder: Path) -> None:
     while True:
         try:
             here = kept(run_folder), run_keys.kept(run_folder)
+            why = ""
             if here != seen:
-                host.revocations.take(*here)
-            seen = here
-            if (mine := _mine(host)) != here:
-                await host.ports.work.run(Kind.KEEP, keep, run_folder, *mine)
-            host.disk.tell(REVOKED, "")
-        except wire.WireError as error:
-            host.disk.tell(REVOKED, f"{run_folder / REVOKED} is damaged ({error}): another takes its place")
-            seen = here
-            with contextlib.suppress(OSError):  # the next look tells it
-                keep(run_folder, *_mine(host))
+                why = _taken(host, run_folder, here)
+            seen = None if why else here
+            if _has_more(host, here):
+                keys = host.frames.keys
+                mine = keys.all if keys is not None else b""
+                await host.ports.work.run(Kind.KEEP, keep_newer, run_folder, host.trust.revocations, mine)
+            host.disk.tell(REVOKED, why)
         except OSError as error:
             host.disk.tell(REVOKED, f"who was revoked is not on the disk: {error.strerror}")
         await host.ports.clock.sleep(LOOK)
 
 
-def _mine(host: Host) -> tuple[bytes, bytes]:
-    keys = host.frames.keys
-    return host.trust.revocations.sealed, keys.all if keys is not None else b""
+def _taken(host: Host, run_folder: Path, here: tuple[bytes, bytes]) -> str:
+    """Act by the folder's list and keys; why its list is none, or empty."""
+    try:
+        host.revocations.take(*here)
+    except wire.WireError as error:
+        return f"{damaged(run_folder)} ({error})"
+    return ""
+
+
+def damaged(run_folder: Path) -> str:
+    """Of a list that cannot be read: what to do."""
+    return (
+        f"{run_folder / REVOKED} is damaged: a peer that runs here takes the list of others in its place;"
+        " where nobody of this run was revoked or pardoned there is no such list, and the file can be deleted"
+    )
+
+
+def _has_more(host: Host, here: tuple[bytes, bytes]) -> bool:
+    """Whether this peer has a list or keys that the folder lacks."""
+    sealed, keys = host.trust.revocations.sealed, host.frames.keys
+    mine = keys.all if keys is not None else b""
+    return sealed not in (NONE, here[0]) or (mine != here[1] and len(mine) >= len(here[1]))
+
+
+def _lost(before: RevocationList, now: RevocationList) -> str:
+    """What the newer of two lists lacks, and what its owner has to do; empty where it lacks nothing."""
+    there = {(one.peer, one.invite) for one in now.entries}
+    gone = [
+        one.peer or f"the invite {one.invite.hex()[:16]}"
+        for one in before.entries
+        if (one.peer, one.invite) not in there
+    ]
+    if not gone:
+        return ""
+    more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
+    return (
+        f"list {now.number} of this run's revocations lacks {', '.join(gone[:NAMED])}{more}, which list"
+        f" {before.number} has: it was made in a folder that was brought back from a copy, and they are in"
+        " again; the owner revokes them again"
+    )
 
 
 def sentence(known: Revocations) -> str:

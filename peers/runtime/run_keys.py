@@ -42,6 +42,16 @@ def kept(run_folder: Path) -> bytes:
     return keys if len(keys) % SIZE == 0 else b""
 
 
+def named(keys: bytes, number: int, digest: Digest, first: Digest) -> bytes:
+    """Those of these keys that a run's list with this number has, by their digest; where they are not all
+    there those before its own, of which `first` is the digest of the first one. What follows them is of a
+    revocation that did not come to its end: nobody else has it."""
+    all_of_it = keys[: (number + 1) * SIZE]
+    if digest_of(all_of_it) == digest:
+        return all_of_it
+    return keys[: number * SIZE] if digest_of(keys[:SIZE]) == first else b""
+
+
 def keep(run_folder: Path, keys: bytes) -> None:
     """Raises OSError."""
     write_checked(run_folder / KEYS, keys, mode=0o600)

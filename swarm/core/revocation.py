@@ -26,6 +26,10 @@ NONE = b""
 IT, YOU = "its membership of this run was revoked", "your membership of this run was revoked by its owner"
 
 
+KEY = 32
+"""Bytes of an invite's key."""
+
+
 class FullList(ValueError):
     """A list that has REVOKED entries takes no more."""
 
@@ -72,12 +76,7 @@ class Revocations:
     def take(self, data: bytes) -> bool:
         """Take a list if it is newer than the one here. Raises WireError for one that the owner did not
         sign."""
-        if data == NONE:
-            return False
-        signed = wire.decode(data, SignedRevocations)
-        if not self._verify(self._owner, _signed(self._run_name, signed.content), signed.signature):
-            raise wire.WireError("a list of revocations that is not signed by the run's owner")
-        new = wire.decode(signed.content, RevocationList)
+        new = self.opened(data)
         if new.number <= self.number:
             return False
         self.list, self.sealed = new, data
@@ -89,6 +88,15 @@ class Revocations:
                 self._invites[one.invite] = _stricter(one, self._invites.get(one.invite, one))
         return True
 
+    def opened(self, data: bytes) -> RevocationList:
+        """What a list says. Raises WireError for one that the owner did not sign."""
+        if data == NONE:
+            return RevocationList(number=0)
+        signed = wire.decode(data, SignedRevocations)
+        if not self._verify(self._owner, _signed(self._run_name, signed.content), signed.signature):
+            raise wire.WireError("a list of revocations that is not signed by the run's owner")
+        return wire.decode(signed.content, RevocationList)
+
     def why(
         self, peer: PeerId, membership: Membership | None = None, said: float | None = None
     ) -> str | None:
@@ -98,11 +106,15 @@ class Revocations:
             return IT
         if membership is None or not self._invites:
             return None  # every frame is asked about, and most runs revoke no invite
-        for key in (membership.delegation.key, membership.origin):
+        for key in self.named(membership):
             one = self._invites.get(key)
             if one is not None and peer not in one.kept and (said is None or said >= one.at):
                 return "the invite by which it became a member was revoked"
         return None
+
+    def named(self, membership: Membership) -> tuple[bytes, ...]:
+        """`named`, of this run."""
+        return named(membership, self._owner)
 
     def pardoned(self, sampler: PeerId) -> float:
         """When the owner let a sampler back last, unix seconds; 0: never."""
@@ -111,6 +123,25 @@ class Revocations:
     def has_invite(self, key: bytes) -> bool:
         """Whether the invite with this key makes no members any more."""
         return key in self._invites
+
+
+def named(membership: Membership, owner: bytes) -> tuple[bytes, ...]:
+    """Keys of the invites by which a member came: the first is proven, and the others are what the holders of
+    that one say.
+
+    An invite's key signs what its holder likes. With the owner's own key nobody else makes a membership, and
+    what it names first is the key by which the one before was signed. Without an invite there is none.
+    """
+    key, said = membership.delegation.key, membership.origin
+    keys = [said[at : at + KEY] for at in range(0, len(said), KEY)]
+    return tuple(dict.fromkeys(keys if key == owner else [key, *keys]))
+
+
+def carried(membership: Membership, owner: bytes) -> bytes:
+    """`Membership.origin` of the one that takes this one's place: the key that is proven, and the one of
+    whose invite its peer is said to have come first."""
+    keys = named(membership, owner)
+    return b"".join((*keys[:1], *keys[1:][-1:]))
 
 
 def _stricter(one: Revocation, other: Revocation) -> Revocation:

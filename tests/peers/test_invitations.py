@@ -182,7 +182,7 @@ def test_the_owner_lengthens_a_word_and_a_peer_that_keeps_it_renews_others(tmp_p
     said = invite.read(longer, now)
     assert said.delegate is not None and said.delegate.seed == short.seed, "the same permission"
     old = invite.admit(short, KEYS[6].me)
-    renews = renewer(None, guest.name, guest.given)
+    renews = renewer(bytes.fromhex(guest.spec.owner), guest.name, guest.given)
     with pytest.raises(Refused, match="ends no later"):
         renews(KEYS[6].me, old, now)
     assert invitations.renew(guest.path, longer) is None

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from nouns import beat
 from still_host import still_host
@@ -21,12 +22,14 @@ from peers.runtime.status_line import sentence
 from swarm import PROTOCOL, events, identity, invite, wire
 from swarm.config import Config, DelayLaw, Run
 from swarm.config_loading import run_dict
+from swarm.core import revocation
 from swarm.core.membership import Trust
+from swarm.core.revocation import named
 from swarm.durable import write_durably
 from swarm.invite import InviteError
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
-from swarm.run_types import Spec
+from swarm.run_types import Membership, Revocation, Spec
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
@@ -115,7 +118,7 @@ def test_a_member_that_was_given_a_longer_word_renews_others_without_any_seed(tm
             learner = Peer(network, LEARNER, Role.LEARNER, 12 * DAY, tmp_path / "learner")
             other = Peer(network, friend, Role.LEARNER, 12 * DAY, tmp_path / "friend")
             other.renewal = MembershipRenewal(
-                other.host, tmp_path / "friend", renewer(None, "lab", {Role.LEARNER: longer}.get)
+                other.host, tmp_path / "friend", renewer(OWNER.public, "lab", {Role.LEARNER: longer}.get)
             )
             told = beat(name=friend, role=Role.LEARNER, at=EPOCH)
             learner.host.roster.hear(friend, told, learner.host.now())
@@ -202,6 +205,62 @@ def test_a_seed_renews_nobody_whose_membership_is_not_good(tmp_path: Path) -> No
     assert len(refused) == 4
     assert "another peer" in refused[0] and "owner" in refused[1]
     assert "needs no membership" in refused[2] and "not a" in refused[3]
+
+
+# --- the word by which a peer came --------------------------------------------------------------------------
+
+ADA, WORD, BOBS = (
+    invite.keyring(bytes([1]) * 32),
+    *(invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 9 * DAY)) for _ in range(2)),
+)
+
+
+def renewed(origin: bytes = b"", *, by: invite.Delegate | None = None) -> Membership:
+    """Ada's, who came by WORD, after the owner's machine renewed it; before that by another member's word."""
+    mine = invite.admit(WORD, ADA.me, origin)
+    if by is not None:
+        mine = renewer(OWNER.public, "lab", lambda _: by)(ADA.me, mine, EPOCH)
+    return renewer(OWNER, "lab")(ADA.me, mine, EPOCH)
+
+
+def out_with(word: invite.Delegate, mine: Membership) -> bool:
+    """Whether who revokes the word reaches this membership."""
+    trust = Trust("lab", OWNER.public, False, identity.verify)
+    assert trust.objection(ADA.me, Role.LEARNER, mine, EPOCH) is None
+    entries = [Revocation(at=int(EPOCH), invite=word.delegation.key)]
+    trust.revocations.take(revocation.sealed("lab", 1, entries, OWNER.sign))
+    return trust.objection(ADA.me, Role.LEARNER, mine, EPOCH) is not None
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"x" * 32, b"x" * 64, b"x", BOBS.delegation.key, 2 * BOBS.delegation.key], ids=len
+)
+def test_a_renewed_member_is_out_with_its_word_whatever_it_says_of_where_it_came_from(said: bytes) -> None:
+    once = renewed(said)
+    again = renewer(OWNER, "lab")(ADA.me, once, EPOCH)
+    assert out_with(WORD, once) and out_with(WORD, again)
+    assert named(again, OWNER.public)[0] == WORD.delegation.key, "the one that is proven"
+
+
+def test_who_was_renewed_by_a_member_s_word_is_out_with_either_word() -> None:
+    longer = invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 90 * DAY))
+    for mine in (renewed(by=longer), renewer(OWNER, "lab")(ADA.me, renewed(by=longer), EPOCH)):
+        assert out_with(longer, mine) and out_with(WORD, mine) and not out_with(BOBS, mine)
+        assert named(mine, OWNER.public) == (longer.delegation.key, WORD.delegation.key)
+
+
+def test_who_was_renewed_by_earlier_software_is_out_with_its_word() -> None:
+    made = invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 30 * DAY))
+    before = invite.admit(made, ADA.me, WORD.delegation.key)
+    again = renewer(OWNER, "lab")(ADA.me, before, EPOCH)
+    assert out_with(WORD, before) and out_with(WORD, again)
+    assert out_with(WORD, renewer(OWNER, "lab")(ADA.me, again, EPOCH))
+
+
+def test_nobody_but_the_owner_makes_a_membership_that_is_renewed_by_the_owner() -> None:
+    forged = msgspec.structs.replace(renewed(), origin=BOBS.delegation.key)
+    why = Trust("lab", OWNER.public, False, identity.verify).objection(ADA.me, Role.LEARNER, forged, EPOCH)
+    assert why is not None and "not signed by its delegation" in why
 
 
 # --- words --------------------------------------------------------------------------------------------------

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from random import Random
+from threading import Thread
+from typing import Any
 
 import pytest
+from nouns import beat
+from still_host import still_host
 from test_membership_renewal import lab
 
 from peers import cli
 from peers.build import invitations, made_words
 from peers.build.run_folder import RunFolder
+from peers.commands import revoke as module
+from peers.commands.pardon import pardon
 from peers.errors import Refusal
-from peers.runtime import members, run_keys
+from peers.runtime import members, revocations, run_keys
 from peers.runtime.contacts import CONTACTS, Contact
-from peers.runtime.members import Met
+from peers.runtime.members import Met, keep_forever
 from swarm import invite, wire
+from swarm.config import DelayLaw
 from swarm.durable import write_durably
 from swarm.identity import Keyring, human_name
+from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
+from swarm.run_types import Membership
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.types import PeerId
 
 ADA, BOB, EVE = (Keyring.new() for _ in range(3))
@@ -37,13 +50,16 @@ def objection(lab: RunFolder, who: Keyring, word: invite.Invite) -> str | None:
     return lab.trust.objection(who.me, Role.LEARNER, word.admit(who.me), time.time())
 
 
+def key_of(word: invite.Invite) -> bytes:
+    assert word.delegate is not None
+    return word.delegate.delegation.key
+
+
 def meet(lab: RunFolder, *met: tuple[PeerId, invite.Invite]) -> None:
     """As the seed of the folder writes down whom it hears."""
     found = []
     for peer, word in met:
-        assert word.delegate is not None
-        key = word.delegate.delegation.key
-        found.append(Met(peer=peer, role=Role.LEARNER, heard=time.time(), invite=key))
+        found.append(Met(peer=peer, role=Role.LEARNER, heard=time.time(), invites=(key_of(word),)))
     folder = lab.path / "peers" / "seed"
     folder.mkdir(parents=True)
     write_durably(folder / members.MEMBERS, wire.encode(tuple(found)))
@@ -121,6 +137,113 @@ def test_without_all_keys_of_a_private_run_nothing_is_revoked(
     (lab.path / run_keys.KEYS).write_bytes(b"torn")
     assert revoke(lab, ADA.me) == 3 and "start a peer here" in capsys.readouterr().err
     assert lab.revocations.number == 0
+
+
+@pytest.mark.parametrize("torn", [b"", b"torn"])
+def test_over_a_list_that_cannot_be_read_nobody_is_revoked_or_pardoned(
+    lab: RunFolder, torn: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert revoke(lab, ADA.me) == 0
+    (lab.path / revocations.REVOKED).write_bytes(torn)
+    for command in ("revoke", "pardon"):
+        assert cli.main([command, BOB.me, "--folder", str(lab.path)]) == 3
+        said = capsys.readouterr().err
+        assert "revoked is damaged" in said and "takes the list of others" in said
+        assert (lab.path / revocations.REVOKED).read_bytes() == torn
+
+
+def test_of_revocations_and_pardons_at_one_time_none_is_lost(
+    lab: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign = module.sealed
+
+    def slow(*args: Any, **more: Any) -> bytes:
+        made = sign(*args, **more)
+        time.sleep(0.2)
+        return made
+
+    monkeypatch.setattr(module, "sealed", slow)
+    out = [Keyring.new().me for _ in range(3)]
+    calls = [Thread(target=module.main, args=(lab.path, peer)) for peer in out]
+    calls.append(Thread(target=pardon, args=(lab.path, ADA.me)))
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    keys = lab.keys()
+    assert {*lab.revocations.peers} == {*out} and lab.revocations.pardoned(ADA.me)
+    assert keys is not None and keys.epoch == lab.revocations.number == 4
+    assert run_keys.digest_of(keys.all) == lab.revocations.list.keys
+
+
+def heard(lab: RunFolder, *members: Membership) -> None:
+    """As the seed of the folder hears them, and writes them down."""
+
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            seed = still_host(network, "seed", Role.SEED, private=True, trust=lab.trust)
+            for one in members:
+                assert seed.trust.objection(one.peer, Role.LEARNER, one, time.time()) is None
+                told = beat(name=one.peer, role=Role.LEARNER, at=seed.now())
+                seed.roster.hear(one.peer, told, seed.now())
+            writing = asyncio.create_task(keep_forever(seed, lab.path / "peers" / "seed"))
+            await seed.ports.clock.sleep(1)
+            writing.cancel()
+
+    run(scene())
+
+
+def test_who_says_to_have_come_by_another_one_s_word_ends_its_own(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    word = word_of(lab)
+    assert cli.main(["invite", "--role", "learner", "--note", "Bob", "--folder", str(lab.path)]) == 0
+    text = capsys.readouterr().out.strip()
+    bobs = invite.read(text, time.time())
+    assert word.delegate is not None
+    heard(lab, invite.admit(word.delegate, EVE.me, key_of(bobs)))
+    assert revoke(lab, human_name(EVE.me)) == 0
+    assert objection(lab, BOB, bobs) is None, "who has not come yet"
+    assert "invite" in (objection(lab, ADA, word) or ""), "Eve under another key"
+    assert f"came first by the word …{text[-8:]} (Bob), as nothing but its membership says" in (
+        capsys.readouterr().err
+    )
+
+
+def test_who_stays_is_who_came_by_the_word_before_a_member_renewed_it(lab: RunFolder) -> None:
+    word, longer = word_of(lab), word_of_another_end(lab)
+    assert word.delegate is not None
+    ada = invite.admit(longer, ADA.me, key_of(word))
+    heard(lab, ada, invite.admit(word.delegate, EVE.me))
+    assert revoke(lab, EVE.me) == 0
+    assert lab.trust.objection(ADA.me, Role.LEARNER, ada, time.time()) is None
+
+
+def word_of_another_end(lab: RunFolder) -> invite.Delegate:
+    return invite.delegate(lab.owner(), lab.name, Role.LEARNER, int(time.time()) + 90 * 86400)
+
+
+def test_of_a_peer_whom_nobody_here_heard_the_word_is_said_to_be_open(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert revoke(lab, ADA.me) == 0
+        said = capsys.readouterr().err
+        assert f"by which word {human_name(ADA.me)} came" in said and "revoke the word too" in said
+    meet(lab, (BOB.me, word_of(lab)))
+    assert revoke(lab, BOB.me) == 0 and "revoke the word too" not in capsys.readouterr().err
+
+
+def test_those_for_whom_a_list_has_no_room_are_counted(
+    lab: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "REVOKED", 2)
+    word = word_of(lab)
+    meet(lab, *((Keyring.new().me, word) for _ in range(4)), (ADA.me, word))
+    assert revoke(lab, ADA.me) == 0
+    said = capsys.readouterr()
+    assert "2 others that came by it stay" in said.out
+    assert "2 of 4 others who came by the same word are out too" in said.err
 
 
 def test_who_is_nobody_and_who_may_not_are_told_so(
