@@ -13,7 +13,7 @@ from nouns import DRAWS, NOW, VOCABULARY, floats, group, ints, named, release
 
 from swarm.config import Sampling, Window
 from swarm.core import admission
-from swarm.core.admission import AT_ONCE, Admission, malformation, staleness
+from swarm.core.admission import AT_ONCE, Admission, malformation, released_here, staleness
 from swarm.core.releases import Releases
 from swarm.core.trained import mark
 from swarm.types import Array, Digest, Group, Heads, Noise, PeerId, Times, Verdict
@@ -334,3 +334,19 @@ def test_an_age_is_counted_around_a_publishers_wrong_clock(off: float) -> None:
     assert staleness(mine, WINDOW, 1, NOW + 59.0) is None and staleness(mine, WINDOW, 1, NOW + 61.0)
     other = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
     assert other.judge(told, version=1, full=None, distrust=None, now=NOW + 61.0).verdict is Verdict.STALE
+
+
+def test_the_age_is_by_the_clock_of_the_publisher_whose_time_is_nearest() -> None:
+    its = group()
+    told = its.times.released
+    near, far, later = (
+        release(publisher=PeerId(n), released=told + d) for n, d in (("a", 0.0), ("b", -50.0), ("c", 70.0))
+    )
+    ahead = {"a": 3.0, "b": 100.0, "c": 200.0}
+    for known in ([far, near, later], [later, near, far]):
+        assert released_here(its, known, lambda peer: ahead[peer]) == told - 3.0
+
+
+def test_a_group_of_no_known_release_is_no_return_of_a_draw() -> None:
+    judged = judging().judge(group(), version=0, full=None, distrust=None, now=NOW)
+    assert judged.release_unknown and not judged.drawn

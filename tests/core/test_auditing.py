@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from swarm.core import auditing
-from swarm.core.auditing import Audits, Finding, Tolerance, Weighed
+from swarm.core.auditing import FINAL, FOREVER, Audits, Consequence, Finding, Tolerance, Weighed
 from swarm.replays import Replayed, weigh
 from swarm.types import PeerId
 
@@ -227,3 +227,22 @@ def test_who_is_honest_until_it_is_trusted_poisons_little() -> None:
                     audits.take(ME, off(4), 0.0)
         worst = max(worst, poisoned / total)
     assert worst < 0.06
+
+
+def test_second_findings_of_another_number_of_strikes_are_not_final() -> None:
+    lab, who = Audits(), PeerId("sampler-0")
+    lab.restore({who: Consequence(100.0, FINAL + 1, "forged", -1.0)})
+    assert lab.second(who, FINAL, 0.0) is None
+    final = lab.second(who, FINAL + 1, 0.0)
+    assert final is not None and final.until == FOREVER
+
+
+def test_only_those_that_were_set_aside_are_written_down() -> None:
+    lab = Audits()
+    lab.word(PeerId("sampler-0"), PeerId("auditor-0"))
+    assert lab.all_aside() == {}
+
+
+def test_who_claims_other_log_probabilities_is_told_by_how_much() -> None:
+    found, aside = Audits().take(ME, HONEST._replace(claimed=0.25), 0.0)
+    assert found is Finding.DRIFTED and aside is not None and "0.25 nats a token off" in aside.why

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.clipping import clipped
+from swarm.core.clipping import Agreement, clipped
 
 Vector = list[float]
 SIZE = 400
@@ -81,3 +81,19 @@ def test_the_factors_never_add_up_to_more_than_one(vectors: list[Vector], weight
     found = clipped(products(vectors), weights[: len(vectors)])
     assert all(factor >= 0 for factor in found.factors) and sum(found.factors) <= 1 + 1e-6
     assert all(0 <= kept <= 1 for kept in found.kept)
+
+
+def test_small_gradients_have_the_cosine_of_large_ones() -> None:
+    assert Agreement(0.01, 0.1, 0.1).cosine == pytest.approx(0.1)
+    assert Agreement(0.0, 0.0, 0.1).cosine == 0.0
+
+
+def test_the_radius_is_of_the_median_distance_to_the_others() -> None:
+    at = [10.0, 10.9, 12.3, 100.0]
+    found = clipped([[a * b for b in at] for a in at], [1.0] * 4)
+    mean = sum(factor * value for factor, value in zip(found.factors, at, strict=True))
+    assert found.kept[3] * (100.0 - mean) == pytest.approx(1.4 / math.sqrt(2), rel=1e-3)
+
+
+def test_members_that_are_all_out_make_the_mean_of_all() -> None:
+    assert clipped([[1.0, 1.0], [1.0, 1.0]], [1.0, 3.0], out={0, 1}).factors == [0.25, 0.75]

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from swarm.core.membership import Trust, delegation_bytes, membership_bytes, needs_membership
+from swarm import invite
+from swarm.core.membership import UNSHOWN, Trust, delegation_bytes, membership_bytes, needs_membership
+from swarm.core.revocation import sealed
 from swarm.identity import Keyring, verify
-from swarm.protocol import Role
-from swarm.run_types import Delegation, Membership
+from swarm.protocol import Role, Service
+from swarm.run_types import Delegation, Membership, Revocation
 from swarm.types import PeerId
 
 NOW = 1_750_000_000.0
@@ -123,3 +125,27 @@ def test_the_invited_are_told_from_strangers_in_a_public_run() -> None:
     assert trust.invited(PEER.me, Role.SAMPLER, chain(Role.SAMPLER), NOW)
     assert not trust.invited(PEER.me, Role.SAMPLER, None, NOW)
     assert not trust.invited(PEER.me, Role.SAMPLER, chain(Role.SAMPLER, owner=OTHER), NOW)
+
+
+def test_a_revoked_invite_does_not_touch_a_stranger_without_a_membership() -> None:
+    owner, ada = Keyring.new(), Keyring.new()
+    word = invite.delegate(owner, "lab", Role.SAMPLER, int(NOW) + 100)
+    public = Trust("lab", owner.public, False, verify)
+    public.revocations.take(
+        sealed("lab", 1, [Revocation(at=int(NOW), invite=word.delegation.key)], owner.sign)
+    )
+    assert public.objection(ada.me, Role.SAMPLER, None, NOW) is None
+    assert public.refusal(ada.me, Service.SPEC, NOW) is None
+
+
+def test_a_member_of_a_private_run_is_answered_until_its_membership_ends_or_is_revoked() -> None:
+    owner, ada, bob = Keyring.new(), Keyring.new(), Keyring.new()
+    word = invite.delegate(owner, "lab", Role.SAMPLER, int(NOW) + 100)
+    lab = Trust("lab", owner.public, True, verify)
+    for who in (ada, bob):
+        assert lab.objection(who.me, Role.SAMPLER, invite.admit(word, who.me), NOW) is None
+    assert lab.refusal(ada.me, Service.SPEC, NOW + 100) is None and lab.members(NOW + 100) == [ada.me, bob.me]
+    assert lab.refusal(ada.me, Service.SPEC, NOW + 101) == UNSHOWN and lab.members(NOW + 101) == []
+    lab.revocations.take(sealed("lab", 1, [Revocation(at=int(NOW), peer=ada.me)], owner.sign))
+    assert lab.refusal(ada.me, Service.SPEC, NOW) not in (None, UNSHOWN) and lab.members(NOW) == [bob.me]
+    assert lab.refusal(ada.me, Service.ENTER, NOW) is None

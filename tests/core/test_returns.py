@@ -195,3 +195,10 @@ def test_an_answer_as_large_as_can_be_is_read() -> None:
     for number in range(returns.OF_ONE):
         counted.came(group(number, sampler=PeerId("s0")), NOW, NOW, NOW)
     assert len(read(counted).samplers) == returns.SAMPLERS
+
+
+def test_draws_that_came_in_another_order_are_all_counted() -> None:
+    me, counted = PeerId("sampler-0"), Returns()
+    for _ in range(20):
+        counted.settle([SamplerDraws(sampler=me, due=5, draws=packed(range(5, -1, -1)))])
+    assert counted.objection(me) is None

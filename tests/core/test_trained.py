@@ -231,3 +231,21 @@ def test_a_step_is_not_recalled_by_a_release_of_others_or_of_another_try() -> No
     ):
         mine.recall(announced)
         assert not mine.mine[-1].weights
+
+
+def test_a_step_of_an_earlier_life_is_told_by_its_own_release_alone() -> None:
+    other = release(version=1, weights=digest("2"), parent=digest("9"), publisher=ME, learners=1)
+    mine = ledger(step(1, "0"), releases=(other,))
+    assert mine.told(0, [other]) == []
+
+
+def test_weights_are_those_of_the_last_step_alone_and_a_policy_of_its_own_step() -> None:
+    mine = ledger(step(2, "1"))
+    mine.name(1, digest("7"))
+    assert mine.mine[0].weights == ""
+    mine.resume(Policy(3, digest("7"), digest("1")))
+    assert mine.mine[0].weights == ""
+    mine.resume(Policy(2, digest("7"), digest("5")))
+    assert mine.mine[0].weights == ""
+    mine.resume(Policy(2, digest("7"), digest("1")))
+    assert mine.mine[0].weights == digest("7")

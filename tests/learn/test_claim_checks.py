@@ -14,7 +14,7 @@ import torch
 from learner_batches import Batch, batch, gradient, learner, model, policy, settings
 from torch import Tensor
 
-from swarm.core.claimed_logprobs import GROUP_EVIDENCE_LIMIT, objection
+from swarm.core.claimed_logprobs import GROUP_EVIDENCE_LIMIT, SLACK, objection
 from swarm.learn import learner as learning
 from swarm.learn.claim_checks import bound_logq, check_claims
 from swarm.types import Array
@@ -140,3 +140,17 @@ def test_the_bound_is_the_runs(folder: Path) -> None:
     run: Any = settings()
     far = spoiled(batch(policy(folder, run), 2), (1,), -20.0)
     assert objection(gradient(learner(folder, run), far).checks[1], run.window.drift)
+
+
+def test_the_evidence_is_that_of_the_formula() -> None:
+    logp = torch.zeros(2, 2, dtype=torch.float64)
+    logq = logp - torch.tensor([[2.0, 1.0], [0.5, 3.0]], dtype=torch.float64)
+    x = [[2.0 - SLACK, 1.0 - SLACK], [0.5 - SLACK, 3.0 - SLACK]]
+    parts = [
+        math.exp(sum(map(sum, x))),
+        sum(math.exp(sum(row)) for row in x) / 2,
+        sum(math.exp(v) for row in x for v in row) / (2 * 2),
+    ]
+    (found,) = check_claims(logp, logq, torch.ones(2, 2), [2], 2)
+    assert found.evidence == pytest.approx(math.log(sum(parts) / 3), rel=1e-6)
+    assert found.drift == pytest.approx(6.5 / 4)
