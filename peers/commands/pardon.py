@@ -10,11 +10,15 @@ import math
 import time
 from pathlib import Path
 
+import msgspec
+
 from peers.build import invitations
 from peers.commands.revoke import known, peer_named, publish
-from peers.errors import DONE, WrongUsage
+from peers.errors import DONE, WrongUsage, say
 from peers.roles.evidence import ASIDE, FOLDER, changing_aside, keep_aside, read_aside
 from peers.runtime import revocations
+from swarm.core.auditing import Consequence
+from swarm.durable import Torn
 from swarm.identity import human_name
 from swarm.run_types import Pardon
 from swarm.types import PeerId
@@ -24,7 +28,9 @@ def pardon(folder: Path, peer: str) -> int:
     """Take the sampler whose id begins with `peer`, or whose name it is, out of all lists. Returns an exit
     code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id, and
     any peer that was heard. Raises Refusal, CannotHere, OSError."""
-    lists = {path.parent: read_aside(path.parent) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
+    if not peer:
+        raise WrongUsage("nobody is named: name the sampler, by its name or id, or how that begins")
+    lists = {path.parent: _read(path) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
     owned = (folder / "owner.key").exists()
     named = {each for aside in lists.values() for each in aside}
     found = [each for each in named if each.startswith(peer) or human_name(each) == peer]
@@ -37,13 +43,22 @@ def pardon(folder: Path, peer: str) -> int:
         raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
     if owned:
         _for_all(folder, found[0])
-    for path in lists:
+    for path in (path for path, aside in lists.items() if found[0] in aside):
         with changing_aside(path):  # the learner may have written meanwhile
             aside = read_aside(path)
             if aside.pop(found[0], None) is not None:
                 keep_aside(path, aside)
     print(f"{found[0]} is pardoned: its next groups are replayed as a newcomer's")
     return DONE
+
+
+def _read(path: Path) -> dict[PeerId, Consequence]:
+    """Who is set aside by this file; nobody by a damaged one, as for its learner. Raises OSError."""
+    try:
+        return read_aside(path.parent)
+    except (Torn, msgspec.DecodeError) as error:
+        say(f"{path} is damaged ({error}): it names nobody, and its learner's next start sets nobody aside")
+        return {}
 
 
 def _for_all(folder: Path, peer: PeerId) -> None:

@@ -102,3 +102,26 @@ def test_a_folder_where_nobody_is_set_aside_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert pardoned(tmp_path, "12D3") == 2 and "nobody is set aside" in capsys.readouterr().err
+
+
+def test_no_name_pardons_nobody(lab: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    path = aside(lab.path, "learner-0", ADA)
+    assert pardoned(lab.path, "") == 2 and "nobody is named" in capsys.readouterr().err
+    assert read_aside(path) == {ADA: WHY} and not lab.revocations.list.pardons
+
+
+@pytest.mark.parametrize("content", [b"\x80\nblake3:" + bytes(32), b"junk"], ids=["torn", "junk"])
+def test_a_damaged_list_of_one_learner_does_not_hide_another_s(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, damaged = aside(tmp_path, "learner-0", ADA), aside(tmp_path, "learner-1", ADA) / ASIDE
+    damaged.write_bytes(content)
+    assert pardoned(tmp_path, ADA) == 0 and read_aside(whole) == {}
+    assert f"{damaged} is damaged" in capsys.readouterr().err and damaged.read_bytes() == content
+    assert pardoned(tmp_path, BOB) == 2 and "not set aside" in capsys.readouterr().err
+
+
+def test_the_owner_pardons_whom_a_damaged_list_does_not_name(lab: RunFolder) -> None:
+    (aside(lab.path, "learner-0", ADA) / ASIDE).write_bytes(b"junk")
+    eve = Keyring.new().me
+    assert pardoned(lab.path, eve) == 0 and lab.revocations.pardoned(eve) > 0
