@@ -117,11 +117,16 @@ def open_key(path: Path) -> Keyring:
     except OSError as error:
         why = f"{error.strerror}; check the folder's owner and free space, or name another with --folder"
         raise IdentityError(f"cannot use the key file {path}: {why}") from error
+    return keyring_of(data, str(path))
+
+
+def keyring_of(data: bytes, where: str) -> Keyring:
+    """The keyring of a key file's bytes, which an error calls `where`. Raises DamagedKey."""
     if not data.startswith(_KEY_HEADER) or len(data) != len(_KEY_HEADER) + 64:
-        raise DamagedKey(f"{path} is not an Ed25519 key of this program: it has {len(data)} bytes")
+        raise DamagedKey(f"{where} is not an Ed25519 key of this program: it has {len(data)} bytes")
     keyring = Keyring(Ed25519PrivateKey.from_private_bytes(data[len(_KEY_HEADER) :][:32]))
     if keyring.public != data[-32:]:
-        raise DamagedKey(f"{path} is damaged: its two halves do not belong together")
+        raise DamagedKey(f"{where} is damaged: its two halves do not belong together")
     return keyring
 
 

@@ -19,15 +19,20 @@ from msgspec import Meta
 
 from swarm import wire
 from swarm.identity import IdentityError
-from swarm.types import Digest, Struct, Word
+from swarm.types import Root, Struct, Word
 
 MARK = b"swarm-identity-1\n"
 
 COST = 17
 """128 MiB and half a second for each guess."""
 
-MOST = 20
-"""Highest cost that is read: 1 GiB. A file that somebody made may ask for any."""
+LEAST, MOST = 1, 20
+"""Costs that are read, up to 1 GiB. A file that somebody made may ask for any."""
+
+NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+"""Pattern of the name of a peer's folder: of one that somebody made, no file comes to lie elsewhere."""
+
+NONE = "it is no identity that `swarm identity export` wrote"
 
 _SALT, _NONCE = 16, 12
 _HEAD = len(MARK) + 1 + _SALT + _NONCE
@@ -36,9 +41,9 @@ _HEAD = len(MARK) + 1 + _SALT + _NONCE
 class Identity(Struct, frozen=True):
     """What is exported of a peer, or of a run's owner."""
 
-    name: Word
+    name: Annotated[Word, Meta(pattern=rf"^{NAME}\Z")]
     """Of the peer's folder, such as `learner-1`, or `owner`."""
-    run: Digest
+    run: Root
     """Digest of the run."""
     key: Annotated[bytes, Meta(max_length=1024)]
     """The key file."""
@@ -55,12 +60,16 @@ def sealed(identity: Identity, passphrase: str) -> bytes:
 def opened(data: bytes, passphrase: str) -> Identity:
     """Raises IdentityError."""
     head, content = data[:_HEAD], data[_HEAD:]
-    if not head.startswith(MARK) or len(head) < _HEAD or head[len(MARK)] > MOST:
-        raise IdentityError("it is no identity that `swarm identity export` wrote")
+    if not head.startswith(MARK) or len(head) < _HEAD or not LEAST <= head[len(MARK)] <= MOST:
+        raise IdentityError(NONE)
     try:
         return wire.decode(AESGCM(_key(head, passphrase)).decrypt(head[-_NONCE:], content, head), Identity)
-    except (InvalidTag, wire.WireError) as error:
+    except InvalidTag as error:
         raise IdentityError("the passphrase is another one, or the file is damaged") from error
+    except wire.WireError as error:
+        raise IdentityError(f"{NONE}: {error}") from error
+    except MemoryError as error:
+        raise IdentityError(f"to open it takes {1 << head[len(MARK)] >> 10} MiB of free memory") from error
 
 
 def _key(head: bytes, passphrase: str) -> bytes:

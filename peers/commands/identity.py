@@ -10,6 +10,7 @@ ends with 5 (peers.runtime.identity_check). Not handled here: the encryption (sw
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def import_(args: argparse.Namespace) -> int:
     from peers.runtime.peer_folder import MEMBERSHIP
     from swarm import sealed_identity
     from swarm.durable import make_folder, write_durably
-    from swarm.identity import open_key
+    from swarm.identity import keyring_of
 
     try:
         content = args.file.read_bytes()
@@ -97,21 +98,27 @@ def import_(args: argparse.Namespace) -> int:
             f"{folder} belongs to another run than this key, {identity.run[:12]}: name its folder"
         )
     name = args.peer or identity.name
-    path = _key_path(folder, name)
+    path, keyring = _key_path(folder, name), keyring_of(identity.key, f"the key in {args.file}")
+    if OWNER in (name, identity.name) and name != identity.name:
+        raise WrongUsage(f"{args.file} holds the key of {identity.name}, not of {name}: leave --peer out")
+    if name == OWNER and here is not None and keyring.public.hex() != here.spec.owner:
+        raise WrongUsage(f"the key in {args.file} is not that of the owner of run {here.digest[:12]}")
     _refuse_to_overwrite(path)
     make_folder(path.parent, 0o755 if name == OWNER else 0o700)
     write_durably(path, identity.key, mode=0o600)
     if identity.membership and name != OWNER:
         write_durably(path.parent / MEMBERSHIP, identity.membership)
     print(
-        f"{path} is {open_key(path).me}; end the peer that had this key before this one starts",
+        f"{path} is {keyring.me}; end the peer that had this key before this one starts",
         file=sys.stderr,
     )
     return 0
 
 
 def _key_path(folder: Path, name: str) -> Path:
-    if not name or Path(name).name != name:
+    from swarm.sealed_identity import NAME
+
+    if re.fullmatch(NAME, name) is None:
         raise WrongUsage(f"{name!r} is no name of a peer's folder, such as learner-1")
     return folder / "owner.key" if name == OWNER else folder / "peers" / name / "key"
 
@@ -157,8 +164,12 @@ def _passphrase(path: Path | None, twice: bool) -> str:
     else:
         from getpass import getpass
 
-        said = getpass("passphrase: ")
-        if twice and getpass("once more: ") != said:
+        try:
+            said = getpass("passphrase: ")
+            again = getpass("once more: ") if twice else said
+        except (EOFError, UnicodeError) as error:
+            raise WrongUsage("no passphrase was given: try again, or add --passphrase-file FILE") from error
+        if again != said:
             raise WrongUsage("the two passphrases differ")
     if len(said) < SHORTEST:
         raise WrongUsage(f"a passphrase has {SHORTEST} letters at least")

@@ -3,15 +3,18 @@ it."""
 
 from __future__ import annotations
 
+import getpass
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_membership_renewal import lab
 
 from peers import cli
+from peers.build import run_folder
 from peers.build.run_folder import RunFolder
-from swarm import sealed_identity
+from swarm import sealed_identity, wire
 from swarm.identity import IdentityError, Keyring, open_key
 from swarm.sealed_identity import Identity
 from swarm.types import Digest
@@ -87,6 +90,83 @@ def test_another_passphrase_or_a_damaged_file_opens_nothing(
         with pytest.raises(IdentityError):
             sealed_identity.opened(short, SECRET)
     assert not there.exists()
+
+
+def made(lab: RunFolder, at: Path, **what: Any) -> Path:
+    """A file that somebody made who knows the passphrase."""
+    open_key(at / "key")
+    said = {"name": "learner-1", "run": lab.digest, "key": (at / "key").read_bytes()} | what
+    (at / "made").write_bytes(sealed_identity.sealed(Identity(**said), SECRET))
+    return at / "made"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"run": "../../.."},
+        {"run": "AB" * 32},
+        {"name": ".."},
+        {"name": "a\0b"},
+        {"name": "x" * 300},
+        {"name": "learner-1\n"},
+        {"name": ""},
+        {"key": b"junk"},
+        {"key": b"\x08\x01\x12\x40" + bytes(64)},
+    ],
+    ids=["a path as run", "capitals", "a path as name", "nul", "long", "line", "no name", "junk", "halves"],
+)
+def test_what_somebody_made_is_checked_before_anything_is_written(
+    lab: RunFolder, tmp_path: Path, what: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state/of/this/user"))
+    file, there = made(lab, tmp_path, **what), tmp_path / "there"
+    before = sorted(tmp_path.rglob("*"))
+    assert identity("import", file, "--folder", there, at=tmp_path) == 3
+    assert identity("import", file, at=tmp_path) == 3
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "passphrase"])
+    assert identity("import", made(lab, tmp_path), "--folder", there, at=tmp_path) == 0
+
+
+@pytest.mark.parametrize("cost", [0, 21, 255])
+def test_a_cost_that_nobody_writes_is_refused(
+    lab: RunFolder, tmp_path: Path, cost: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = made(lab, tmp_path)
+    content = bytearray(file.read_bytes())
+    content[len(sealed_identity.MARK)] = cost
+    file.write_bytes(content)
+    assert identity("import", file, "--folder", tmp_path / "there", at=tmp_path) == 3
+    assert "is no identity" in capsys.readouterr().err
+
+
+def test_the_owners_key_is_the_owners_alone(
+    lab: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = run_folder.keep_spec(tmp_path / "there", wire.encode(lab.spec)).path
+    mine, owner = tmp_path / "mine", tmp_path / "owner"
+    mine.mkdir(), owner.mkdir()
+    for file, peer, why in (
+        (made(lab, mine), "owner", "holds the key of learner-1, not of owner"),
+        (made(lab, owner, name="owner"), "learner-1", "holds the key of owner, not of learner-1"),
+        (made(lab, owner, name="owner"), "owner", "is not that of the owner of run"),
+    ):
+        assert identity("import", file, "--folder", there, "--peer", peer, at=tmp_path) == 2
+        assert why in capsys.readouterr().err
+    assert not (there / "owner.key").exists() and not (there / "peers").exists()
+    right = made(lab, owner, name="owner", key=(lab.path / "owner.key").read_bytes())
+    assert identity("import", right, "--folder", there, at=tmp_path) == 0
+
+
+def test_who_gives_no_passphrase_is_told_so(
+    lab: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(_: str) -> str:
+        raise EOFError  # Ctrl-D
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(getpass, "getpass", ended)
+    words = ["identity", "export", str(tmp_path / "one"), "--peer", "owner", "--folder", str(lab.path)]
+    assert cli.main(words) == 2 and "no passphrase was given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
