@@ -295,7 +295,7 @@ async def _join(
         forked = code.begin if role in JOINING else lambda: None
         async with open_node(local, invite.run, *line, invite.addresses, entering, forked=forked) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
-            given = await showing.shown(invite, local, node.mail, sources(node, invite), entering)
+            given = await showing.shown(invite, role, path, local, node.mail, sources(node, invite), entering)
             mail = MemberMail(node.mail, lambda: given)
             run = await entering.until_had(
                 lambda: spec_transfer.fetch(mail, sources(node, invite), invite.run, path, model)

@@ -10,12 +10,15 @@ Not handled here: whether a membership is good (swarm.core.membership), the run 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from peers.build import run_folder
 from peers.build.entering import Entering
 from peers.build.local_peer import LocalPeer
-from peers.build.run_folder import RunFolder
+from peers.build.run_folder import DamagedSpec, RunFolder
 from peers.errors import Refusal, Unreached
 from peers.runtime import peer_folder, revocations, uses
 from peers.runtime.peer_folder import MEMBERSHIP
@@ -23,7 +26,7 @@ from swarm import wire
 from swarm.durable import write_durably
 from swarm.invite import Invite
 from swarm.net.ports import Mail, NetError
-from swarm.protocol import Service
+from swarm.protocol import Role, Service
 from swarm.run_types import Entry, Membership
 from swarm.types import PeerId
 
@@ -35,17 +38,49 @@ ASKED = 4
 
 
 async def shown(
-    invite: Invite, local: LocalPeer, mail: Mail, peers: Sequence[PeerId], entering: Entering
+    invite: Invite,
+    role: Role,
+    path: Path,
+    local: LocalPeer,
+    mail: Mail,
+    peers: Sequence[PeerId],
+    entering: Entering,
 ) -> Membership | None:
-    """The membership that this peer has before it knows the run: a renewed one, or by its invite. Raises
-    Refusal where all uses of the invite are taken."""
-    kept = peer_folder.membership(local.folder)
-    if kept is not None and time.time() <= kept.delegation.expires:
+    """The membership that this peer, which is to act as `role`, has before it knows the run: a renewed one,
+    or by its invite, of which no use is taken for another role. `path` is the run folder. Raises Refusal
+    where all uses of the invite are taken."""
+    kept, mine = peer_folder.membership(local.folder), invite.admit(local.keyring.me)
+    if (
+        kept is not None
+        and kept.delegation.role is role
+        and time.time() <= kept.delegation.expires
+        and not (mine is not None and await _is_better(mine, kept, path, mail, peers))
+    ):
         return kept
-    mine = invite.admit(local.keyring.me)
     if mine is None or not invite.uses:
         return mine
+    if invite.role is not role:
+        return None
     return await entering.until_had(lambda: _claimed(mine, local, mail, peers))
+
+
+async def _is_better(
+    mine: Membership, kept: Membership, path: Path, mail: Mail, peers: Sequence[PeerId]
+) -> bool:
+    """Whether the run's owner revoked the kept membership, and not what another invite gives. Those who are
+    connected are asked for the list."""
+    if mine.delegation.key in (kept.delegation.key, kept.origin):
+        return False
+    try:
+        run = run_folder.read(path)
+    except DamagedSpec:
+        return False  # nobody's list can be checked before it is fetched again
+    if run is None:
+        return False
+    with contextlib.suppress(Unreached, Refusal):  # the list counts, here or from others
+        await had_keys(run, kept, mail, peers)
+    out = run.revocations
+    return out.why(kept.peer, kept) is not None and out.why(mine.peer, mine) is None
 
 
 async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Sequence[PeerId]) -> Membership:

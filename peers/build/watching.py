@@ -70,7 +70,7 @@ def observe(
                 watches=True,
             ) as node:
                 sources = partial(real_host.sources, node, invite)
-                mine = await showing.shown(invite, local, node.mail, sources(), entering)
+                mine = await showing.shown(invite, Role.OBSERVER, path, local, node.mail, sources(), entering)
                 mail = MemberMail(node.mail, lambda: mine)
                 run = await entering.until_had(
                     lambda: spec_transfer.fetch_spec(mail, sources(), invite.run, path)

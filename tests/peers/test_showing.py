@@ -5,17 +5,24 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 from still_host import still_host
 from test_membership_renewal import lab
 
+from peers import cli
 from peers.build import run_folder, showing
+from peers.build.entering import Entering
+from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import RunFolder
 from peers.errors import Refusal, Unreached
-from peers.runtime import revocations, run_keys
+from peers.runtime import peer_folder, revocations, run_keys, uses
+from peers.runtime.membership_renewal import MembershipRenewal, granter, renewer
 from swarm import invite, wire
 from swarm.config import DelayLaw
 from swarm.core import revocation
+from swarm.durable import write_durably
 from swarm.identity import Keyring
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
@@ -104,3 +111,61 @@ def test_keys_that_are_not_the_runs_are_not_kept(lab: RunFolder, tmp_path: Path)
     run_keys.keep(lab.path, bytes([9]) * 32)  # a member that lies
     there = newcomer(lab, tmp_path / "there")
     assert "nobody gave them" in ask(lab, there, membership(lab), SERVER)
+
+
+def show(lab: RunFolder, path: Path, word: invite.Invite, role: Role) -> Membership | None:
+    """What a newcomer that has the run in `path` shows, where the server has what is in the folder `lab`."""
+    folder = path / "peers" / f"{role.value}-1"
+    folder.mkdir(parents=True, exist_ok=True)
+    local = cast(LocalPeer, SimpleNamespace(folder=folder, keyring=ADA))
+
+    async def scene() -> Membership | None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            server = still_host(network, SERVER, Role.SEED, private=True, trust=lab.trust)
+            assert server.frames.keys is not None
+            server.frames.keys.all = run_keys.kept(lab.path)
+            await server.revocations.serve()
+            ahead = server.now() - time.time()
+
+            def grants(peer: PeerId, claim: Membership, at: float) -> Membership:
+                return granter(lab.owner(), lab.name, lab.path)(peer, claim, at - ahead)
+
+            renewal = MembershipRenewal(server, lab.path / "seed", renewer(lab.owner(), lab.name), grants)
+            mail = network.ports(ADA.me, lambda _: 0.0).mail
+            entering = Entering(path, once=True, has_run=False)
+            async with renewal.running():
+                return await showing.shown(word, role, path, local, mail, [SERVER], entering)
+
+    return run(scene())
+
+
+def word_of(lab: RunFolder, role: Role, uses: int = 0) -> invite.Invite:
+    named = invite.read(lab.invite_path(Role.LEARNER).read_text(), time.time()).addresses
+    return invite.read(lab.invite(role, named, uses=uses), time.time())
+
+
+def test_who_watches_takes_no_use_of_a_word_for_others(lab: RunFolder, tmp_path: Path) -> None:
+    word, there = word_of(lab, Role.LEARNER, 1), tmp_path / "there"
+    assert show(lab, there, word, Role.OBSERVER) is None
+    assert not uses.used(lab.path) and peer_folder.membership(there / "peers/observer-1") is None
+    mine = show(lab, there, word, Role.LEARNER)
+    assert mine is not None and mine.delegation.role is Role.LEARNER and uses.used(lab.path)
+
+
+def test_a_membership_that_is_kept_for_another_role_is_not_shown(lab: RunFolder, tmp_path: Path) -> None:
+    there = tmp_path / "there" / "peers" / "observer-1"
+    write_durably(there / peer_folder.MEMBERSHIP, wire.encode(membership(lab)))
+    mine = show(lab, tmp_path / "there", word_of(lab, Role.OBSERVER), Role.OBSERVER)
+    assert mine is not None and mine.delegation.role is Role.OBSERVER
+
+
+def test_a_new_word_takes_the_place_of_a_membership_that_was_revoked(lab: RunFolder, tmp_path: Path) -> None:
+    old, there = word_of(lab, Role.LEARNER, 3), newcomer(lab, tmp_path / "there").path
+    first, new = show(lab, there, old, Role.LEARNER), word_of(lab, Role.LEARNER)
+    assert first is not None and show(lab, there, new, Role.LEARNER) == first
+    word = invite.make(lab.digest, old.addresses, old.role, old.expires, old.delegate)
+    assert cli.main(["revoke", word, "--folder", str(lab.path)]) == 0
+    mine = show(lab, there, new, Role.LEARNER)
+    assert mine == new.admit(ADA.me) and ask(lab, newcomer(lab, there), mine, SERVER) == ""
+    assert cli.main(["revoke", ADA.me, "--folder", str(lab.path)]) == 0
+    assert show(lab, there, new, Role.LEARNER) == first, "no word brings back who was put out by name"
