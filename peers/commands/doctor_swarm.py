@@ -24,6 +24,7 @@ from peers.errors import CANNOT, DONE, UNREACHED, CannotHere, Refusal, Unreached
 from peers.runtime.frames import MemberMail
 from swarm import config_loading, extras, wire
 from swarm.config import Config
+from swarm.core.membership import PRIVATE
 from swarm.identity import open_key
 from swarm.invite import Invite
 from swarm.net.ports import Mail, NetError
@@ -46,6 +47,11 @@ FIND_SECONDS = 10.0
 
 LOOK_SECONDS = 40.0
 """Seconds for the questions about this peer's own address: a dial back, and two reservations."""
+
+UNUSED = (
+    "it is private, and a word for a number of uses is not used up to check the run: only the way to it is"
+)
+"""What is said of a run that answers members alone."""
 
 
 class Diagnosis(NamedTuple):
@@ -100,13 +106,19 @@ class _Examination:
             mail = self._shown(node)
             run = await spec_transfer.fetch_spec(mail, peers, self._invite.run, self._folder / "run")
         except (Refusal, Unreached, CannotHere) as error:
-            self._tell("run", "fail", str(error))
-            return error.code
+            if not (self._invite.uses and PRIVATE in str(error)):
+                self._tell("run", "fail", str(error))
+                return error.code
+            self._tell("run", "warn", UNUSED, "`swarm join` with it is how to know")
+            return self._code()
         self._tell_of(run)
         await self._reach(node, mail)
         await self._rate(mail, run, peers)
         await self._memory(mail, run, peers)
         self._code_of(run)
+        return self._code()
+
+    def _code(self) -> int:
         return DONE if all(one.level != "fail" for one in self._found if one.check != "address") else CANNOT
 
     async def _addresses(self, node: Node) -> list[PeerId]:

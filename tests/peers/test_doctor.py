@@ -1,5 +1,6 @@
 """The doctor finds what it says it finds, and each failure says what to do."""
 
+import asyncio
 import json
 import os
 import re
@@ -8,14 +9,20 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from peers import errors
-from peers.commands import doctor
+from peers.commands import doctor, doctor_swarm
 from swarm import invite
+from swarm.config import Config
+from swarm.core.membership import UNSHOWN
 from swarm.identity import open_key
-from swarm.types import Digest
+from swarm.net.hive import Node
+from swarm.protocol import Role
+from swarm.types import Digest, PeerId
 
 SOMEBODY = "12D3KooWSmGyvUY4BRQK8E9BgUKp3pS4PLfxCSbvAJK5p7mDFuUX"
 
@@ -82,6 +89,33 @@ def test_a_word_at_which_nobody_answers_is_exit_code_4_with_the_reason_of_each_a
 def test_a_damaged_word_is_told_before_anything_is_asked(tmp_path: Path) -> None:
     with pytest.raises(invite.InviteError):
         doctor.main(tmp_path, as_json=True, word=word(4000)[:-3])
+
+
+@pytest.mark.parametrize(("uses", "level", "code"), [(3, "warn", 0), (0, "fail", 5)])
+def test_a_word_for_a_number_of_uses_is_not_used_up_and_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int, level: str, code: int
+) -> None:
+    async def refused(*_: object) -> None:
+        raise errors.Refusal(f"{UNSHOWN}; ask the run's owner for an invite")
+
+    async def reached(*_: object) -> list[PeerId]:
+        return [PeerId(SOMEBODY)]
+
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(doctor_swarm.spec_transfer, "fetch_spec", refused)
+    given = invite.delegate(invite.keyring(bytes(32)), "lab", Role.LEARNER, 1 << 31, uses=uses)
+    said = invite.make(
+        Digest("0" * 64), [f"/ip4/127.0.0.1/tcp/1/p2p/{SOMEBODY}"], Role.LEARNER, 1 << 31, given
+    )
+    one = doctor_swarm._Examination(invite.read(said, 0.0), Config(), tmp_path)
+    monkeypatch.setattr(one, "_addresses", reached)
+    monkeypatch.setattr(one, "_clock", nothing)
+    node = cast(Node, SimpleNamespace(mail=SimpleNamespace(guard=None), me=PeerId(SOMEBODY)))
+    assert asyncio.run(one._asked(node)) == code
+    (found,) = one._found
+    assert (found.check, found.level) == ("run", level)
+    assert ("a word for a number of uses is not used up to check the run" in found.found) is bool(uses)
 
 
 def test_a_missing_package_is_named() -> None:
