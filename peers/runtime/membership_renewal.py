@@ -47,7 +47,10 @@ WARN = 7 * DAY
 its owner."""
 
 CHECK = 3600.0
-"""Seconds between two checks, and between two tries."""
+"""Seconds between two checks, and between two tries while more than four times as long is left."""
+
+SOONEST = 5.0
+"""Seconds between two tries at least: between them a quarter passes of what is left."""
 
 ASKED = 8
 """Peers beside the seeds that are asked at a check: the right ones are found within a day."""
@@ -126,7 +129,13 @@ class MembershipRenewal:
                 await self._renew(host.frames.membership)
             if self._unsaved is not None:
                 await self._save(self._unsaved)
-            await host.ports.clock.sleep(CHECK * host.rng.uniform(0.75, 1.25))
+            await host.ports.clock.sleep(self._pause(host.frames.membership))
+
+    def _pause(self, mine: Membership) -> float:
+        """Seconds until the next check."""
+        usual = CHECK * self._host.rng.uniform(0.75, 1.25)
+        left = mine.delegation.expires - self._host.now()
+        return min(usual, max(SOONEST, left / 4)) if left > 0 else usual
 
     async def _renew(self, old: Membership) -> None:
         host = self._host

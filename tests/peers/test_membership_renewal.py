@@ -152,6 +152,23 @@ def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) 
     assert learner.objection(2) is None and not ending(learner.host.frames.membership, EPOCH + 2 * DAY)
 
 
+@pytest.mark.parametrize("minutes", [1, 10, 40, 120])
+def test_a_member_with_little_time_left_asks_again_before_its_end(tmp_path: Path, minutes: int) -> None:
+    """The seed is heard after the first try."""
+
+    async def scene() -> Peer:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            seed = Peer(network, SEED, Role.SEED, invite.LIFETIME, tmp_path / "seed")
+            learner = Peer(network, LEARNER, Role.LEARNER, 60.0 * minutes, tmp_path / "learner")
+            async with learner.renewal.running(), seed.renewal.running():
+                await learner.host.ports.clock.sleep(2)
+                learner.hears(SEED)
+                await learner.host.ports.clock.sleep(3 * 3600)
+            return learner
+
+    assert run(scene()).objection(1 / 8) is None
+
+
 def test_a_renewed_membership_that_a_full_disk_refused_is_on_it_when_there_is_room(tmp_path: Path) -> None:
     async def scene() -> Peer:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
