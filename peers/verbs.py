@@ -209,8 +209,12 @@ def invite_(args: argparse.Namespace) -> int:
         return program.listed(folder, args.json)
     said = args.expires, args.note, args.json, args.qr
     if args.renew:
+        if args.role is not None or args.uses:
+            raise WrongUsage(
+                "--renew keeps a word's role and its number of uses: leave --role and --uses out"
+            )
         return program.renew(folder, " ".join(args.renew), *said)
-    return program.make(folder, Role(args.role), args.uses, *said)
+    return program.make(folder, Role(args.role or Role.SAMPLER), args.uses, *said)
 
 
 def revoke(args: argparse.Namespace) -> int:

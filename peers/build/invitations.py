@@ -56,12 +56,16 @@ def renew(path: Path, word: str, seconds: float | None = None) -> str | None:
     if run.revocations.has_invite(old.delegate.delegation.key):
         raise Refusal("this word was revoked by the run's owner: `swarm invite` makes a new one")
     if not run.is_owners:
+        if seconds is not None:
+            raise Refusal(f"{path} has no owner.key: only with it a word gets another end")
         if old.uses:
             raise Refusal("a word for a number of uses makes members where the run's owner.key is alone")
         if not keep(run, old, word):
             raise Refusal("the word that is kept here ends no earlier: ask the run's owner for a longer one")
         return None
     until = int(time.time() + (invites.LIFETIME if seconds is None else seconds))
+    if until < old.expires:
+        raise Refusal("this word ends later than that already: `swarm revoke WORD` ends it before")
     delegate = invites.lengthen(run.owner(), run.name, old.delegate, until)
     return invites.make(run.digest, _addresses(run), old.role, until, delegate)
 

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from peers.build import invitations, made_words
 from peers.build.made_words import Word
+from peers.errors import WrongUsage
 from peers.runtime import peer_folder, uses
 from swarm import invite as invites
 from swarm.core.revocation import Revocations
@@ -35,7 +36,14 @@ def make(
 
 
 def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: bool, as_qr: bool) -> int:
-    """Print a word again with a later end, or keep it. Raises Refusal, InviteError."""
+    """Print a word again with a later end, or keep it. Raises Refusal, InviteError, and WrongUsage for an end
+    of `seconds` where memberships by the word do not end with it."""
+    given = invites.read(old, 0.0).delegate
+    if seconds is not None and given is not None and not given.delegation.final:
+        raise WrongUsage(
+            "memberships by this word are renewed and do not end with it: leave --expires out, or make a new word"
+            " with it"
+        )
     word = invitations.renew(folder, old, seconds)
     if word is None:
         kept = "the word is kept: memberships of this folder's peers, and of others, are renewed with it"

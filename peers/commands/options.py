@@ -54,11 +54,11 @@ def invite(it: argparse.ArgumentParser) -> None:
     it.add_argument(
         "--role",
         choices=tuple(role.value for role in Role),
-        default=Role.SAMPLER.value,
         help="what it invites as (default: sampler)",
     )
     ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
     otherwise = "without it a word that makes members ends after 30d, and these are renewed"
+    otherwise += "; with --renew only for a word that was made with it"
     it.add_argument("--expires", type=seconds, metavar="TIME", help=f"{ends}; {otherwise}")
     counted = "let in so many peers, counted where the owner.key is: it makes each a membership of its own"
     it.add_argument("--uses", type=count, metavar="N", default=0, help=counted)

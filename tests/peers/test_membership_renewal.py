@@ -332,6 +332,32 @@ def test_a_word_with_an_end_of_its_own_gives_memberships_that_end_with_it(
     assert kept.expires > got.expires, "the word for this machine's own peers stays as it is"
 
 
+def test_what_renewing_a_word_does_not_do_is_refused(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def invited(*words: str) -> tuple[int, str, str]:
+        code = cli.main(["invite", "--folder", str(lab.path), *words])
+        said = capsys.readouterr()
+        return code, said.out.strip(), said.err
+
+    _, endless, _ = invited("--role", "learner")
+    _, ending_, _ = invited("--role", "learner", "--expires", "7d")
+    for words, code, why in (
+        (("--renew", endless, "--expires", "60d"), 2, "do not end with it"),
+        (("--renew", endless, "--uses", "3"), 2, "leave --role and --uses out"),
+        (("--renew", endless, "--role", "seed"), 2, "leave --role and --uses out"),
+        (("--renew", ending_, "--expires", "1h"), 5, "ends later than that already"),
+    ):
+        got, out, err = invited(*words)
+        assert (got, out) == (code, "") and why in err
+    code, longer, _ = invited("--renew", ending_, "--expires", "9d")
+    got = invite.read(longer, time.time())
+    assert code == 0 and abs(got.expires - time.time() - 9 * DAY) < 60
+    assert got.delegate is not None and got.delegate.delegation.final
+    (lab.path / "owner.key").unlink()
+    assert invited("--renew", longer, "--expires", "12d")[0] == 5
+
+
 @pytest.mark.parametrize("time_", ["", "7", "d", "-1d", "1.5h", "0d", "99999d", "tomorrow"])
 def test_an_expiry_that_is_no_time_is_refused(
     lab: RunFolder, time_: str, capsys: pytest.CaptureFixture[str]
