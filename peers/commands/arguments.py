@@ -101,13 +101,20 @@ def only_folder(args: argparse.Namespace) -> Path:
         if not args.folder.is_dir():
             raise WrongUsage(f"there is no run folder {args.folder}: `swarm start` and `swarm join` make one")
         return Path(args.folder)
-    found = sorted(spec.parent for spec in runs.glob("*/spec"))
+    found = run_folders(runs)
     if len(found) == 1:
         return found[0]
     if not found:
         raise WrongUsage(f"no run on this machine (looked in {runs}): name its folder with --folder")
     names = ", ".join(path.name for path in found)
     raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {runs}/...")
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """The folders in `runs` that hold a run, also one of which a file of the specification is gone."""
+    from peers.build.run_folder import COPY, SPEC
+
+    return sorted({path.parent for name in (SPEC, COPY) for path in runs.glob(f"*/{name}")})
 
 
 def load_window(args: argparse.Namespace) -> LoadedConfig:

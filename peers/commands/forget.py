@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from peers.build import run_folder
+from peers.commands import arguments
 from peers.errors import CannotHere, WrongUsage
 from peers.runtime import machine_use, peer_folder, revocations
 from swarm.durable import DRAFT
@@ -62,7 +63,7 @@ def folder_of(run: str) -> Path:
     """The folder of a run on this machine by its folder's name, its own name or the begin of its digest.
     Raises WrongUsage."""
     runs = run_folder.default_path("any").parent
-    found = [path.parent for path in sorted(runs.glob("*/spec")) if run in _names(path.parent)]
+    found = [folder for folder in arguments.run_folders(runs) if run in _names(folder)]
     if len(found) != 1:
         several = f"several runs on this machine are called {run}" if found else f"no run {run} is here"
         raise WrongUsage(f"{several} (looked in {runs}): name its folder with --folder")
@@ -70,8 +71,15 @@ def folder_of(run: str) -> Path:
 
 
 def _names(folder: Path) -> tuple[str, ...]:
-    run = run_folder.read(folder)
-    return (folder.name,) if run is None else (folder.name, run.name, run.digest, run.digest[:12])
+    """What a person may call the run of this folder: a damaged one goes by its folder's name alone."""
+    try:
+        run = run_folder.read(folder)
+    except run_folder.DamagedSpec:
+        run = None
+    if run is None:
+        return (folder.name,)
+    # not its settings: those of another version may be none that this program reads
+    return folder.name, str(run.spec.run.get("name", "")), run.digest, run.digest[:12]
 
 
 def ask(what: str) -> bool:

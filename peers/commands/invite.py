@@ -41,8 +41,8 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
     given = invites.read(old, 0.0).delegate
     if seconds is not None and given is not None and not given.delegation.final:
         raise WrongUsage(
-            "memberships by this word are renewed and do not end with it: leave --expires out, or make a new word"
-            " with it"
+            "memberships by this word are renewed and do not end with it: leave --expires out, or make a new"
+            " word with it"
         )
     word = invitations.renew(folder, old, seconds)
     if word is None:

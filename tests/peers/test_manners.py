@@ -316,6 +316,23 @@ def test_forget_takes_the_owners_key_where_it_is_told_to_and_finds_a_run_by_its_
     assert not run.exists()
 
 
+def test_forget_finds_a_run_beside_damaged_ones_and_of_half_a_specification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run = folder(run_folder.default_path("some-folder"), "my-run")
+    (run / "spec").unlink()
+    assert main(["status"]) == DONE == main(["resume"]), "the only run on this machine"
+    damaged = folder(run_folder.default_path("damaged"), "other")
+    newer = folder(run_folder.default_path("newer"), "newest", sampling={"temperature": "hot"})
+    for name in ("spec", "spec.copy"):
+        (damaged / name).write_bytes(b"junk")
+    assert main(["forget", "other", "--yes"]) == USAGE
+    assert main(["forget", "my-run", "--yes", "--owner-key"]) == DONE and not run.exists()
+    assert main(["forget", "newest", "--yes", "--owner-key"]) == DONE and not newer.exists()
+    assert main(["forget", "damaged", "--yes", "--owner-key"]) == DONE and not damaged.exists()
+
+
 def test_update_says_whether_a_run_needs_another_version_and_the_line_that_brings_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
