@@ -22,6 +22,7 @@ from peers.errors import WrongUsage
 from peers.runtime import peer_folder, uses
 from swarm import invite as invites
 from swarm.core.revocation import Revocations
+from swarm.limits import cut
 from swarm.protocol import Role
 from swarm.types import PeerId
 
@@ -30,6 +31,7 @@ def make(
     folder: Path, role: Role, uses: int, seconds: float | None, note: str, as_json: bool, as_qr: bool
 ) -> int:
     """Print a new word. Raises Refusal where this folder may not make it."""
+    note = cut(note)  # before the word is made: then it is printed and on the list
     word = invitations.invite(folder, role, seconds, uses)
     _print(folder, word, note, {"invite": word, "role": role.value}, as_json, as_qr)
     return 0
@@ -49,7 +51,7 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
         kept = "the word is kept: memberships of this folder's peers, and of others, are renewed with it"
         print(f"{kept} within an hour while they run", file=sys.stderr)
     else:
-        _print(folder, word, note, {"invite": word}, as_json, as_qr)
+        _print(folder, word, cut(note), {"invite": word}, as_json, as_qr)
     return 0
 
 

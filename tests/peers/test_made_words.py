@@ -12,6 +12,7 @@ from peers import cli
 from peers.build import assembly
 from peers.build.local_peer import open_local_peer
 from swarm import invite
+from swarm.limits import TEXT_LIMIT
 from swarm.protocol import Role
 
 
@@ -63,6 +64,25 @@ def test_the_words_of_a_start_are_their_owners_alone(tmp_path: Path) -> None:
     kept = [path for role in Role if (path := run.invite_path(role)).exists()]
     assert Role.LEARNER in {path.name for path in kept}
     assert not [path.name for path in kept if path.stat().st_mode & 0o077]
+
+
+def test_a_note_that_is_no_utf_8_or_a_book_is_kept_as_far_as_it_can_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(folder(tmp_path))
+    word = said(capsys, "--folder", path, "--role", "learner", "--note", "for Ren\udce9").strip()
+    (listed,) = json.loads(said(capsys, "--folder", path, "--list", "--json"))
+    assert (listed["invite"], listed["note"]) == (word, "for Ren?")
+    longer = said(capsys, "--folder", path, "--renew", word, "--note", "\udce9" * 5000).strip()
+    assert json.loads(said(capsys, "--folder", path, "--list", "--json"))[-1] | {"made": 0.0} == {
+        "invite": longer,
+        "role": "learner",
+        "made": 0.0,
+        "expires": invite.read(longer, 0.0).expires,
+        "note": "?" * TEXT_LIMIT,
+        "revoked": False,
+        "uses_left": None,
+    }
 
 
 def test_a_line_that_a_crash_cut_off_costs_that_line(
