@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from peers.build import task_source
+from peers.build import run_folder, task_source
 from peers.build.run_folder import RunFolder
 from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
@@ -48,7 +48,7 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
         raise WrongUsage(f"{path} cannot be read: {error.strerror}") from error
     except wire.WireError as error:
         raise WrongUsage(f"{path} is no evidence, or not all of it: {error}") from error
-    run = opened(folder or path.resolve().parents[3])
+    run = opened(folder or _folder_of(path))
     if run.digest != evidence.run:
         raise Refusal(
             f"the evidence is of run {evidence.run[:12]}, {run.path} has run {run.digest[:12]}: name the"
@@ -73,6 +73,14 @@ def _word(found: Weighed) -> str:
         "the evidence holds, but it is one token, which may be bad luck: learners set a sampler aside when a"
         " second one follows soon"
     )
+
+
+def _folder_of(path: Path) -> Path:
+    """The run folder in which a learner keeps this evidence. Raises WrongUsage."""
+    above = path.resolve().parents  # evidence, the learner's, peers, the run's
+    if len(above) < 4 or run_folder.read(above[3]) is None:
+        raise WrongUsage(f"{path} lies in no run folder: name that of the evidence's run with --folder")
+    return above[3]
 
 
 def _tokens(run: RunFolder) -> Tokenization:

@@ -16,7 +16,7 @@ from peers import cli
 from peers.build import factory, new_run, task_source
 from peers.build.run_folder import RunFolder
 from peers.commands import verify
-from peers.errors import DONE, REFUSED
+from peers.errors import DONE, REFUSED, USAGE
 from peers.roles import evidence
 from peers.roles.evidence import BYTES, KEPT, SUFFIX, Evidence
 from peers.roles.new_group import make_group
@@ -234,3 +234,20 @@ def test_what_is_no_evidence_is_said_to_be_none(tmp_path: Path, capsys: pytest.C
     torn.write_bytes(b"\x85")
     for path, why in ((tmp_path, "Is a directory"), (torn, "not all of it"), (tmp_path / "x", "there is no")):
         assert cli.main(["verify", str(path)]) == 2 and why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+def test_evidence_that_lies_in_no_run_folder_asks_for_one(
+    parties: Parties,
+    honest: Group,
+    tmp_path: Path,
+    shallow: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "elsewhere.evidence"
+    path.write_bytes(wire.encode(parties.evidence(honest)))
+    if shallow:
+        monkeypatch.setattr(Path, "resolve", lambda _: Path("/tmp/elsewhere.evidence"))
+    assert cli.main(["verify", str(path)]) == USAGE
+    assert "name that of the evidence's run with --folder" in capsys.readouterr().err
