@@ -92,11 +92,11 @@ def install(
     from swarm.durable import write_durably
 
     folder = (said.folder or getattr(said, "adopt", None) or folder or _default_folder(said)).absolute()
-    words = [sys.executable, "-P", "-m", "peers.cli", *line]
+    words = [sys.executable, "-P", "-m", "peers.cli", *_cleaned(line, getattr(said, "invite", ()))]
     if said.folder is None and getattr(said, "adopt", None) is None:
         options_end = words.index("--") if "--" in words else len(words)
         words[options_end:options_end] = ["--folder", str(folder)]
-    about = ABOUT.format(folder=str(folder).replace("%", "%%"))
+    about = ABOUT.format(folder=_in_a_line(str(folder)))
     unit = _units() / f"swarm-{re.sub(r'[^A-Za-z0-9_.-]', '-', folder.name)}.service"
     if unit.exists() and not _ours(unit):
         raise CannotHere(f"{unit} is another program's: name another folder with --folder")
@@ -110,7 +110,7 @@ def install(
         mark=MARK,
         about=about,
         patience=LEAVE_PATIENCE,
-        here=os.getcwd().replace("%", "%%"),
+        here=_in_a_line(os.getcwd()),
         line=" ".join(map(_quoted, words)),
     )
     write_durably(unit, text.encode(), mode=0o600)
@@ -175,5 +175,24 @@ def _ours(unit: Path) -> bool:
 def _quoted(word: str) -> str:
     """A word of ExecStart as systemd reads it (systemd.service(5), systemd.unit(5)): in quotes, and neither
     a variable nor a specifier."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = _in_a_line(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{escaped}"'
+
+
+def _in_a_line(text: str) -> str:
+    """A text in a line of a unit, where it is no specifier. Raises WrongUsage for what would end the line, or
+    have systemd ignore it."""
+    if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text):
+        raise WrongUsage(
+            f"{text!r} has a line break or another letter that a unit cannot hold: give it without, such as in"
+            " a file of settings, or under another name"
+        )
+    return text.replace("%", "%%")
+
+
+def _cleaned(line: Sequence[str], pieces: Sequence[str]) -> list[str]:
+    """The line with the pieces of its invite as `swarm join` reads them: a pasted one may have line
+    breaks."""
+    from swarm import invite
+
+    return [invite.clean(word) if word in pieces else word for word in line]

@@ -78,6 +78,29 @@ def test_percent_dollar_and_quotes_reach_the_peer_as_they_were_typed(units: Path
     assert "100%% of $$HOME" in (units / "swarm-odd.service").read_text()
 
 
+def test_a_word_that_was_pasted_with_line_breaks_is_whole(units: Path) -> None:
+    pasted = f"swarm join {WORD[:40]}\n  {WORD[40:]}\n"
+    assert cli.main(["service", "install", "join", pasted, "--as", "sampler", "--folder", "Run"]) == 0
+    assert command(units / "swarm-Run.service")[4:] == ["join", WORD, "--as", "sampler", "--folder", "Run"]
+    assert cli.main(["service", "install", "join", WORD[:40] + "\n", WORD[40:], "--folder", "Run"]) == 0
+    assert command(units / "swarm-Run.service")[4:] == ["join", WORD[:40], WORD[40:], "--folder", "Run"]
+
+
+@pytest.mark.parametrize("odd", ["a\nExecStart=/bin/false", "a\x00b", "a\x7f", "a\udce9"])
+def test_what_would_end_a_line_of_the_unit_is_refused(
+    units: Path, tmp_path: Path, odd: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install = ["service", "install"]
+    assert cli.main([*install, "start", "demo", "--folder", "one", "--set", f"run.task.system={odd}"]) == 2
+    assert cli.main([*install, "--folder", odd, "start", "demo"]) == 2
+    if "\0" not in odd:
+        (tmp_path / odd.replace("/", "-")).mkdir()
+        monkeypatch.chdir(tmp_path / odd.replace("/", "-"))
+        assert cli.main([*install, "start", "demo", "--folder", str(tmp_path / "one")]) == 2
+    assert "that a unit cannot hold" in capsys.readouterr().err
+    assert not list(units.glob("*"))
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
