@@ -184,8 +184,8 @@ def _in_a_line(text: str) -> str:
     have systemd ignore it."""
     if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text):
         raise WrongUsage(
-            f"{text!r} has a line break or another letter that a unit cannot hold: give it without, such as in"
-            " a file of settings, or under another name"
+            f"{text!r} has a line break or another letter that a unit cannot hold: give it without, such as"
+            " in a file of settings, or under another name"
         )
     return text.replace("%", "%%")
 
