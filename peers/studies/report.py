@@ -96,7 +96,9 @@ Accuracy is held out, every {every} versions from the same first policy; greedy 
 drawn answers for the table of `toy`. `best` and `last` are of one training's curve, `gap` is between the
 two, `auc` its mean height. ± is the 95 % interval of a mean over seeds; differences to `{against}` are
 paired by seed, bold where the interval leaves out 0 (one in twenty does by chance; what stands after Holm's
-correction is listed). `kl`, the weight of the KL term, changes no learning rate: it is that found without."""
+correction is listed). `kl` as an axis, and `kl_weight` in `cells.csv`, is the weight of the KL term; it
+changes no learning rate, that is the one found without. `kl` as a figure is the distance between sampler
+and learner."""
 
 
 def _head(account: Account) -> str:
@@ -301,8 +303,8 @@ def table(account: Account) -> str:
 
 
 def _line(one: FinishedCell) -> Row:
-    cell: Row = msgspec.to_builtins(one.cell)
+    """`kl_weight` is the setting of the cell, `kl` what was measured."""
+    cell = msgspec.structs.asdict(one.cell)
     del cell["defined"]
-    return cell | {
-        name: f"{value:.4g}" if isinstance(value, float) else value for name, value in one.row.items()
-    }
+    line: Row = {"kl_weight" if name == "kl" else name: value for name, value in cell.items()} | one.row
+    return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in line.items()}

@@ -26,6 +26,7 @@ from swarm.core.delays import draw
 from swarm.events import Counted, Evaluated, Trained
 from swarm.types import PeerId
 
+DOCS = Path(__file__).parents[2] / "docs" / "staleness"
 TINY = Plan(
     (Stage("core", "delay", (0, 64), ("gepo", "grpo"), "toy"),),
     seeds=(1,),
@@ -208,6 +209,27 @@ def test_a_sections_own_value_comes_from_another_section() -> None:
 def test_the_table_has_one_line_a_training() -> None:
     lines = list(csv.DictReader(io.StringIO(table(account(gepo=(0.123456, 0.5), grpo=(0.2,))))))
     assert len(lines) == 3 and lines[0]["auc"] == "0.1235" and lines[0]["stage"] == "search"
+
+
+def test_the_table_has_the_weight_of_the_kl_term_beside_the_distance_that_was_measured() -> None:
+    one = FinishedCell(cell(kl=staleness.PAPER_KL), row(0.5) | {"kl": 0.1673})
+    other = FinishedCell(cell(), row(0.5) | {"kl": 0.0})
+    section = StageResults("kl", "kl", "toy", ("gepo",), 2, [one, other])
+    lines = list(csv.DictReader(io.StringIO(table(Account("", (1,), (101,), 64, [], {}, [section])))))
+    assert [(line["kl_weight"], line["kl"]) for line in lines] == [("0.005", "0.1673"), ("0", "0")]
+
+
+def test_the_table_that_ships_has_the_columns_of_todays() -> None:
+    ours = csv.reader(io.StringIO(table(account(gepo=(0.1,)))))
+    shipped = list(csv.DictReader((DOCS / "cells.csv").read_text().splitlines()))
+    assert list(shipped[0]) == next(ours)
+    assert {(line["stage"] == "kl", line["kl_weight"]) for line in shipped} == {(True, "0.005"), (False, "0")}
+
+
+def test_a_count_has_all_its_digits() -> None:
+    one = FinishedCell(cell(), row(0.5) | {"refused": 12345})
+    section = StageResults("core", "delay", "toy", ("gepo",), 1, [one])
+    assert ",12345," in table(Account("", (1,), (101,), 64, [], {}, [section]))
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12), st.floats(-10, 10))
