@@ -32,7 +32,12 @@ from swarm.processors import processors
 from swarm.types import Struct
 
 Row = dict[str, float | str]
-"""Column -> value; NaN is written as null and comes back as NaN."""
+"""Column -> value. What is read from a ledger equals what was written, and a count is still whole."""
+
+INFINITE: dict[float | str, float] = {"Infinity": math.inf, "-Infinity": -math.inf}
+"""Text in a ledger -> the number, for which JSON has no word; NaN is null."""
+
+WRITTEN: dict[float | str, float | str] = {value: text for text, value in INFINITE.items()}
 
 Say = Callable[[str], None]
 EVERY = 5.0
@@ -42,7 +47,7 @@ EVERY = 5.0
 class CellResult(Struct):
     key: str
     cell: msgspec.Raw
-    row: dict[str, float | str | None]
+    row: dict[str, int | float | str | None]
 
 
 def to_stderr(text: str) -> None:
@@ -67,7 +72,10 @@ def read(ledger: Path) -> dict[str, Row]:
             line = msgspec.json.decode(text, type=CellResult)
         except msgspec.DecodeError:
             continue  # a crash tore it: the cell is done again
-        rows[line.key] = {name: float("nan") if value is None else value for name, value in line.row.items()}
+        rows[line.key] = {
+            name: math.nan if value is None else INFINITE.get(value, value)
+            for name, value in line.row.items()
+        }
     return rows
 
 
@@ -145,7 +153,11 @@ def _do(
 
 
 def _line(cell: msgspec.Struct, row: Row) -> bytes:
-    line = CellResult(key=key(cell), cell=msgspec.Raw(msgspec.json.encode(cell)), row={**row})
+    line = CellResult(
+        key=key(cell),
+        cell=msgspec.Raw(msgspec.json.encode(cell)),
+        row={name: WRITTEN.get(value, value) for name, value in row.items()},
+    )
     return msgspec.json.encode(line) + b"\n"
 
 

@@ -61,7 +61,8 @@ class Mixed(Struct):
     sampled: str
     replayed: str
     completions: int
-    groups: int
+    most: int
+    """Groups to replay where their sampler is not set aside."""
     seed: int
     temperature: float = 1.0
 
@@ -70,12 +71,10 @@ def plan(quick: bool) -> list[Mixed]:
     groups, seeds = (1000, 1) if quick else (1600, 4)
     made = itertools.product(range(1, seeds + 1), SAMPLED, REPLAYED, CALLS)
     found = [
-        Mixed(sampled=sampled, replayed=replayed, completions=calls, groups=groups, seed=seed)
+        Mixed(sampled=sampled, replayed=replayed, completions=calls, most=groups, seed=seed)
         for seed, sampled, replayed, calls in made
     ]
-    hot = Mixed(
-        sampled="bfloat16", replayed="float32", completions=64, groups=groups, seed=1, temperature=HOT
-    )
+    hot = Mixed(sampled="bfloat16", replayed="float32", completions=64, most=groups, seed=1, temperature=HOT)
     return [*found, hot]
 
 
@@ -98,7 +97,7 @@ def audited(one: Mixed) -> Row:
         cast(Any, RoundedPolicy(one.replayed, one.seed)), _no_weights, (END,), LONGEST, temperature=1.0
     )
     audits, off, findings, margins = Audits(), 0, Counter[Finding](), list[np.ndarray]()
-    for group in itertools.islice(_groups(one), one.groups):
+    for group in itertools.islice(_groups(one), one.most):
         replayed = replayer.replay(group.prompt, group.rows, group.seed)
         weighed = weigh(replayed, group.logprobs, replayer.allowed)
         finding, aside = audits.take(ME, weighed, now=0.0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from peers.studies.experiments import Row, complete, key, read
+from peers.studies import adversaries, cheating, honest
+from peers.studies.experiments import Row, complete, key, measured, read
 from swarm.types import Struct
 
 
@@ -49,6 +51,36 @@ def test_what_is_not_a_number_comes_back_as_that(tmp_path: Path) -> None:
     complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
     (row,) = complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
     assert row is not None and math.isnan(float(row["area"])) and row["who"] == "me"
+
+
+class Count(Struct):
+    upto: int
+
+
+def counted(cell: Count) -> Row:
+    return {"n": 12345, "whole": 2.0, "most": math.inf, "least": -math.inf, "half": 0.5, "by": ""}
+
+
+def test_a_resumed_study_ends_at_the_same_bytes(tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    rows = [row for _, row in measured([Count(upto=1)], counted, out, 0)]
+    first = out.read_bytes()
+    again = [row for _, row in measured([Count(upto=1)], counted, out, 0)]
+    assert (
+        again == rows
+        and out.read_bytes() == first == b"upto,n,whole,most,least,half,by\n1,12345,2.0,inf,-inf,0.5,\n"
+    )
+    assert [type(value) for value in again[0].values()] == [int, float, float, float, float, str]
+
+
+@pytest.mark.parametrize(
+    ("cell", "study"),
+    [(adversaries.Attacked, adversaries), (cheating.Cheated, cheating), (honest.Mixed, honest)],
+)
+def test_no_figure_of_a_study_stands_in_the_column_of_a_setting(
+    cell: type[Struct], study: ModuleType
+) -> None:
+    assert not {*cell.__struct_fields__} & {*study.FIGURES}
 
 
 def test_cells_beyond_the_budget_are_left_out_and_said_to_be(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from peers.studies.honest import HOT, Mixed, audited, plan
 
 def mixed(sampled: str, replayed: str, temperature: float = 1.0) -> Mixed:
     return Mixed(
-        sampled=sampled, replayed=replayed, completions=16, groups=150, seed=3, temperature=temperature
+        sampled=sampled, replayed=replayed, completions=16, most=150, seed=3, temperature=temperature
     )
 
 
@@ -36,5 +36,5 @@ def test_a_sampler_that_is_hotter_is_set_aside_in_the_same_swarm() -> None:
 
 def test_the_whole_study_replays_a_hundred_thousand_groups_of_calls_of_1_to_64_completions() -> None:
     honest = [one for one in plan(quick=False) if one.temperature == 1.0]
-    assert sum(one.groups for one in honest) > 100_000
+    assert sum(one.most for one in honest) > 100_000
     assert {one.completions for one in honest} >= {1, 64}
