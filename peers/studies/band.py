@@ -257,7 +257,7 @@ def _lie(nats: float) -> str:
 
 
 def _short(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _csv(path: Path, head: Sequence[str], lines: Iterable[Sequence[object]]) -> None:

@@ -53,6 +53,7 @@ class Panel(NamedTuple):
     log_x: bool = False
     """Each x at the same distance from the next, as fits a sweep that goes 0, 0.01, 0.03, 0.1."""
     log_y: bool = False
+    """Where a value above 0 is there to stand on such an axis."""
     from_zero: bool = False
     """The y axis begins at 0."""
 
@@ -74,7 +75,7 @@ def lines(path: Path, panels: Sequence[Panel], columns: int = 2) -> Path:
             )
         if panel.log_x:
             axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
-        if panel.log_y:
+        if panel.log_y and any(0 < y < math.inf for curve in panel.curves for y in curve.y):
             axes.set_yscale("log")
         if panel.from_zero:
             axes.set_ylim(bottom=0)

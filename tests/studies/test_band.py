@@ -65,6 +65,15 @@ def test_a_report_has_a_line_for_every_lag_that_was_seen_and_every_liar(tmp_path
     assert (tmp_path / "band.png").stat().st_size > 1000
 
 
+def test_a_count_has_all_its_digits(tmp_path: Path) -> None:
+    figure = dict.fromkeys(("first", "best", "last", "reached", "curve"), 0.5) | {
+        "admitted": 12345,
+        "refused": 0,
+    }
+    write(tmp_path, [], [(liars(quick=True)[0], figure)])
+    assert ",12345,0," in (tmp_path / "liars.csv").read_text()
+
+
 def test_a_learner_that_believes_all_is_one_for_as_long_as_it_is_asked() -> None:
     with believing():
         assert claimed_logprobs.objection(claimed_logprobs.ClaimCheck(drift=1.0, evidence=1e9), 8.0) is None

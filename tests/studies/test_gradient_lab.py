@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from peers.errors import WrongUsage
-from peers.studies import gradient, mdp
+from peers.studies import gradient, mdp, plots
 from peers.studies.experiments import Row
 from peers.studies.gradient_report import LabSetting, MethodRecord, derived, gather, interval, table, verdict
 from peers.studies.intervals import student
@@ -133,6 +133,35 @@ def test_a_mean_lost_in_its_noise_has_no_direction() -> None:
     row |= dict.fromkeys(("m:along", "m:along2", "m:mean2", "m:trace"), 0.0)
     found = derived(row, "m")
     assert math.isnan(found["cosine"]) and found["mse_32"] == 1
+
+
+def test_a_study_without_any_signal_is_drawn_too(tmp_path: Path) -> None:
+    row: Row = {"groups": 64.0, "m:cosine_32": 0.0, "m:zero": 1.0, "m:ess": 0.0}
+    row |= dict.fromkeys(("m:along", "m:along2", "m:mean2", "m:trace"), 0.0)
+    pictures = plots.gradient(gather([LabSetting(0.1, 8, 4), LabSetting(0.3, 8, 4)], [row, row]), tmp_path)
+    assert [path.name for path in pictures] == ["error.png", "bias-variance.png", "all.png"]
+    assert all(path.exists() for path in pictures)
+
+
+@pytest.mark.parametrize(
+    ("heights", "scale"),
+    [
+        ((math.nan, math.nan), "linear"),
+        ((0.0, -1.0), "linear"),
+        ((math.inf, 0.0), "linear"),
+        ((math.nan, 0.1), "log"),
+    ],
+)
+def test_an_axis_is_logarithmic_where_something_can_stand_on_it(
+    heights: tuple[float, float], scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        plots, "_save", lambda figure, path: drawn.append(figure.axes[0].get_yscale()) or path
+    )
+    curve = plots.Curve("m", (1.0, 2.0), heights)
+    plots.lines(tmp_path / "a.png", [plots.Panel("", "", "", [curve], log_y=True)])
+    assert drawn == [scale]
 
 
 def test_intervals_are_students() -> None:
