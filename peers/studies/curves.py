@@ -6,6 +6,7 @@ weights-*.png
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def _accuracy(done: Sequence[FinishedCell]) -> list[Panel]:
 
 
 def _points(one: FinishedCell) -> list[float]:
-    return [int(point) / 1000 for point in str(one.row["curve"]).split()]
+    return [float(point) / 1000 for point in str(one.row["curve"]).split()]
 
 
 def _sweeps(done: Sequence[FinishedCell], figures: Sequence[tuple[str, str]]) -> list[Panel]:
@@ -91,12 +92,19 @@ def _sweep(done: Sequence[FinishedCell], name: str) -> list[Curve]:
 
 
 def _all(section: StageResults, done: Sequence[FinishedCell], path: Path) -> Path:
-    """1 - auc of every method at every delay, the best first."""
+    """1 - auc of every method at every delay, NaN where it was not trained; the best mean of what is there
+    first."""
     delays = values(done, "delay")
     areas = {
-        label: [1 - spread(list(at[delay].values())).mean if delay in at else 1.0 for delay in delays]
+        label: [1 - spread(list(at[delay].values())).mean if delay in at else math.nan for delay in delays]
         for label, at in by_method(done, "delay", "auc").items()
     }
-    ranked = sorted(areas, key=lambda label: sum(areas[label]))
+    ranked = sorted(areas, key=lambda label: _mean(areas[label]))
     heights = [areas[label] for label in ranked]
     return heat(path, "1 - area under the curve, by D", ranked, [str(delay) for delay in delays], heights)
+
+
+def _mean(heights: Sequence[float]) -> float:
+    """Of those that are numbers; infinite where none is."""
+    there = [height for height in heights if math.isfinite(height)]
+    return sum(there) / len(there) if there else math.inf

@@ -89,7 +89,8 @@ def lines(path: Path, panels: Sequence[Panel], columns: int = 2) -> Path:
 def heat(
     path: Path, title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]]
 ) -> Path:
-    """A table of numbers in [0, 1] whose colours go from good (0, pale) to bad (1, dark)."""
+    """A table of numbers in [0, 1] whose colours go from good (0, pale) to bad (1, dark); NaN is an empty
+    square."""
     figure = _figure(1.9 + 0.72 * len(columns), 1.0 + 0.2 * len(rows))
     axes = figure.add_subplot()
     axes.grid(visible=False)
@@ -99,6 +100,8 @@ def heat(
     axes.tick_params(top=True, labeltop=True, length=0)
     for i, row in enumerate(values):
         for j, value in enumerate(row):
+            if math.isnan(value):
+                continue
             axes.text(
                 j,
                 i,
