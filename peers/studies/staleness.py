@@ -199,7 +199,7 @@ class Study:
         self._ledger = out / "ledger.jsonl"
         self._began = time.monotonic()
         self.rates: dict[tuple[str, str], float] = {}
-        self.searched: list[FinishedCell] = []
+        self.searched: dict[Cell, FinishedCell] = {}
         self.sections: list[StageResults] = []
 
     def stage(self, stage: Stage) -> None:
@@ -218,7 +218,7 @@ class Study:
                 seeds=plan.seeds,
                 search=plan.search,
                 middle=MIDDLE,
-                searched=self.searched,
+                searched=list(self.searched.values()),
                 rates=self.rates,
                 sections=self.sections,
             ),
@@ -229,7 +229,7 @@ class Study:
         done = self._complete(
             searched(self._plan, domain, missing), f"search for rates in {domain}: {len(missing)} methods"
         )
-        self.searched += done
+        self.searched |= {one.cell: one for one in done}
         rows = {key(one.cell): one.row for one in done}
         self.rates |= {(label, domain): lr for label, lr in best(self._plan, domain, missing, rows).items()}
 
