@@ -192,9 +192,7 @@ def _means(done: Sequence[FinishedCell], axis: str, methods: Sequence[str], name
         label: {place: spread(list(at.values())) for place, at in found[label].items()} for label in here
     }
     choose = min if name == "gap" else max
-    top = {
-        place: choose(round(at[place].mean, 3) for at in spreads.values() if place in at) for place in places
-    }
+    top = {place: choose(_means_at(place, spreads), default=math.nan) for place in places}
     rows = [
         [
             label,
@@ -206,6 +204,12 @@ def _means(done: Sequence[FinishedCell], axis: str, methods: Sequence[str], name
         for label, at in spreads.items()
     ]
     return markdown([name, *map(_place, places)], rows)
+
+
+def _means_at(place: float | str, spreads: Mapping[str, Mapping[float | str, Interval]]) -> list[float]:
+    """Of the methods that were trained there and evaluated."""
+    means = (round(at[place].mean, 3) for at in spreads.values() if place in at)
+    return [mean for mean in means if not math.isnan(mean)]
 
 
 def _differences(done: Sequence[FinishedCell], axis: str, methods: Sequence[str], name: str) -> str:

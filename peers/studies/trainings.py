@@ -279,9 +279,10 @@ class Figures:
 
     def row(self, cell: Cell) -> Row:
         """`curve` is held-out accuracy in per mille at every EVERY-th version from 0 on, with a space
-        between."""
+        between; nan where none was told by then."""
         points = self._filled(cell.versions)
-        first, best, last = points[0], max(points), points[-1]
+        first, last = points[0], points[-1]
+        best = max((point for point in points if not math.isnan(point)), default=math.nan)
         admitted = self._verdicts[Verdict.ADMIT]
         return {
             "first": first,
@@ -298,12 +299,12 @@ class Figures:
             "refused": self._verdicts.total() - admitted,
             "reached": self.version,
             "broken": self._broken,
-            "curve": " ".join(str(round(1000 * point)) for point in points),
+            "curve": " ".join(f"{1000 * point:.0f}" for point in points),
         }
 
     def _filled(self, versions: int) -> list[float]:
-        """Accuracy at versions 0, EVERY, ...: a training that stopped stays what it was. NaN where nothing
-        was ever evaluated."""
+        """Accuracy at versions 0, EVERY, ...: a training that stopped stays what it was. NaN up to the
+        first evaluation."""
         points = [self.curve.get(0, math.nan)]
         for version in range(EVERY, versions + 1, EVERY):
             points.append(self.curve.get(version, points[-1]))

@@ -9,13 +9,14 @@ import math
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peers.studies import staleness, trainings
-from peers.studies.experiments import Row, key
+from peers.studies import curves, plots, staleness, trainings
+from peers.studies.experiments import Row, complete, key
 from peers.studies.intervals import chance, holm
 from peers.studies.method_names import defined
 from peers.studies.records import Account, FinishedCell, StageResults, pooled, spread
@@ -46,6 +47,10 @@ def row(auc: float, last: float = 0.5) -> Row:
         (*trainings.FIGURES, "weight_max", "lag_p95", "admitted", "refused", "reached", "broken"), 0.0
     )
     return {"first": 0.0, "best": 0.8, "last": last, "gap": 0.8 - last, "auc": auc, **zeros, "curve": "0 500"}
+
+
+def measured_before(cell: Cell) -> Row:
+    return row(0.5)
 
 
 # --- a cell -------------------------------------------------------------------------------------------------
@@ -110,6 +115,24 @@ def test_a_training_that_stopped_stays_what_it_was() -> None:
     assert found["auc"] == pytest.approx((0.4 + 0.6 + 0.6) / 3)
     assert (found["admitted"], found["refused"], found["lag_p95"]) == (3, 1, 2) and found["kl"] == 0.5
     assert math.isnan(float(found["ess"])), "a figure that no step had is not a number, and not zero"
+
+
+def test_a_training_without_an_evaluation_is_a_row_that_says_so(tmp_path: Path) -> None:
+    found = Figures().row(cell(versions=20))
+    assert found["curve"] == "nan nan nan" and found["reached"] == 0
+    assert all(math.isnan(float(found[name])) for name in ("first", "best", "last", "gap", "auc"))
+    done = [FinishedCell(cell(seed=seed), found) for seed in (1, 2)]
+    one = FinishedCell(cell("grpo"), row(0.5) | {"curve": "0 500 500"})
+    section = StageResults("core", "delay", "toy", ("gepo", "grpo"), 9, [*done, one])
+    whole = Account("", (1, 2), (101,), 64, done, {}, [section])
+    assert "| grpo | **0.800** |" in text(whole, {}) and "nan nan nan" in table(whole)
+    assert all(path.exists() for path in curves.draw(whole, tmp_path)["core"])
+
+
+def test_the_best_is_that_of_what_was_evaluated() -> None:
+    figures = Figures()
+    figures(Evaluated(at=0.0, peer=PeerId("e"), version=10, accuracy=0.6, tasks=4))
+    assert figures.row(cell())["best"] == 0.6
 
 
 # --- the plan -----------------------------------------------------------------------------------------------
@@ -239,6 +262,51 @@ def test_an_interval_moves_with_its_values(values: list[float], shift: float) ->
     assert moved.half == pytest.approx(plain.half, rel=1e-6, abs=1e-9)
 
 
+# --- the pictures -------------------------------------------------------------------------------------------
+
+
+def heat_map(
+    monkeypatch: pytest.MonkeyPatch, done: list[FinishedCell]
+) -> tuple[list[str], list[list[float]]]:
+    """Methods in their order, and the squares."""
+    drawn: list[tuple[list[str], list[list[float]]]] = []
+    monkeypatch.setattr(
+        curves, "heat", lambda path, title, rows, columns, values: drawn.append((rows, values))
+    )
+    methods = tuple(dict.fromkeys(one.cell.method for one in done))
+    curves._all(StageResults("all", "delay", "toy", methods, 9, done), done, Path("heat.png"))
+    return drawn[0]
+
+
+def test_what_was_not_trained_is_no_bad_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    gepo = [FinishedCell(cell("gepo", delay), row(0.5)) for delay in (0, 64)]
+    never = FinishedCell(cell("gspo", 0), row(math.nan))
+    methods, squares = heat_map(monkeypatch, [*gepo, never, FinishedCell(cell("grpo", 0), row(0.75))])
+    assert methods == ["grpo", "gepo", "gspo"]
+    assert squares[0][0] == 0.25 and squares[1] == [0.5, 0.5]
+    assert all(math.isnan(square) for square in (squares[0][1], *squares[2]))
+
+
+def test_a_square_without_a_number_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure) or path)
+    plots.heat(tmp_path / "heat.png", "", ["a"], ["0", "64"], [[0.25, math.nan]])
+    assert [text.get_text() for text in figures[0].axes[0].texts] == ["0.25"]
+
+
+def test_a_picture_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(path: Path, *content: bytes) -> None:
+        raise KeyboardInterrupt
+
+    panel = plots.Panel("", "", "", [plots.Curve("gepo", (0.0, 1.0), (0.0, 1.0))])
+    for name in ("a.png", "a.svg"):
+        before = plots.lines(tmp_path / name, [panel]).read_bytes()
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(plots, "write_durably", stopped)
+            plots.lines(tmp_path / name, [panel, panel])
+        assert (tmp_path / name).read_bytes() == before
+
+
 # --- the study ----------------------------------------------------------------------------------------------
 
 
@@ -263,6 +331,15 @@ def test_an_interrupted_study_ends_at_the_same_bytes(tmp_path: Path) -> None:
     half.write_bytes(b"".join(lines[:5]) + lines[5][:40])
     assert run(tmp_path / "half") == whole
     assert half.read_bytes().startswith(b"".join(lines[:5])), "what was done is not done again"
+
+
+def test_an_incomplete_search_counts_once_whatever_stages_follow(tmp_path: Path) -> None:
+    few = ("gepo", "grpo")
+    later = Stage("kl", "kl", (staleness.PAPER_KL,), few, "toy")
+    plan = TINY._replace(stages=(*TINY.stages, later))
+    complete(searched(plan, "toy", few)[:3], measured_before, tmp_path / "ledger.jsonl", lambda text: None)
+    report = run(tmp_path, plan, minutes=1e-9)["report.md"]
+    assert b"after 3 on" in report
 
 
 def test_a_study_out_of_minutes_reports_what_it_has(tmp_path: Path) -> None:
