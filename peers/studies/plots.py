@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from peers.studies.gradient_report import NAMED, MethodRecord, most_settings, named, ranked
+from swarm.durable import write_durably
 
 DPI = 100
 """Dots an inch: sharp enough on a page, and a picture stays below 100 kB."""
@@ -152,13 +153,13 @@ def _save(figure: Any, path: Path) -> Path:
     no part of a picture."""
     from PIL import Image
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    full, small = io.BytesIO(), io.BytesIO()
     if path.suffix == ".svg":
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-        return path
-    full = io.BytesIO()
-    figure.savefig(full, format="png")
-    Image.open(full).convert("RGB").quantize(128).save(path, "PNG", optimize=True)
+        figure.savefig(small, format="svg", metadata={"Date": None, "Creator": None})
+    else:
+        figure.savefig(full, format="png")
+        Image.open(full).convert("RGB").quantize(128).save(small, "PNG", optimize=True)
+    write_durably(path, small.getvalue())
     return path
 
 
