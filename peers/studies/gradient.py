@@ -17,6 +17,7 @@ versions old (0 where q = p).
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
@@ -57,6 +58,8 @@ class Cell(Struct):
     """Labels: a name of OBJECTIVES, or `name/option=value/...`."""
     defined: str
     """Digest of what the methods are."""
+    setup: str = ""
+    """Digest of the world: a changed one is another cell."""
 
 
 # --- methods ------------------------------------------------------------------------------------------------
@@ -189,7 +192,14 @@ def _cell(setting: LabSetting, instance: int, completions: int, methods: Sequenc
         groups=groups,
         methods=tuple(methods),
         defined=defined(methods),
+        setup=setup(),
     )
+
+
+def setup() -> str:
+    """Hex digest of what all cells share and none says."""
+    shared = (mdp.SYMBOLS, mdp.SKEW, mdp.LATE, mdp.CORRECT, mdp.FORMAT, LAG, BATCH)
+    return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
 
 
 def main(quick: bool, out: Path, methods: Sequence[str], first: int = 0) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from peers.errors import WrongUsage
 from peers.studies import gradient, mdp, plots
-from peers.studies.experiments import Row
+from peers.studies.experiments import Row, key
 from peers.studies.gradient_report import LabSetting, MethodRecord, derived, gather, interval, table, verdict
 from peers.studies.intervals import student
 from swarm.learn.objectives import OBJECTIVES, Batch, loss
@@ -189,6 +189,16 @@ def test_the_plan_has_every_method_and_its_other_score_where_there_is_one() -> N
 def test_a_label_that_names_nothing_is_refused(label: str, tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="names no method"):
         gradient.main(True, tmp_path, [label])
+
+
+@pytest.mark.parametrize("constant", ["SKEW", "LATE", "CORRECT", "FORMAT"])
+def test_a_cell_of_a_world_that_changed_is_another_cell(
+    constant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key(gradient.plan(True, TINY)[0])
+    assert key(gradient.plan(True, TINY)[0]) == before
+    monkeypatch.setattr(mdp, constant, 0.125)
+    assert key(gradient.plan(True, TINY)[0]) != before
 
 
 def test_figures_of_a_tiny_plan_are_golden() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from peers.studies import honest
 from peers.studies.adversary_table import honest_table
+from peers.studies.experiments import key
 from peers.studies.honest import HOT, Mixed, audited, plan
 
 
@@ -32,6 +34,15 @@ def test_a_sampler_that_is_hotter_is_set_aside_in_the_same_swarm() -> None:
     assert row["named"] == 1 and row["groups"] < 150
     text = honest_table([(hot, row)])
     assert "bfloat16, float32, at temperature 1.1" in text and "| 1 of 1 |" in text
+
+
+@pytest.mark.parametrize("constant", ["LAYERS", "SPREAD", "SIZE"])
+def test_a_cell_of_a_table_that_changed_is_another_cell(
+    constant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key(plan(quick=True)[0])
+    monkeypatch.setattr(honest, constant, 4)
+    assert key(plan(quick=True)[0]) != before
 
 
 def test_the_whole_study_replays_a_hundred_thousand_groups_of_calls_of_1_to_64_completions() -> None:
