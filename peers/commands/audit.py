@@ -19,7 +19,7 @@ def run(paths: Sequence[Path]) -> int:
     that are no events are left out and told: what they said is missing. Raises WrongUsage where there is no
     journal."""
     journals = sorted({journal for path in paths for journal in _journals_in(path)})
-    found = audit(event for journal in journals for event in read_to_the_end(journal))
+    found = audit(*map(read_to_the_end, journals))
     print(f"{len(journals)} journals")
     print("\n".join(_lines(found)))
     return 0 if found.passed else 1
@@ -44,7 +44,10 @@ def _lines(found: Audit) -> Iterator[str]:
     yield f"versions              {found.versions}"
     yield f"  with two digests    {len(found.forked)}{_some(map(str, found.forked))}"
     yield f"  merges of two lines {len(found.merged)}{_some(map(str, found.merged))}"
-    yield f"  in no journal       {len(found.gaps)}{_some(map(str, found.gaps))}"
+    gaps = [
+        f"{gap.start}" if gap.stop == gap.start + 1 else f"{gap.start}-{gap.stop - 1}" for gap in found.gaps
+    ]
+    yield f"  in no journal       {sum(gap.stop - gap.start for gap in found.gaps)}{_some(gaps)}"
 
 
 def _some(names: Iterable[str]) -> str:

@@ -6,26 +6,48 @@
     Dropped           refused after all
     Found, Returned, Started      who holds a group that is not trained yet
 
-In come the events of any peers in any order; what no journal tells is a gap. A group is lost when nobody that
-had it in its last life trained, refused or still holds it: what a learner found on its disk it holds until
-it steps, by when it took that up. Nothing here is what a learner thinks of its own groups after a crash:
-steps are compared with the releases that count. So a group that it drops as trained by its own step, which it
-merged, it holds until it steps, too: that policy may be lost with it.
+In come the journals of any peers; what none tells is a gap. A peer's lives follow one another as in its own
+journal, whatever its clock says; what others heard of it begins none. A release counts where its publisher's
+own journal has it, where another peer took it, or where one that counts is made of it: any learner can
+announce any version. A group is lost when nobody that had it in its last life trained, refused or still holds
+it: what a learner found on its disk it holds until it steps, by when it took that up. Nothing here is what a
+learner thinks of its own groups after a crash: steps are compared with the releases that count. So a group
+that it drops as trained by its own step, which it merged, it holds until it steps, too: that policy may be
+lost with it.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 
 from swarm.core.lineage import Point, ancestry, parents
 from swarm.core.releases import rank
 from swarm.core.trained import made_by, mark
-from swarm.events import AnyEvent, Dropped, Event, Found, Judged, Released, Returned, Started, Stepped
+from swarm.events import (
+    GOSSIPED,
+    Adopted,
+    AnyEvent,
+    Dropped,
+    Event,
+    Found,
+    Judged,
+    Released,
+    Returned,
+    Snapped,
+    Started,
+    Stepped,
+)
 from swarm.types import Digest, PeerId, Release, Verdict
 
 DUPLICATE = Verdict.DUPLICATE.value
+
+READ = (Adopted, Dropped, Found, Judged, Released, Returned, Snapped, Started, Stepped)
+"""The events that are read here."""
 
 Line = dict[Point, list[Release]]
 """Releases that count, by version and weights."""
@@ -49,8 +71,8 @@ class Audit:
     """Versions with two digests."""
     merged: tuple[int, ...]
     """Versions that merged two lines."""
-    gaps: tuple[int, ...]
-    """Versions of which no journal has the release."""
+    gaps: tuple[range, ...]
+    """Versions of which no journal has the release; one range can be of any number."""
 
     @property
     def passed(self) -> bool:
@@ -61,10 +83,15 @@ class Audit:
 class Account:
     """What the journals say, sorted."""
 
-    releases: dict[int, list[Release]] = field(default_factory=lambda: defaultdict(list))
-    steps: dict[tuple[PeerId, int, Digest, tuple[PeerId, ...]], list[Stepped]] = field(
-        default_factory=lambda: defaultdict(list)
+    announced: dict[Point, list[Release]] = field(default_factory=lambda: defaultdict(list))
+    takers: dict[Point, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    """Weights -> peers that took them."""
+    own: set[Release] = field(default_factory=set)
+    """Releases that their publishers' own journals tell."""
+    steps: dict[tuple[int, Digest, tuple[PeerId, ...]], dict[PeerId, list[Stepped]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+    """A round, by the version that it makes, from which and by whom -> its members' tries, in their order."""
     admitted: dict[str, None] = field(default_factory=dict)
     held: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups that it holds in this life."""
@@ -78,9 +105,16 @@ class Account:
     def take(self, event: Event) -> None:
         match event:
             case Released():
-                self.releases[event.release.version].append(event.release)
+                self.announced[_point(event.release)].append(event.release)
+                if event.peer == event.release.publisher:
+                    self.own.add(event.release)
+            case Adopted():
+                self.takers[event.version, event.weights].add(event.peer)
+            case Snapped():
+                self.takers[event.version, event.theirs].add(event.peer)
             case Stepped():
-                self.steps[event.peer, event.version, event.parent, event.members].append(event)
+                self.takers[event.version - 1, event.parent].add(event.peer)
+                self.steps[event.version, event.parent, event.members][event.peer].append(event)
                 self.found[event.peer].clear()
                 self.stepped[event.peer].update(event.groups)
             case Judged() if event.verdict is Verdict.ADMIT:
@@ -102,15 +136,34 @@ class Account:
             case _:
                 pass
 
+    @cached_property
+    def releases(self) -> dict[int, list[Release]]:
+        """Version -> its releases that count; to be read once all events are taken."""
+        found = dict[Point, list[Release]]()
+        left = [point for point, its in self.announced.items() if any(map(self._is_followed, its))]
+        while left:
+            if (point := left.pop()) in found or point not in self.announced:
+                continue
+            found[point] = self.announced[point]
+            left += [each for one in found[point] for each in parents(one.version, one.parent, one.merged)]
+        by_version = defaultdict[int, list[Release]](list)
+        for (version, _), its in sorted(found.items()):
+            by_version[version] += its
+        return dict(by_version)
+
+    def _is_followed(self, release: Release) -> bool:
+        return release in self.own or bool(self.takers.get(_point(release), set()) - {release.publisher})
+
     def line(self) -> Line:
         """Those that the newest release is made of, and where the one before is in no journal, the best of
         its version."""
         found: Line = {}
-        weights = Digest("")
-        for version in range(max(self.releases, default=0), 0, -1):
-            if not (same := self._of((version, weights))) and self.releases[version]:
+        above, weights = 0, Digest("")
+        for version in sorted((each for each in self.releases if each > 0), reverse=True):
+            same = self._of((version, weights)) if version == above - 1 else []
+            if not same:
                 same = self._of((version, max(self.releases[version], key=rank).weights))
-            weights = _add(same, found)
+            above, weights = version, _add(same, found)
         merged = [one.merged for its in [*found.values()] for one in its if one.merged]
         while merged:
             one = merged.pop()
@@ -131,14 +184,11 @@ class Account:
         for (version, _), its in line.items():
             by_version[version] += its
         brought = dict[tuple[PeerId, str, Point], None]()
-        for (peer, version, parent, members), steps in self.steps.items():
-            made = [one for one in by_version[version] if made_by(members, parent, one)]
-            if made:
-                # of several tries the last one before the release; others of a round step after it, too
-                before = [step for step in steps if step.at <= min(one.released for one in made)]
-                step = before[-1] if before else steps[0]
+        for (version, parent, members), tries in self.steps.items():
+            made = [one for one in by_version.get(version, ()) if made_by(members, parent, one)]
+            for step in _counting(tries, made) if made else ():
                 point = version, made[0].weights
-                brought |= dict.fromkeys((peer, short(group), point) for group in step.groups)
+                brought |= dict.fromkeys((step.peer, short(group), point) for group in step.groups)
                 told[point].update(step.others)
         for _, group, point in brought:
             found[group].append(point)
@@ -148,6 +198,39 @@ class Account:
                 if point not in found[each]:
                     found[each].append(point)
         return found
+
+
+def _point(release: Release) -> Point:
+    return release.version, release.weights
+
+
+def _counting(tries: Mapping[PeerId, Sequence[Stepped]], made: Sequence[Release]) -> list[Stepped]:
+    """Of each member's tries of a round that made releases the one that they are of: a publisher's last one
+    before its release, and of others the one that goes with a publisher's; else with any member's."""
+    released = {one.publisher: one.released for one in made}
+    found: list[Stepped] = []
+    for peer in sorted(tries, key=lambda peer: peer not in released):
+        its = tries[peer]
+        if peer not in released:
+            beside = found or [step for other in tries.keys() - {peer} for step in tries[other]]
+            fits = [_fit(step, beside) for step in its]
+            its = [step for step, fit in zip(its, fits, strict=True) if fit == max(fits)]
+        # two machines' clocks may differ; members of a round step after its release, too
+        before = [step for step in its if step.at <= released.get(peer, min(released.values()))]
+        found.append(before[-1] if before else its[0])
+    return found
+
+
+def _fit(step: Stepped, beside: Sequence[Stepped]) -> tuple[int, int]:
+    """How well it goes with steps of other members: whether one of them names its groups, and it that one's;
+    how many they are, as of a try with fewer groups all may be named, too."""
+    named = [one for one in beside if _names(one, step)]
+    return bool(named) + any(_names(step, one) for one in named), len(step.groups) if named else 0
+
+
+def _names(step: Stepped, other: Stepped) -> bool:
+    """A group that both have is named by neither."""
+    return {*map(short, other.groups)} <= {*step.others, *map(short, step.groups)}
 
 
 def _add(same: list[Release], line: Line) -> Digest:
@@ -181,10 +264,10 @@ def short(group: str) -> str:
     return mark(group).hex()
 
 
-def audit(events: Iterable[AnyEvent]) -> Audit:
-    """Read the events of all journals together."""
+def audit(*journals: Iterable[AnyEvent]) -> Audit:
+    """Read journals, the events of each in its order; one may have the events of several peers."""
     account = Account()
-    for event in sorted(events, key=lambda event: event.at):
+    for event in heapq.merge(*([*_told(journal)] for journal in journals), key=lambda event: event.at):
         account.take(event)
     line, held = account.line(), set[str]().union(*account.held.values(), *account.found.values())
     trained = account.trained(line)
@@ -193,6 +276,7 @@ def audit(events: Iterable[AnyEvent]) -> Audit:
     waiting = [group for group in untrained if group in held]
     why = {group: account.dropped.get(group, DUPLICATE) for group in untrained if group not in held}
     newest = max(account.releases, default=0)
+    known = [0, *sorted(version for version in account.releases if version > 0)]
     digests = {version: {one.weights for one in its} for version, its in account.releases.items()}
     return Audit(
         acknowledged=len(account.admitted),
@@ -207,5 +291,25 @@ def audit(events: Iterable[AnyEvent]) -> Audit:
         merged=tuple(
             sorted({version for (version, _), its in line.items() if any(one.merged for one in its)})
         ),
-        gaps=tuple(version for version in range(1, newest + 1) if not account.releases.get(version)),
+        gaps=tuple(range(one + 1, other) for one, other in pairwise(known) if other > one + 1),
     )
+
+
+def _told(journal: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
+    """What is read here of a journal. Beginnings of peers of which it has only what they told others are left
+    out, and so is one that is heard again: those peers' own journals have them."""
+    own, begun, heard = set[PeerId](), set[Started](), dict[PeerId, Started]()
+    for event in journal:
+        if not isinstance(event, GOSSIPED) and event.peer not in own:
+            own.add(event.peer)
+            if (first := heard.pop(event.peer, None)) is not None:
+                yield first
+        if isinstance(event, Started):
+            if event in begun:
+                continue
+            begun.add(event)
+            if event.peer not in own:
+                heard[event.peer] = event
+                continue
+        if isinstance(event, READ):
+            yield event

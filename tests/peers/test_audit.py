@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from nouns import NOW, release
 
 from peers import cli
 from swarm.core.audit import Audit, audit
-from swarm.events import Dropped, Found, Judged, Released, Returned, Started, Stepped
+from swarm.events import Adopted, Dropped, Found, Judged, Released, Returned, Snapped, Started, Stepped
 from swarm.journal import to_line
 from swarm.protocol import Role
 from swarm.types import Digest, Merge, PeerId, Verdict
@@ -199,7 +200,109 @@ def test_a_group_of_both_lines_of_a_merge_is_trained_once_and_one_that_comes_aga
 
 def test_a_version_that_no_journal_has_is_a_gap() -> None:
     found = audit([*GOOD, released(3, "c", "b", 9)])
-    assert (found.gaps, found.versions) == ((2,), 3)
+    assert (found.gaps, found.versions) == ((range(2, 3),), 3)
+
+
+def test_a_version_far_beyond_all_others_costs_no_memory() -> None:
+    far = 10**15
+    found = audit([*GOOD, released(far, "c", "b", 9)])
+    assert (found.gaps, found.versions) == ((range(2, far),), far) and found.once == 2
+
+
+def heard(event: Released) -> Released:
+    """As an observer's journal has it."""
+    return msgspec.structs.replace(event, peer=PeerId("seed"))
+
+
+def test_a_release_that_nobody_followed_is_none_of_the_run() -> None:
+    """Any learner can announce any version, and one that goes on from a line which gave way."""
+    promises = [heard(released(10**15, "f", "e", 9, TWO)), heard(released(3, "9", "8", 9, TWO))]
+    adopts = Adopted(at=NOW, peer=TWO, version=3, weights=digest("9"), fetch=0.0, load=0.0, age=0.0)
+    found = audit([*GOOD, released(2, "b", "a", 6)], [*promises, adopts])  # only who announced it says so
+    assert (found.versions, found.gaps, found.once) == (2, (), 2)
+
+
+def test_a_release_that_only_observers_heard_counts_where_others_took_it_or_it_is_below_such_a_one() -> None:
+    line = [heard(released(1, "a", "0", 3, TWO)), heard(released(2, "b", "a", 4, TWO))]
+    took = [
+        Adopted(at=NOW + 5, peer=SAMPLER, version=2, weights=digest("b"), fetch=0.0, load=0.0, age=0.0),
+        Snapped(at=NOW + 5, peer=ONE, version=2, mine=digest("c"), theirs=digest("b")),
+        stepped(3, "b", 5),
+    ]
+    assert audit(line).versions == 0
+    assert all(audit([*line, one]).versions == 2 and audit([*line, one]).gaps == () for one in took)
+
+
+ROUND = {"members": (ONE, TWO)}
+
+
+def tries(second: float, ahead: float = 0.0, told: bool = True) -> list[Any]:
+    """TWO dies in its first try of version 1, and steps `second` seconds after ONE in the next one; TWO's
+    clock is ahead."""
+
+    def others(*groups: int) -> tuple[str, ...]:
+        return tuple(name(group)[:16] for group in groups)
+
+    return [
+        *(admitted(1, 0), admitted(5, 0)),
+        *(admitted(group, ahead, TWO) for group in (7, 8, 9)),
+        stepped(1, "0", 1, 5, others=others(7, 9) if told else (), **ROUND),
+        stepped(1, "0", 1 + ahead, 7, 9, by=TWO, others=others(5), **ROUND),
+        started(2 + ahead, TWO),
+        Returned(at=NOW + 3 + ahead, peer=TWO, groups=tuple(map(name, (7, 8, 9)))),
+        stepped(1, "0", 5, 1, others=others(7, 8), **ROUND),
+        stepped(1, "0", 5 + second + ahead, 7, 8, by=TWO, others=others(1), **ROUND),
+        released(1, "a", "0", 6, learners=2),
+        stepped(2, "a", 18, 5, others=others(9), **ROUND),
+        stepped(2, "a", 18 + ahead, 9, by=TWO, others=others(5), **ROUND),
+        released(2, "b", "a", 19, learners=2),
+    ]
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.9, 30.0, -30.0])
+@pytest.mark.parametrize("second", [0.5, 2.0])
+def test_of_several_tries_of_a_round_the_one_counts_that_the_other_members_name(
+    second: float, ahead: float
+) -> None:
+    for told in (True, False):
+        found = audit(tries(second, ahead, told))
+        assert (found.once, found.lost, found.doubled) == (5, (), {})
+
+
+def test_of_tries_with_the_same_groups_the_one_counts_that_names_the_others_groups() -> None:
+    story = [
+        *(admitted(1, 0), admitted(5, 0), admitted(7, 0, TWO)),
+        stepped(1, "0", 1, 7, by=TWO, others=(name(5)[:16],), **ROUND),
+        stepped(1, "0", 5, 1, others=(name(7)[:16],), **ROUND),
+        released(1, "a", "0", 6, learners=2),
+        stepped(1, "0", 7, 7, by=TWO, others=(name(1)[:16],), **ROUND),
+        started(8),
+    ]
+    assert audit(story).lost == (name(5),)
+
+
+HOUR = 3600.0
+
+
+def test_a_peers_lives_follow_one_another_as_in_its_journal_whatever_its_clock_says() -> None:
+    back = [*GOOD, admitted(3, 100), started(105 - HOUR), admitted(5, 107 - HOUR)]
+    assert audit(back).lost == (name(3),)
+    assert audit([started(HOUR), started(5), *GOOD, admitted(4, 7)]).passed
+
+
+def test_what_observers_hear_of_a_peers_beginning_begins_none_of_its_lives() -> None:
+    lives = [started(-10), *GOOD, admitted(3, 100), started(105 - HOUR), admitted(5, 107 - HOUR)]
+    begun = [event for event in lives if isinstance(event, Started)]
+    seed = [started(-20, PeerId("seed")), *begun, heard(released(1, "a", "0", 3))]
+    for journals in ([lives, seed], [seed, lives], [lives, [*seed, started(200)]]):
+        assert audit(*journals).lost == (name(3),) and audit(*journals).waiting == 1
+    assert audit([*lives, *begun]).waiting == 1  # one journal of all peers, with what the seed heard
+
+
+def test_a_peer_that_moved_with_its_disk_has_two_journals() -> None:
+    first, then = [started(-10), *GOOD, admitted(3, 4)], [started(10), admitted(4, 11)]
+    for journals in ([first, then], [then, first]):
+        assert audit(*journals).lost == (name(3),)
 
 
 def test_nothing_is_an_account_of_nothing() -> None:
