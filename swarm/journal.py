@@ -106,9 +106,14 @@ class Journal:
     def _open(self) -> IO[bytes]:
         if self._file is None:
             make_folder(self.path.parent)
-            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
-            self._size, self._torn = _whole_lines(self._file), True
-            self._mend(self._file)
+            file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
+            try:
+                self._size, self._torn = _whole_lines(file), True
+            except OSError:
+                file.close()
+                raise
+            self._file = file
+            self._mend(file)
         return self._file
 
     def _mend(self, file: IO[bytes]) -> None:

@@ -10,7 +10,9 @@ torn record. Not handled here: what a record says, and when a segment is of no u
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,6 +25,8 @@ HEAD = struct.Struct(">II")
 """Bytes of a record, and their CRC-32."""
 
 SUFFIX = ".log"
+
+_NAME = re.compile(rf"([0-9]{{8}}|[1-9][0-9]{{8,17}}){re.escape(SUFFIX)}")
 
 
 class RecordLog:
@@ -44,32 +48,36 @@ class RecordLog:
     def read(self) -> Iterator[tuple[int, bytes]]:
         """(segment, record) of all that is whole; to be called before the first `append`. Raises OSError
         where the disk cannot be read."""
-        numbers = (int(path.stem) for path in self._folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
-        self.sizes = {number: self._path(number).stat().st_size for number in sorted(numbers)}
+        names = (_NAME.fullmatch(path.name) for path in self._folder.glob(f"*{SUFFIX}"))
+        numbers = sorted(int(name[1]) for name in names if name)  # other files are another program's
+        self.sizes = {number: self._path(number).stat().st_size for number in numbers}
         for segment in self.sizes:
             for record in whole_records(self._path(segment).read_bytes()):
                 yield segment, record
 
     def append(self, records: Sequence[bytes], durably: bool = True) -> int:
         """Write records behind the others, and wait until the disk has them where `durably`. Returns their
-        segment. Raises OSError; then a part of them may be there, and whatever follows is in another
-        segment."""
+        segment. Raises OSError; then a part of them may be there, but in a segment that has no others, and
+        whatever follows is in another segment."""
         try:
             if self._file is None or self.sizes[self.current] >= self._segment_bytes:
                 self._begin_segment()
             assert self._file is not None
             content = b"".join(HEAD.pack(len(each), zlib.crc32(each)) + each for each in records)
             write_all(self._file.fileno(), content)
-            self.sizes[self.current] += len(content)
             if durably:
                 os.fsync(self._file.fileno())
+            self.sizes[self.current] += len(content)
         except OSError:
             self.close()
+            if self.sizes.get(self.current) == 0:
+                with contextlib.suppress(OSError):  # a disk that fails refuses this, too
+                    self.remove(self.current)
             raise
         return self.current
 
     def remove(self, segment: int) -> None:
-        """Remove a segment that is not the current one, if it is still there. Raises OSError."""
+        """Remove a segment that is not written to any more, if it is still there. Raises OSError."""
         self._path(segment).unlink(missing_ok=True)
         self.sizes.pop(segment, None)
 

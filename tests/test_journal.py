@@ -129,3 +129,38 @@ def test_where_no_page_plays_the_journal_versions_come_with_the_next_heartbeat_t
     assert [event.beat.version for event in kept] == [0, 30, 60, 90]
     sink(Heard(at=9.95, peer=ME, subject=PeerId("a"), beat=beat(seq=100, version=100, phase=Phase.LEAVING)))
     assert kept[-1].beat.phase is Phase.LEAVING, "who leaves is not taken for lost"
+
+
+def test_a_disk_that_cannot_be_read_as_a_journal_opens_costs_no_event_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(path, range(5)).close()
+
+    def fails(file: Any) -> int:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "_whole_lines", fails)
+        kept = Journal(path)
+    assert kept.refusal == "Input/output error" and kept._file is None
+    kept(noted(5))
+    limited(kept, 5)(noted(6))
+    kept(noted(7))
+    assert numbers(read_journal(path)) == [0, 1, 2, 3, 4, 5, 7]
+
+
+def limited(kept: Journal, most: int) -> Journal:
+    """Its disk takes so many bytes of the next event."""
+    file: Any = kept._file
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+        def write(self, content: bytes) -> int:
+            kept._file = file
+            return int(file.write(content[:most]))
+
+    kept._file = Full()  # type: ignore[assignment]
+    return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -122,3 +123,31 @@ def test_a_disk_that_is_full_is_told_and_what_follows_is_read(
 
 def test_a_whole_record_is_never_empty() -> None:
     assert list(whole_records(bytes(64))) == []
+
+
+def test_a_disk_that_refuses_the_first_record_of_a_segment_keeps_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RecordLog(tmp_path, 1 << 20)
+
+    def full(descriptor: int, data: bytes) -> None:
+        os.write(descriptor, data[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("swarm.record_log.write_all", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                log.append([b"one"])
+            assert not [*tmp_path.iterdir()] and not log.sizes
+    log.append([b"two"])
+    assert read(tmp_path) == [b"two"]
+
+
+@pytest.mark.parametrize("name", ["1.log", "0000001.log", "000000001.log", "00000001.log.bak", "\u0664.log"])
+def test_files_that_are_no_segments_are_left_alone(name: str, tmp_path: Path) -> None:
+    written(tmp_path, [b"one"])
+    (tmp_path / name).write_bytes(b"mine")
+    written(tmp_path, [b"two"], [b"three"])
+    assert read(tmp_path) == [b"one", b"two", b"three"]
+    assert (tmp_path / name).read_bytes() == b"mine"

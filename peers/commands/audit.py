@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from peers.commands.journals import read_to_the_end
-from peers.errors import WrongUsage
+from peers.errors import WrongUsage, say
 from swarm.core.audit import Audit, audit
 from swarm.journal import parts
 
@@ -16,11 +16,16 @@ SHOWN = 20
 
 def run(paths: Sequence[Path]) -> int:
     """Print the audit of all journals in files and folders. Returns 1 when a group was lost or doubled. Lines
-    that are no events are left out and told: what they said is missing. Raises WrongUsage where there is no
-    journal."""
+    that are no events are left out and told: what they said is missing; so are journals without a line.
+    Raises WrongUsage where there is no other one."""
     journals = sorted({journal for path in paths for journal in _journals_in(path)})
-    found = audit(*map(read_to_the_end, journals))
-    print(f"{len(journals)} journals")
+    empty: list[WrongUsage] = []
+    found = audit(*(read_to_the_end(journal, empty.append) for journal in journals))
+    if len(empty) == len(journals):
+        raise empty[0]
+    for nothing in empty:
+        say(f"swarm: left out: {nothing}")
+    print(f"{len(journals) - len(empty)} journals")
     print("\n".join(_lines(found)))
     return 0 if found.passed else 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from peers.errors import WrongUsage, say
@@ -25,16 +25,19 @@ def tell_first(damage: Damage) -> None:
         say(f"swarm: {damage}, and so are others like it")
 
 
-def read_to_the_end(journal: Path) -> Iterator[AnyEvent]:
+def read_to_the_end(journal: Path, empty: Callable[[WrongUsage], None] | None = None) -> Iterator[AnyEvent]:
     """All events; a sentence about the other lines, once all are read. Raises WrongUsage where there is no
-    event among them."""
+    event among them; `empty` hears that of a journal without a line, as of a peer that ended at once."""
     some, last = False, deque[Damage](maxlen=1)
     for event in read_journal(journal, last.append):
         some = True
         yield event
+    if not some:
+        nothing = no_journal(journal, last[0] if last else None)
+        if last or empty is None:
+            raise nothing
+        return empty(nothing)
     for damage in last:
-        if not some:
-            raise no_journal(journal, damage)
         say(f"swarm: {damage}")
 
 

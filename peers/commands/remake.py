@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +27,16 @@ from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, say
 from peers.roles.evidence import Unsigned, signed_group
 from peers.roles.manifests import BatchManifest, StepManifest
-from peers.roles.recorder import FOLDER, STATE, STEP, MemberBatch, RecordedStep, version_of, weights_of
+from peers.roles.recorder import (
+    FOLDER,
+    STATE,
+    STEP,
+    MemberBatch,
+    RecordedStep,
+    recorded,
+    version_of,
+    weights_of,
+)
 from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.blocks import digest_of
@@ -74,10 +83,14 @@ def remake(version: int, records: Sequence[Path], folder: Path) -> int:
             " peer.learner.record=N"
         )
     frames = Frames(run.digest, Keyring.new(), None, run.keys())
-    each = [line for record in found for line in _lines(record, version, frames)]
+    damaged: list[str] = []
+    each = [line for record in found for line in _lines(record, version, frames, damaged.append)]
     lines = {line.steps[-1].made.weights: line for line in each}.values()  # others recorded the same
     if not lines:
-        raise CannotHere(f"version {version} is not recorded: {'; '.join(map(_told, found))}")
+        told = [*map(_told, found), *damaged]
+        raise CannotHere(f"version {version} is not recorded: {'; '.join(told)}")
+    for one in damaged:
+        say(f"swarm: left out: {one}")
     maker = _Maker(run, frames)
     alike = [maker.make(line) for line in lines]
     return DONE if all(alike) else REFUSED
@@ -85,17 +98,23 @@ def remake(version: int, records: Sequence[Path], folder: Path) -> int:
 
 def _told(record: Path) -> str:
     """Which versions a record has."""
-    steps, states = ([version_of(path) for path in record.glob(f"*{kind}")] for kind in (STEP, STATE))
+    steps, states = ([version_of(path) for path in recorded(record, kind)] for kind in (STEP, STATE))
     has = [step for step in steps if states and step > min(states)]
     return f"{record} has {f'{min(has)} to {max(has)}' if has else 'none'}"
 
 
-def _lines(record: Path, version: int, frames: Frames) -> Iterator[Line]:
-    """The shortest line of steps to each recorded version of that number."""
-    read = {
-        path: _read(path, frames) for path in sorted(record.glob(f"*{STEP}")) if version_of(path) <= version
-    }
-    steps = {(one.made.version, one.made.weights): one for one in read.values()}
+def _lines(record: Path, version: int, frames: Frames, damaged: Callable[[str], None]) -> Iterator[Line]:
+    """The shortest line of steps to each recorded version of that number; `damaged` hears of each step up to
+    it that cannot be read."""
+    steps: dict[tuple[int, Digest], Step] = {}
+    for path in recorded(record, STEP):
+        if version_of(path) <= version:
+            try:
+                one = _read(path, frames)
+            except (OSError, Refusal) as error:
+                damaged(str(error))
+            else:
+                steps[one.made.version, one.made.weights] = one
     for end in [step for step in steps.values() if step.made.version == version]:
         line = [end]
         while not (state := record / f"{line[0].made.version - 1:09}{STATE}").is_file():
@@ -108,15 +127,15 @@ def _lines(record: Path, version: int, frames: Frames) -> Iterator[Line]:
 
 
 def _read(path: Path, frames: Frames) -> Step:
-    """Raises Refusal."""
+    """Raises OSError, Refusal."""
     try:
-        recorded = wire.decode(read_checked(path), RecordedStep)
-        signed, made = frames.read(recorded.made, MAIL_LIMIT, StepManifest)
+        kept = wire.decode(read_checked(path), RecordedStep)
+        signed, made = frames.read(kept.made, MAIL_LIMIT, StepManifest)
     except (Torn, wire.WireError) as error:
         raise Refusal(f"{path} is no record of this run: {error}") from error
-    if len(recorded.batches) != (1 if made.recipe is None else len(made.recipe.members)):
-        raise Refusal(f"{path} has {len(recorded.batches)} batches, which are not those of its round")
-    return Step(signed.sender, made, recorded.batches)
+    if len(kept.batches) != (1 if made.recipe is None else len(made.recipe.members)):
+        raise Refusal(f"{path} has {len(kept.batches)} batches, which are not those of its round")
+    return Step(signed.sender, made, kept.batches)
 
 
 class _Maker:
@@ -156,7 +175,7 @@ class _Maker:
         try:
             learner.load_state(read_checked(line.state))
         except (Torn, ValueError) as error:
-            raise Refusal(f"{line.state} is no state of this run: {error}") from error
+            raise CannotHere(f"{line.state} is no state of this run: {error}") from error
         if (learner.version, learner.digest()) != (first.made.version - 1, first.made.parent):
             raise Refusal(
                 f"{line.state} is not version {first.made.version - 1} with the weights"

@@ -67,22 +67,24 @@ class Reason(NamedTuple):
 
 
 def why(folder: Path) -> int:
-    """Print a block for each peer of this run folder. Returns an exit code; raises WrongUsage where no peer
-    ran."""
+    """Print a block for each peer of this run folder. Returns an exit code; raises WrongUsage where none ran
+    that has work to do."""
     run = run_folder.read(folder)
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     journals = sorted(folder.glob("peers/*/journal.jsonl"))
     if not journals:
         raise WrongUsage(f"no peer of {folder} has run yet: `swarm join` starts one there")
+    journals = [path for path in journals if not path.parent.name.startswith(Role.OBSERVER)]
+    if not journals:
+        raise WrongUsage(
+            f"only an observer has run in {folder}, which has no work that it could wait for: `swarm status`"
+            " tells what it sees"
+        )
     running, settings, now = peer_folder.running(folder), run.settings, time.time()
-    found = [
-        explain(journal, settings, running.get(journal.parent.name), now)
-        for journal in journals
-        if not journal.parent.name.startswith(Role.OBSERVER)
-    ]
+    found = [explain(journal, settings, running.get(journal.parent.name), now) for journal in journals]
     print("\n\n".join("\n".join(one.lines) for one in found))
-    return min((one.code for one in found), key=WORST.index, default=DONE)
+    return min((one.code for one in found), key=WORST.index)
 
 
 def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:

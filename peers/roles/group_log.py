@@ -68,12 +68,22 @@ class GroupLog:
         self._next, self._turn = Batch(), asyncio.Lock()
         self._paused_until = 0.0
 
+    @property
+    def takes(self) -> bool:
+        """Whether a record is given to the disk now."""
+        return self._log is not None and self._host.steady() >= self._paused_until
+
+    @property
+    def segments(self) -> list[int]:
+        """On the disk, oldest first; the last one is written to."""
+        return [*self._log.sizes] if self._log is not None else []
+
     async def read(self) -> list[tuple[int, bytes]]:
         """(segment, record), oldest first, as far as the disk can be read; called once, before all else."""
         found: list[tuple[int, bytes]] = []
         if self._log is not None:
             try:
-                await self._host.ports.work.run(Kind.KEEP, found.extend, self._log.read())
+                await self._host.ports.work.run(Kind.KEEP, _read, self._log, found)
             except OSError as error:
                 self._failed(str(error))
         return found
@@ -81,7 +91,7 @@ class GroupLog:
     async def keep(self, record: bytes, durably: bool = True) -> int | None:
         """The segment that has the record; None where the disk does not take it. Without `durably` the record
         outlives this process, and not the machine."""
-        if self._log is None or self._host.steady() < self._paused_until:
+        if self._log is None or not self.takes:
             return None
         batch = self._next
         batch.records.append(record)
@@ -130,6 +140,12 @@ class GroupLog:
         self._host.disk.tell(
             RECORDS, f"groups are not kept on the disk, and are lost if this peer dies: {why}"
         )
+
+
+def _read(log: RecordLog, found: list[tuple[int, bytes]]) -> None:
+    """Remove segments of no whole record, too: a process or a disk ended in their first one."""
+    found.extend(log.read())
+    _remove(log, log.sizes.keys() - {segment for segment, _ in found})
 
 
 def _remove(log: RecordLog, segments: Iterable[int]) -> None:

@@ -53,6 +53,10 @@ class Outbox:
         self._log = GroupLog(host, folder, SEGMENT_BYTES, most * largest)
         self._segments: dict[int, set[str]] = {}
         """Segment -> the groups in it that are not done."""
+        self._unsure: set[str] = set()
+        """Groups that may be on the disk, which did not take them in time."""
+        self._owed: dict[str, None] = {}
+        """Groups that are done, and of which the disk did not take that."""
         self.drawn: dict[Digest, int] = {}
         """Weights of a release -> how many groups earlier lives drew of it, as far as the disk says."""
         self._counted: Counted | None = None
@@ -63,12 +67,11 @@ class Outbox:
         groups: dict[str, Group] = {}
         learners: dict[str, PeerId] = {}
         for segment, record in await self._log.read():
-            self._segments.setdefault(segment, set())
             try:
                 match msgspec.msgpack.decode(record, type=Added | Sent | Done | Counted):
                     case Added(group):
                         groups[group.id] = group
-                        self._segments[segment].add(group.id)
+                        self._segments.setdefault(segment, set()).add(group.id)
                         self._hear_count(group.weights, group.draw + 1)
                     case Sent(group_id, learner):
                         learners[group_id] = learner
@@ -83,12 +86,15 @@ class Outbox:
             del self.drawn[weights]
         for weights, drawn in self.drawn.items():
             await self.count(weights, drawn)  # the segment that says so may go now
-        await self._log.remove([segment for segment, waiting in self._segments.items() if not waiting])
+        await self._remove()
         return [(group, learners.get(group_id)) for group_id, group in groups.items()]
 
     async def add(self, group: Group) -> None:
         if not any(group.id in waiting for waiting in self._segments.values()):
+            tried = self._log.takes
             segment = await self._log.keep(wire.encode(Added(group)))
+            if segment is None and tried:
+                self._unsure.add(group.id)
             if segment is not None:
                 self._segments.setdefault(segment, set()).add(group.id)
 
@@ -102,21 +108,35 @@ class Outbox:
         await self._log.keep(wire.encode(self._counted), durably=False)
 
     async def done(self, group: str) -> None:
-        if (segment := self._forget(group)) is not None:
-            await self._log.keep(wire.encode(Done(group)), durably=False)
-            if self._segments.get(segment) == set():
-                del self._segments[segment]  # of two groups that are done at a time the first one removes it
-                if self._counted is not None:
-                    await self._log.keep(wire.encode(self._counted), durably=False)
-                await self._log.remove([segment])
+        if self._forget(group) or group in self._unsure:
+            self._unsure.discard(group)
+            self._owed[group] = None
+            for each in [*self._owed]:
+                if await self._log.keep(wire.encode(Done(each)), durably=False) is None:
+                    break
+                self._owed.pop(each, None)
+            await self._remove()
+
+    async def _remove(self) -> None:
+        """Remove segments of which nothing is needed: not those behind one that has an open group, since they
+        may say whose it is and what else of that segment is done."""
+        *older, _ = self._log.segments or [0]
+        oldest = min((one for one in older if self._segments.get(one)), default=None)
+        gone = [one for one in older if oldest is None or one < oldest]
+        if gone and self._log.takes:
+            for one in gone:
+                self._segments.pop(one, None)
+            if self._counted is not None:
+                await self._log.keep(wire.encode(self._counted), durably=False)
+            await self._log.remove(gone)
 
     def _hear_count(self, weights: Digest, drawn: int) -> None:
         self.drawn[weights] = max(drawn, self.drawn.pop(weights, 0))
 
-    def _forget(self, group: str) -> int | None:
-        """The segment that had the group."""
-        for segment, waiting in self._segments.items():
+    def _forget(self, group: str) -> bool:
+        """Whether a segment has it as one that is not done."""
+        for waiting in self._segments.values():
             if group in waiting:
                 waiting.remove(group)
-                return segment
-        return None
+                return True
+        return False

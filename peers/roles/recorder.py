@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -39,6 +40,8 @@ from swarm.protocol import Kind
 from swarm.types import Digest, PeerId, Struct
 
 FOLDER, STEP, STATE = "record", ".step", ".state"
+
+_NAMES = {STEP: re.compile(r"[0-9]{9,18}-[0-9a-f]{1,12}\.step"), STATE: re.compile(r"[0-9]{9,18}\.state")}
 
 LAST = 5.0
 """Seconds that a learner which leaves takes at most to record its last steps: members show their batches
@@ -179,15 +182,21 @@ class Recorder:
 
 def outdated(folder: Path, floor: int) -> list[Path]:
     """Files of versions that no state begins any more, where those above `floor` are to stay."""
-    files = [(version_of(path), path) for path in folder.glob("*.*")]
+    files = [(version_of(path), path) for kind in (STEP, STATE) for path in recorded(folder, kind)]
     states = [version for version, path in files if path.suffix == STATE]
     base = max((version for version in states if version <= floor), default=min(states, default=floor))
     return [path for version, path in files if version < base or (version == base and path.suffix == STEP)]
 
 
+def recorded(folder: Path, kind: str) -> list[Path]:
+    """A record's files of one kind, STEP or STATE, by version; files of other names are another program's."""
+    found = (path for path in folder.glob(f"*{kind}") if _NAMES[kind].fullmatch(path.name))
+    return sorted(found, key=lambda path: (version_of(path), path.name))
+
+
 def version_of(path: Path) -> int:
     """The version that a file of a record is of."""
-    return int(path.name[:9])
+    return int(path.name.partition(".")[0].partition("-")[0])
 
 
 def _cannot(host: Host, learner: BaseLearner) -> str:

@@ -302,6 +302,7 @@ class Sampler:
                 host.status.refused += then is NextStep.DROPPED
                 if outcome is DeliveryLoss.TOO_LARGE:
                     host.status.wasted[UNDELIVERED] += sum(group.lengths)
+                    await self.outbox.done(group.id)
                 return
             cause = UNDELIVERED if isinstance(outcome, DeliveryLoss) else outcome
             if host.roster.start_pause(learner, sent, host.steady()):

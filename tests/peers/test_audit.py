@@ -356,3 +356,26 @@ def test_a_folder_without_a_journal_is_said_to_have_none(
     (tmp_path / "notes").write_text("no journal\n")
     assert cli.main(["replay", "--audit", str(tmp_path / "notes")]) == 2
     assert "is no journal of this program: line 1 is no event" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b'{"event":"sta'])
+def test_a_journal_without_a_line_is_told_and_nothing_else_is_no_audit(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "learner-1")
+    empty = tmp_path / "peers" / "learner-1" / "journal.jsonl"
+    empty.write_bytes(content)
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 2
+    assert (why := f"{empty} is no journal of this program: it has no whole line") in capsys.readouterr().err
+    write(tmp_path, "learner-2", *GOOD)
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "1 journals" in out and "trained once        2" in out and f"left out: {why}" in err
+
+
+def test_versions_in_no_journal_are_told_as_ranges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "learner-1", *GOOD, released(3, "c", "b", 9), released(9, "d", "b", 9))
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
+    assert "in no journal       6: 2; 4-8" in capsys.readouterr().out

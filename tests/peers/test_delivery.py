@@ -17,6 +17,7 @@ from nouns import beat, release
 from still_host import RUN, still_host
 from test_roles_swarm import Told, scenario
 
+from peers.roles.outbox import Outbox
 from peers.roles.sampler import OUTBOX, Sampler
 from peers.runtime.frames import Frames
 from swarm import events, wire
@@ -236,3 +237,18 @@ def test_samplers_outlast_a_learner_whose_rewards_are_slow(monkeypatch: pytest.M
     refused = [event for event in told.of(events.Noted, "sampler") if "refused" in event.text]
     assert not refused
     assert len(told.of(events.Judged)) > 20 and told.of(events.Trained)
+
+
+def test_no_later_life_delivers_a_group_that_fits_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    async def said(self: Outbox, group: str) -> None:
+        done.append(group)
+
+    async def play(site: Site) -> None:
+        await site.learner(NEAR, takes)
+        await site.sampler._deliver(group := group_of(1, tokens=1_000_000))
+        assert done == [group.id] and not site.sent
+
+    monkeypatch.setattr(Outbox, "done", said)
+    on_site(play)

@@ -152,3 +152,75 @@ def test_a_segment_that_goes_takes_no_count_with_it(folder: Path, monkeypatch: p
         await outbox.done(group(1).id)
 
     lives(first, later, later, later)
+
+
+def test_what_a_life_says_of_the_groups_of_the_one_before_outlives_it(folder: Path) -> None:
+    made = [group(seed) for seed in range(2)]
+
+    async def first(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        for one in made:
+            await outbox.add(one)
+
+    async def second(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        await outbox.done(made[0].id)
+        await outbox.sent(made[1].id, LEARNER)
+
+    async def later(host: Any) -> None:
+        assert await Outbox(host, folder, 8).open() == [(made[1], LEARNER)]
+
+    async def last(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        await outbox.done(made[1].id)
+
+    lives(first, second, later, later, later, last)
+    assert len([*folder.iterdir()]) == 1
+
+
+def test_what_is_done_while_the_disk_fails_is_done_once_it_is_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of `late` takes longer than anybody waits, and comes through all the same."""
+    kept, late, after = (group(seed) for seed in range(3))
+
+    async def first(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        await outbox.add(kept)
+        work = type(host.ports.work)
+        run = work.run
+
+        async def slow(self: Any, *what: Any) -> Any:
+            done = await run(self, *what)
+            await host.ports.clock.sleep(group_log.WITHIN + 1)
+            return done
+
+        monkeypatch.setattr(work, "run", slow)
+        await outbox.add(late)
+        monkeypatch.undo()
+        await outbox.done(late.id)
+        await outbox.done(kept.id)
+        await host.ports.clock.sleep(group_log.PAUSE + 1)
+        await outbox.add(after)
+        await outbox.done(after.id)
+
+    async def second(host: Any) -> None:
+        assert await Outbox(host, folder, 8).open() == []
+
+    lives(first, second)
+
+
+def test_segments_without_a_record_go_with_the_next_life(folder: Path) -> None:
+    async def life(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        assert await outbox.open() == []
+
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number:08}.log").write_bytes(b"torn")
+    lives(life)
+    assert not [*folder.iterdir()]

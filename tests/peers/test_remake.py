@@ -232,3 +232,52 @@ def test_files_go_that_no_state_begins(tmp_path: Path) -> None:
     assert {version_of(path) for path in outdated(tmp_path, 7)} == {3, 4}
     assert {path.name for path in outdated(tmp_path, 8)} >= {f"{5:09}-c.step", f"{4:09}.state"}
     assert f"{8:09}.state" not in {path.name for path in outdated(tmp_path, 100)}
+
+
+FOREIGN = (
+    ".nfs0000000000a1b2c3",
+    "new.state.bak",
+    "._000000002.step",
+    "copy of 000000002-a.step",
+    "new",
+    "2.state",
+)
+
+
+def test_files_of_other_names_in_a_record_are_left_alone(tmp_path: Path) -> None:
+    for name in (*FOREIGN, f"{1:09}.state", f"{2:09}-a.step", f"{4:09}.state"):
+        (tmp_path / name).touch()
+    assert [path.name for path in outdated(tmp_path, 4)] == [f"{2:09}-a.step", f"{1:09}.state"]
+
+
+def test_a_step_that_cannot_be_read_is_named_and_left_out_where_the_version_does_not_need_it(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, foreign = recorded.path(3).read_bytes(), recorded.record / FOREIGN[2]
+    foreign.write_bytes(b"")
+    recorded.path(3).write_bytes(b"torn")
+    beside = recorded.record / f"{1:09}-{'0' * 12}.step"
+    beside.write_bytes(b"torn")
+    try:
+        for version in (3, 4, 9):
+            assert made_again(recorded, version) == CANNOT
+            assert f"{recorded.path(3)} is no record of this run" in capsys.readouterr().err
+        assert made_again(recorded, 1) == DONE
+        assert f"left out: {beside} is no record of this run" in capsys.readouterr().err
+    finally:
+        recorded.path(3).write_bytes(content)
+        foreign.unlink()
+        beside.unlink()
+
+
+def test_a_state_that_cannot_be_read_makes_no_version(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = recorded.record / f"{0:09}.state"
+    content = state.read_bytes()
+    state.write_bytes(content[:-1] + b"?")
+    try:
+        assert made_again(recorded, 1) == CANNOT
+        assert f"{state} is no state of this run" in capsys.readouterr().err
+    finally:
+        state.write_bytes(content)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from nouns import NOW, beat
+from test_membership_renewal import lab
 
+from peers import cli
+from peers.build.run_folder import RunFolder
 from peers.commands.why import Explained, explain
 from swarm import events
 from swarm.config import Run
@@ -18,6 +21,7 @@ from swarm.types import PeerId
 
 ME, LEARNER, SEED = (Keyring.new().me for _ in range(3))
 PID = 4711
+__all__ = ["lab"]
 
 
 def heard(at: float, subject: PeerId, seq: int, **more: object) -> events.Heard:
@@ -147,3 +151,13 @@ def test_a_seed_that_left_is_not_told_to_join(tmp_path: Path) -> None:
     said = told(tmp_path, Phase.SERVING, role=Role.SEED, pid=None)
     text = "\n".join(said.lines)
     assert said.code == 3 and "swarm join" not in text and "the command that began the run" in text
+
+
+def test_a_folder_in_which_only_an_observer_ran_is_said_to_have_nothing_to_explain(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = lab.path / "peers" / "observer-1"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_bytes(b"")
+    assert cli.main(["why", "--folder", str(lab.path)]) == 2
+    assert f"only an observer has run in {lab.path}" in capsys.readouterr().err
