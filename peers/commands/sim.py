@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ from swarm.replays import Replay
 from swarm.run_types import Delegation, Membership
 from swarm.sample.base import Engine
 from swarm.sample.toy import TableReplay, ToyEngine
-from swarm.sim import report, scenario
+from swarm.sim import disks, report, scenario
 from swarm.sim.world import SimPeer, World
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import TaskSource
@@ -72,7 +73,8 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
     if seed is not None:
         loaded = msgspec.structs.replace(loaded, seed=seed)
     summary = report.Summary()
-    outcome = World(loaded, spawn, sinks=[summary], journal=out).run()
+    with disks.temporary() if _needs_disks(loaded) else nullcontext() as folders:
+        outcome = World(loaded, spawn, sinks=[summary], journal=out, disks=folders).run()
     print(summary.text())
     print(f"journal sha256 {outcome.sha256} ({outcome.events} events)")
     print(
@@ -80,6 +82,10 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def _needs_disks(loaded: scenario.Scenario) -> bool:
+    return any(fault.fault in scenario.OF_DISK for fault in loaded.faults)
 
 
 @dataclass(frozen=True)

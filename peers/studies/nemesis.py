@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -27,7 +26,7 @@ from swarm import events
 from swarm.core.audit import audit
 from swarm.learn.learning_rates import with_learning_rate
 from swarm.protocol import Role
-from swarm.sim import nemesis
+from swarm.sim import disks, nemesis
 from swarm.sim.nemesis import PEACE, STORM, Plan
 from swarm.sim.world import SimPeer, World
 from swarm.types import Digest, Verdict
@@ -147,22 +146,14 @@ def try_plan(plan: Plan, journal: Path | None = None) -> Trial:
     torch.set_num_threads(1)
     trial = Trial(plan)
     watch = _Watch(trial)
-    with tempfile.TemporaryDirectory(prefix="nemesis-", dir=_memory()) as disks:
+    with disks.temporary() as folders:
         try:
-            World(
-                nemesis.scenario(plan), watch.spawn, sinks=[watch], journal=journal, disks=Path(disks)
-            ).run()
+            World(nemesis.scenario(plan), watch.spawn, sinks=[watch], journal=journal, disks=folders).run()
         except Exception:
             trial.fail("ended", traceback.format_exc())
         else:
             watch.end()
     return trial
-
-
-def _memory() -> Path | None:
-    """A file system in memory, where a machine has one: files must last no longer than the trial."""
-    there = Path("/dev/shm")
-    return there if there.is_dir() else None
 
 
 def shortest(trial: Trial) -> Plan:

@@ -8,7 +8,9 @@ is made. Not handled here: what a peer keeps in its folder (the roles), when it 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,24 @@ from typing import Any
 
 FLIPPED = 64
 """Bytes of which bits are flipped: a sector's worth of a small file."""
+
+PLACE = 200
+"""Descriptor through which temporary disks are named, above those that a simulation has open."""
+
+
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """A folder for disks that last no longer than the body, in memory where this machine has such a file
+    system. Its path is the same each time: peers say it of their files, and a seed has one journal."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="disks-", dir=memory if memory.is_dir() else None) as folder:
+        found = os.open(folder, os.O_RDONLY)
+        place = fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, PLACE)
+        os.close(found)
+        try:
+            yield Path(f"/proc/self/fd/{place}")
+        finally:
+            os.close(place)
 
 
 def damage(folder: Path, pattern: str, how: str, rng: Random) -> None:
@@ -51,7 +71,8 @@ class SimulatedDisks:
 
     def fill(self, folder: Path, full: bool) -> None:
         """From now on this folder takes no more, or takes everything again."""
-        self._full = [one for one in self._full if one != folder] + [folder] * full
+        place = folder.resolve()
+        self._full = [one for one in self._full if one != place] + [place] * full
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -82,7 +103,8 @@ class SimulatedDisks:
             self._refuse(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     def _refuse(self, path: str) -> None:
-        if any(Path(path).is_relative_to(folder) for folder in self._full):
+        place = Path(path).resolve()
+        if any(place.is_relative_to(folder) for folder in self._full):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 

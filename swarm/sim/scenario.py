@@ -13,8 +13,9 @@ of its folder. Peers are named `<role>-<number>`; a side is a list of names or s
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 from random import Random
 from typing import Literal
 
@@ -23,11 +24,22 @@ import msgspec
 from swarm.config import Delay, DelayLaw, Run
 from swarm.net.rate import rate_of
 from swarm.peer_limits import Limits
-from swarm.protocol import Role
-from swarm.sections import Count, Number, Part, Positive, Section, Share
+from swarm.protocol import Kind, Role
+from swarm.sections import Count, Number, Part, Positive, Section, Share, Weight
 from swarm.sim.flows import Line
+from swarm.tasks.base import nearest
 
-OF_PEER = ("host", "crash", "bounce", "busy", "full", "clock", "damage")
+ROLES = tuple(role.value for role in Role if role is not Role.OBSERVER)
+"""Roles that are simulated: nothing is shown to anybody here."""
+
+SIMULATED = ("upload", "download")
+"""Limits of a peer that are simulated."""
+
+COUNTED = (Kind.LEARN, Kind.SAMPLE)
+"""Kinds that may be priced by the group or the task."""
+
+OF_DISK = ("full", "damage")
+OF_PEER = ("host", "crash", "bounce", "busy", "clock", *OF_DISK)
 BETWEEN = ("partition", "oneway", "slow", "repair", "hold", "release")
 FAULTS = (*OF_PEER, *BETWEEN)
 
@@ -105,7 +117,7 @@ class Bytes(Section, frozen=True):
 
 
 class Fault(Section, frozen=True):
-    at: float
+    at: Weight
     """Virtual seconds after the start."""
     fault: str
     """One of FAULTS."""
@@ -113,14 +125,14 @@ class Fault(Section, frozen=True):
     """Whom a fault of a peer is about: `<role>-<number>`."""
     between: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     """The two sides of a link fault: names or patterns such as `sampler-*`."""
-    down: float = 30.0
+    down: Weight = 30.0
     """Seconds until a bounced peer is back."""
     step: str = ""
     """crash, bounce: not before this one of STEPS, when it comes within `swarm.sim.traps.WAIT` seconds."""
     seconds: float = 0.0
     """slow: added to the time of each message; busy, full: how long; clock: shown beyond the time."""
     file: str = ""
-    """damage: a pattern below the peer's folder, such as `checkpoint/*`."""
+    """damage: a pattern below the peer's folder, such as `checkpoint/*` or `**/*`."""
     how: str = "cut"
     """damage: one of DAMAGES."""
 
@@ -146,8 +158,8 @@ class Scenario(Section, frozen=True):
     bytes: Bytes | None = None
     """Without it messages weigh what the simulated policy makes them."""
     limits: dict[str, Limits] = {}
-    """Role -> what each of its peers gives of its line, as `[peer.limits]` of a real peer; here its groups
-    keep to it as well."""
+    """Role -> what each of its peers gives of its line, as `[peer.limits]` of a real peer (SIMULATED alone);
+    here its groups keep to it as well."""
     delay: Delay = Delay()
     """Injected delays, as `[peer.delay]` of a real peer."""
     run: Run = Run()
@@ -203,25 +215,62 @@ def select(patterns: tuple[str, ...], names: list[str]) -> list[str]:
 
 
 def _check(scenario: Scenario) -> None:
-    roles = [role.value for role in Role]
+    for where, number in _not_finite(msgspec.to_builtins(scenario)):
+        raise ScenarioError(f"{where[1:]} = {number}: numbers of a scenario are finite")
     for role, count in scenario.peers.items():
-        if role not in roles or count < 0:
+        if role not in ROLES or count < 0:
             raise ScenarioError(
-                f"peers.{role} = {count}: roles are {', '.join(roles)}, counts are not negative"
+                f"peers.{role} = {count}: simulated roles are {', '.join(ROLES)}, counts are not negative"
             )
-    for role in (*scenario.lines, *scenario.limits):
-        if role not in roles:
-            table = "lines" if role in scenario.lines else "limits"
-            raise ScenarioError(f"{table}.{role}: roles are {', '.join(roles)}")
     if not scenario.hours > 0 or not scenario.links.bandwidth > 0:
         raise ScenarioError(
             f"hours = {scenario.hours} and links.bandwidth = {scenario.links.bandwidth} must be above 0"
         )
+    _check_work(scenario)
+    _check_lines(scenario)
     everybody = scenario.everybody()
     for pattern in scenario.slower:
         if not select((pattern,), everybody):
             raise ScenarioError(f"slower.{pattern}: it names nobody")
     _check_faults(scenario, everybody)
+
+
+def _not_finite(table: object, where: str = "") -> Iterator[tuple[str, float]]:
+    """Numbers that are infinite or none, with their places in the file."""
+    if isinstance(table, dict):
+        for key, value in table.items():
+            yield from _not_finite(value, f"{where}.{key}")
+    elif isinstance(table, list | tuple):
+        for k, value in enumerate(table):
+            yield from _not_finite(value, f"{where}[{k}]")
+    elif isinstance(table, float) and not math.isfinite(table):
+        yield where, table
+
+
+def _check_work(scenario: Scenario) -> None:
+    kinds = [kind.value for kind in Kind]
+    for table, words in (("prices", scenario.prices), ("each", scenario.each)):
+        for word in words:
+            if word not in kinds:
+                known = f"known: {', '.join(kinds)}"
+                raise ScenarioError(f"{table}: there is no work {word!r}{nearest(word, kinds)}; {known}")
+    for word in scenario.each:
+        if word not in COUNTED:
+            raise ScenarioError(f"each: {word!r} has one price for a call; use {', '.join(COUNTED)}")
+
+
+def _check_lines(scenario: Scenario) -> None:
+    for role in (*scenario.lines, *scenario.limits):
+        if role not in ROLES:
+            table = "lines" if role in scenario.lines else "limits"
+            raise ScenarioError(f"{table}.{role}: simulated roles are {', '.join(ROLES)}")
+    for role, limits in scenario.limits.items():
+        for name in Limits.__struct_fields__:
+            if name not in SIMULATED and getattr(limits, name) != getattr(Limits(), name):
+                raise ScenarioError(
+                    f"limits.{role}.{name} is not simulated: leave it out; {' and '.join(SIMULATED)} are, and"
+                    " [slower] says whose work takes longer"
+                )
 
 
 def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
@@ -232,6 +281,15 @@ def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
             raise ScenarioError(
                 f"{fault.fault} at {fault.at}: steps are {', '.join(STEPS)}, damages {', '.join(DAMAGES)}"
             )
+        if fault.seconds < 0 and fault.fault != "clock":
+            raise ScenarioError(
+                f"{fault.fault} at {fault.at}: seconds = {fault.seconds}; only a clock's may be below 0"
+            )
+        if fault.fault == "damage" and not _is_below(fault.file):
+            raise ScenarioError(
+                f"damage at {fault.at}: file = {fault.file!r} is no pattern below the peer's folder: write"
+                " one such as checkpoint/* or **/*"
+            )
         if fault.fault in OF_PEER:
             if fault.peer not in everybody:
                 raise ScenarioError(
@@ -240,3 +298,13 @@ def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
                 )
         elif not all(select(side, everybody) for side in fault.between):
             raise ScenarioError(f"{fault.fault} at {fault.at}: a side of `between` names nobody")
+
+
+def _is_below(pattern: str) -> bool:
+    """Whether it is a pattern that can only match below a folder."""
+    parts = PurePath(pattern).parts
+    return bool(parts) and not PurePath(pattern).is_absolute() and not any(map(_is_stray, parts))
+
+
+def _is_stray(part: str) -> bool:
+    return part == ".." or ("**" in part and part != "**")

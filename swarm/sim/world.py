@@ -99,8 +99,10 @@ class World:
         )
         self._stand_in = _stand_in(scenario)
         self._alive: dict[str, asyncio.Task[None]] = {}
-        self._away: dict[str, float] = {}
+        self._away: dict[str, asyncio.TimerHandle] = {}
         """Peers that come back, and when."""
+        self._full: dict[Path, asyncio.TimerHandle] = {}
+        """Folders that took no more, and when they take everything again."""
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
         self._traps: dict[str, Trap] = {}
@@ -156,7 +158,8 @@ class World:
                 await asyncio.wait(waited, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
                 self._alive = {name: task for name, task in self._alive.items() if not task.done()}
             elif self._away:
-                await asyncio.sleep(min(end, *self._away.values()) - loop.time())
+                back = [timer.when() for timer in self._away.values()]
+                await asyncio.sleep(min(end, *back) - loop.time())
             else:
                 return
 
@@ -185,6 +188,9 @@ class World:
         self._alive[name] = self._group.create_task(self._spawn(peer), name=name)
 
     def _crash(self, name: str) -> None:
+        """Also of one that is away: it does not come back."""
+        if (back := self._away.pop(name, None)) is not None:
+            back.cancel()
         if (task := self._alive.pop(name, None)) is None:
             return
         self._mute.add((name, self._lives[name]))
@@ -214,8 +220,7 @@ class World:
                 host = self._network.hosts[PeerId(peer)]
                 host.busy_until = asyncio.get_running_loop().time() + step.seconds
             case "full" if (folder := self._folder(peer)) is not None:
-                self._storage.fill(folder, True)
-                asyncio.get_running_loop().call_later(step.seconds, self._storage.fill, folder, False)
+                self._fill(folder, asyncio.get_running_loop().time() + step.seconds)
             case "damage" if (folder := self._folder(peer)) is not None:
                 damage(folder, step.file, step.how, self._rng(f"damage/{step.at}"))
 
@@ -224,12 +229,20 @@ class World:
         self._crash(step.peer)
         if step.fault == "bounce":
             loop = asyncio.get_running_loop()
-            self._away[step.peer] = loop.time() + step.down
-            loop.call_later(step.down, self._back, step.peer)
+            self._away[step.peer] = loop.call_later(step.down, self._back, step.peer)
 
     def _back(self, name: str) -> None:
         self._away.pop(name, None)
         self._host(name)
+
+    def _fill(self, folder: Path, until: float) -> None:
+        """Full until then, or for as long as it is already."""
+        if (earlier := self._full.get(folder)) is not None:
+            until = max(until, earlier.when())
+            earlier.cancel()
+        self._storage.fill(folder, True)
+        loop = asyncio.get_running_loop()
+        self._full[folder] = loop.call_at(until, self._storage.fill, folder, False)
 
     def _apply_between(self, step: Fault) -> None:
         names, links = self._scenario.everybody(), self._links

@@ -12,12 +12,13 @@ from peers.commands import sim
 from swarm.durable import write_durably
 from swarm.events import Event, Saved, Started, Trained
 from swarm.sim import nemesis
-from swarm.sim.disks import SimulatedDisks, damage
+from swarm.sim.disks import SimulatedDisks, damage, temporary
 from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import STEPS, Fault
 from swarm.sim.world import World
 
 EPOCH = 1_750_000_000.0
+SCENARIOS = Path(__file__).parents[2] / "configs" / "scenarios"
 
 
 def played(plan: Plan, disks: Path | None = None) -> list[Event]:
@@ -58,6 +59,43 @@ def test_a_disk_that_is_full_refuses_its_own_folder_and_what_is_there_can_be_rea
         disks.fill(here, False)
         write_durably(here / "other", b"new")
     assert [path.read_bytes() for path in sorted(tmp_path.glob("*/*"))] == [b"old", b"new", b"new"]
+
+
+def test_temporary_disks_have_one_path_each_time_can_be_full_and_are_gone_afterwards() -> None:
+    places: list[tuple[Path, Path]] = []
+    for _ in range(2):
+        with temporary() as folder, (disks := SimulatedDisks()).in_use():
+            places.append((folder, folder.resolve()))
+            write_durably(folder / "learner-0" / "newest", b"old")
+            disks.fill(folder / "learner-0", True)
+            for name in ("newest", "other"):
+                with pytest.raises(OSError, match="No space left"):
+                    write_durably(folder / "learner-0" / name, b"new")
+            assert (folder / "learner-0" / "newest").read_bytes() == b"old"
+            with open(folder / "learner-0" / "newest", "rb+", 0) as file:
+                with pytest.raises(OSError, match="No space left"):
+                    os.write(file.fileno(), b"new")
+    (first, before), (second, after) = places
+    assert first == second and not before.exists() and not after.exists()
+
+
+def test_a_scenario_is_simulated_with_its_full_disks_and_its_damage_and_alike_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = (SCENARIOS / "quick.toml").read_text().replace("hours = 0.5", "hours = 0.01")
+    fault = '[[faults]]\npeer = "learner-0"\nat = '
+    full = fault + '5.0\nfault = "full"\nseconds = 8.0\n' + fault + '20.0\nfault = "bounce"\ndown = 3.0\n'
+    harm = fault + '21.0\nfault = "damage"\nfile = "**/*"\nhow = "empty"\n'
+    found: list[list[str]] = []
+    for k, faults in enumerate(("", full, full, full + harm)):
+        (tmp_path / "one.toml").write_text(f"{quick}\n{faults}")
+        assert sim.simulate(tmp_path / "one.toml", None, tmp_path / f"{k}") == 0
+        found.append(Path(tmp_path / f"{k}").read_text().splitlines())
+    whole, once, again, damaged = found
+    assert once == again != whole
+    assert not [line for line in whole if "No space left" in line]
+    assert [line for line in once if "No space left" in line]
+    assert damaged != once
 
 
 def test_nothing_is_forced_to_the_disk_while_a_world_runs(

@@ -186,6 +186,47 @@ def test_a_crashed_peer_is_gone_and_a_bounced_one_comes_back_as_another_life() -
     ]
 
 
+def test_a_peer_that_crashes_while_it_is_away_does_not_come_back() -> None:
+    told = Told(
+        Fault(at=9.5, fault="bounce", peer="learner-0", down=20),
+        Fault(at=19.5, fault="crash", peer="learner-0"),
+    )
+    assert [told.at(second) for second in (5, 15, 35)] == ["life 0", "Unreachable", "Unreachable"]
+
+
+def test_a_peer_that_bounces_while_it_is_away_is_back_when_the_later_bounce_says() -> None:
+    told = Told(
+        Fault(at=9.5, fault="bounce", peer="learner-0", down=5),
+        Fault(at=12.5, fault="bounce", peer="learner-0", down=20),
+    )
+    assert [told.at(second) for second in (5, 20, 35)] == ["life 0", "Unreachable", "life 1"]
+
+
+@pytest.mark.parametrize(("first", "second"), [(10, 30), (40, 5)])
+def test_a_disk_is_full_until_the_later_end_of_faults_that_overlap(
+    first: int, second: int, tmp_path: Path
+) -> None:
+    refused: list[int] = []
+
+    async def write(peer: SimPeer) -> None:
+        assert peer.folder is not None
+        for at in range(60):
+            try:
+                (peer.folder / f"{at}").touch()
+            except OSError:
+                refused.append(at)
+            await peer.ports.clock.sleep(1.0)
+
+    faults = (
+        Fault(at=0.5, fault="full", peer="sampler-0", seconds=first),
+        Fault(at=4.5, fault="full", peer="sampler-0", seconds=second),
+    )
+    World(
+        Scenario(name="full", hours=1 / 60, peers={"sampler": 1}, faults=faults), write, disks=tmp_path
+    ).run()
+    assert refused == list(range(1, 1 + max(first, 4 + second)))
+
+
 def test_a_world_whose_last_peers_are_all_away_goes_on_when_they_are_back() -> None:
     all_bounce = [
         Fault(at=9.5, fault="bounce", peer=name, down=down)
@@ -329,6 +370,14 @@ def test_every_scenario_file_loads(file: Path) -> None:
     assert load(file).name == file.stem
 
 
+def on_learner(fault: str, more: str = "", at: str = "at = 1.0") -> str:
+    return f'[[faults]]\n{at}\nfault = "{fault}"\npeer = "learner-0"\n{more}'
+
+
+def crash(numbers: str) -> str:
+    return on_learner("crash", at=numbers)
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -338,6 +387,26 @@ def test_every_scenario_file_loads(file: Path) -> None:
         ("[lines.learner]\nup = { mbit = 0.0 }", "mbit"),
         ("[limits.cook]\nupload = 20.0", "limits.cook"),
         ("[limits.learner]\nupload = -20.0", "upload"),
+        ("[limits.learner]\nupload = 20.0\ncpu = 0.01", "limits.learner.cpu"),
+        ('[limits.learner]\nhours = "1-2"', "limits.learner.hours"),
+        ("[prices.sampel]\nseconds = 4.0", "prices: .*'sampel' .did you mean 'sample'"),
+        ('each = ["lern"]', "each: .*'lern' .did you mean 'learn'"),
+        ('each = ["step"]', "each: 'step'.* learn, sample"),
+        ("[peers]\nobserver = 1", "observer"),
+        ('[prices.sample]\nlaw = "constant"\nseconds = nan', "prices.*seconds"),
+        ('[slower]\n"learner-*" = inf', r"slower.learner-\* = inf"),
+        ("[lines.learner]\none_way = nan", "lines.*one_way"),
+        (crash("at = nan"), "at"),
+        (crash("at = inf"), r"faults\[0\].at = inf"),
+        (crash("at = -1.0"), "at"),
+        (crash("at = 1.0\ndown = -5.0"), "down"),
+        ('[[faults]]\nat = 1.0\nfault = "slow"\nbetween = [["*"], ["*"]]\nseconds = -30.0', "seconds = -30"),
+        (on_learner("busy", "seconds = -1.0"), "seconds = -1"),
+        (on_learner("full", "seconds = -1.0"), "seconds = -1"),
+        (on_learner("damage"), "damage at 1.0: .*file"),
+        (on_learner("damage", 'file = "../sampler-0/*"'), "damage at 1.0: .*file"),
+        (on_learner("damage", 'file = "/etc/*"'), "damage at 1.0: .*file"),
+        (on_learner("damage", 'file = "a**b"'), "damage at 1.0: .*file"),
         ('[[faults]]\nat = 1.0\nfault = "burn"', "burn"),
         ('[[faults]]\nat = 1.0\nfault = "crash"\npeer = "learner-9"', "learner-9"),
         ('[[faults]]\nat = 1.0\nfault = "hold"\nbetween = [["x"], ["y"]]', "names nobody"),
@@ -349,3 +418,15 @@ def test_a_scenario_with_a_mistake_is_refused_by_its_name(line: str, complaint: 
         text = 'name = "x"\nhours = 1\nhour = 3\n[peers]\nlearner = 1'
     with pytest.raises(ScenarioError, match=complaint):
         parse(text.encode())
+
+
+def test_a_scenario_without_an_end_is_refused() -> None:
+    for hours in ("inf", "nan", "0"):
+        with pytest.raises(ScenarioError, match="hours"):
+            parse(f'name = "x"\nhours = {hours}\n[peers]\nlearner = 1'.encode())
+
+
+def test_a_clock_may_be_late_and_each_may_name_groups_and_tasks() -> None:
+    text = 'name = "x"\nhours = 1\neach = ["learn", "sample"]\n[peers]\nlearner = 1\n'
+    (fault,) = parse((text + on_learner("clock", "seconds = -70.0")).encode()).faults
+    assert fault.seconds == -70.0
