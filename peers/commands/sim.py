@@ -20,18 +20,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 
 from peers.build import base_model
+from peers.errors import USAGE, explain
 from peers.roles.audit_duty import Program, on_duty
 from peers.roles.group_opening import Decoder
 from peers.roles.programs import program_of
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.run_keys import RunKeys
-from swarm.config import Config, Run
+from swarm.config import Config, Peer, Run
 from swarm.core.membership import Trust
 from swarm.image import MakeDraft, in_memory
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.learner import Learner
 from swarm.learn.learning_rates import UnknownRate, with_learning_rate
+from swarm.learn.objectives import trainable
 from swarm.learn.site_learner import SiteLearner, of_mode
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import Snapshot, from_bytes
@@ -65,13 +67,15 @@ FRAMES = 1024
 
 
 def simulate(path: Path, seed: int | None, out: Path | None) -> int:
-    """Run a scenario; the summary goes to stdout, its journal to `out` when given. Returns an exit code."""
+    """Run a scenario; the summary goes to stdout, its journal to `out` when given. Returns an exit code.
+    Raises ScenarioError."""
     import torch
 
     torch.set_num_threads(1)
     loaded = scenario.load(path)
     if seed is not None:
         loaded = msgspec.structs.replace(loaded, seed=seed)
+    _check(path, loaded.run)
     summary = report.Summary()
     with disks.temporary() if _needs_disks(loaded) else nullcontext() as folders:
         outcome = World(loaded, spawn, sinks=[summary], journal=out, disks=folders).run()
@@ -82,6 +86,17 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def _check(path: Path, run: Run) -> None:
+    """Raise ScenarioError where the objective or the task of a scenario cannot be made."""
+    try:
+        trainable(run.objective.name, run.objective.options)
+        tasks.source(run.task, run.seed, texts=Peer().rewards.code).close()
+    except ValueError as error:
+        if (known := explain(error)) is not None and known[0] != USAGE:
+            raise  # this machine cannot, whatever the scenario
+        raise scenario.ScenarioError(f"{path}: {error}") from error
 
 
 def _needs_disks(loaded: scenario.Scenario) -> bool:

@@ -20,10 +20,11 @@ handled here: where the tensors come from, averaging between learners, the stale
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ from swarm.learn.kl import KL_SLOPES, kl_slope
 from swarm.learn.methods import METHODS
 from swarm.learn.parts import (
     CENTRES,
+    INFINITE,
     RATIOS,
     REDUCTIONS,
     SCALES,
@@ -223,6 +225,7 @@ def _metrics(view: BatchView, w: Tensor, batch: Batch) -> dict[str, float]:
 
 _SCORES = dict.fromkeys(("geometric", "full"))
 _SHARES = ("mix", "ess")
+_PARTS = {"advantage": Advantage, "ratio": Ratio, "trust": TrustRegion, "kl": Kl}
 _CONSTANTS = {method.trust.kind: method.trust.constants for method in METHODS if method.trust.constants}
 """Kind of trust region -> its authors' constants, for those that have some."""
 
@@ -256,11 +259,9 @@ def _imported(path: str) -> Objective:
     if not all(word.isidentifier() for word in (*module.split("."), name)):
         raise ValueError(f"the objective {path!r} is not written as package.module:NAME")
     try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"the objective {path!r} cannot be imported: {error}; its module must be in Python's path"
-        ) from error
+        found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a module may do anything
+        raise ValueError(f"the objective {path!r} cannot be imported: {_described(error)}") from error
     if not isinstance(found, Objective):
         raise ValueError(
             f"{path} is a {type(found).__name__}, it has to be a swarm.learn.objectives.Objective"
@@ -269,38 +270,67 @@ def _imported(path: str) -> Objective:
     return found
 
 
+def _described(error: BaseException) -> str:
+    """What came of an import: with the file and its line, where they are not ours."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename} line {error.lineno})"
+    ours = (__file__, importlib.__file__)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename not in ours and not frame.filename.startswith("<frozen"):
+            return f"{type(error).__name__}: {error} ({frame.filename} line {frame.lineno})"
+    return f"{error}; its module must be in Python's path"
+
+
 def _check(path: str, found: Objective) -> None:
-    """Every part is in its table and a known trust region has its constants: in the middle of a step it would
-    be too late."""
-    for part, fields, members in _OPTIONS.values():
-        value = getattr(getattr(found, part) if part else found, fields[0])
-        if members is not None and value not in members:
-            where = f"{part}.{fields[0]}" if part else fields[0]
+    """Every part is in its table, its numbers are those of options, and a known trust region has its
+    constants: in the middle of a step it would be too late."""
+    for part, kind in _PARTS.items():
+        if not isinstance(value := getattr(found, part), kind):
             raise ValueError(
-                f"{path} has {where} {value!r}{_nearest(str(value), members)}; known: {', '.join(members)}"
+                f"{path} has {part} {value!r}, it has to be a swarm.learn.objectives.{kind.__name__}"
             )
-    constants = _CONSTANTS.get(found.trust.kind)
-    if constants is not None and len(found.trust.constants) != len(constants):
+    for option, (part, fields, members) in _OPTIONS.items():
+        for field in fields:
+            value = getattr(getattr(found, part) if part else found, field)
+            if part == "trust" and value == INFINITE:
+                continue  # no edge
+            if why := _unfit(option, value, members):
+                where, near = f"{part}.{field}" if part else field, _nearest(str(value), members or {})
+                raise ValueError(f"{path} has {where} {value!r}{near}{why}")
+    _check_constants(path, found.trust)
+
+
+def _check_constants(path: str, trust: TrustRegion) -> None:
+    numbers, constants = trust.constants, _CONSTANTS.get(trust.kind)
+    if not isinstance(numbers, tuple) or not all(map(_is_number, numbers)):
+        raise ValueError(f"{path} has trust.constants {numbers!r}, it has to be a tuple of finite numbers")
+    if constants is not None and len(numbers) != len(constants):
         raise ValueError(
-            f"{path} has {len(found.trust.constants)} trust.constants, the region {found.trust.kind!r}"
-            f" takes {len(constants)}; its authors' are {constants}"
+            f"{path} has {len(numbers)} trust.constants, the region {trust.kind!r} takes {len(constants)};"
+            f" its authors' are {constants}"
         )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _unfit(option: str, value: Any, members: Mapping[str, object] | None) -> str:
+    """Why a part cannot have this value, in words that follow the value; empty where it can."""
+    if members is not None:
+        if isinstance(value, str) and value in members:
+            return ""
+        return f"; known: {', '.join(members)}"
+    if not _is_number(value) or value < 0:
+        return ", it has to be a number of at least 0"
+    return ", a share is at most 1" if option in _SHARES and value > 1 else ""
 
 
 def _override(chosen: Objective, option: str, value: float | str | bool) -> Objective:
     part, fields, members = _OPTIONS[option]
-    if members is not None and value not in members:
-        raise ValueError(
-            f"option {option} of objective {chosen.name} is {value!r}; known: {', '.join(members)}"
-        )
+    if why := _unfit(option, value, members):
+        raise ValueError(f"option {option} of objective {chosen.name} is {value!r}{why}")
     if members is None:
-        if isinstance(value, (bool, str)) or not 0 <= value < float("inf"):
-            raise ValueError(
-                f"option {option} of objective {chosen.name} is {value!r}, it has to be a number of at"
-                " least 0"
-            )
-        if option in _SHARES and value > 1:
-            raise ValueError(f"option {option} of objective {chosen.name} is {value!r}, a share is at most 1")
         value = float(value)
     changes: dict[str, Any] = dict.fromkeys(fields, value)
     if option == "trust" and value != chosen.trust.kind:

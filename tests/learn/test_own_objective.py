@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from swarm.learn.kl import KL_SLOPES
-from swarm.learn.objectives import OBJECTIVES, Batch, loss, objective, weights
+from swarm.learn.objectives import OBJECTIVES, Batch, Objective, loss, objective, weights
 from swarm.learn.parts import CENTRES, RATIOS, REDUCTIONS, SCALES
 from swarm.learn.trust_region import TRUSTS
 
@@ -30,6 +30,15 @@ MINE = Objective("mine", Advantage("leave-one-out"), OWN_RATIO, HALF, "constant"
 TYPO = Objective("typo", Advantage("group-mena"), Ratio("token"), TrustRegion("free"), "token-mean")
 SPARE = Objective("spare", Advantage(), Ratio("token"), TrustRegion("soft", constants=(1.0,)), "token-mean")
 OTHER = {"name": "mine"}
+BELOW = Objective("n", Advantage(), Ratio("token"), TrustRegion("clip", hi=-2.0), "token-mean")
+NONE = Objective("n", Advantage(), Ratio("token"), TrustRegion("clip", dual=float("nan")), "token-mean")
+ALL = Objective("n", Advantage(), Ratio("token", mix=3.0), TrustRegion(), "token-mean")
+ENDLESS = Objective("n", Advantage(), Ratio("token"), TrustRegion(), "token-mean", Kl(weight=float("inf")))
+WORD = Objective("n", Advantage(), Ratio("token"), TrustRegion("clip", lo="wide"), "token-mean")
+UNCLEAR = TrustRegion("soft", constants=(1.0, float("nan")))
+VAGUE = Objective("n", Advantage(), Ratio("token"), UNCLEAR, "constant")
+LOOSE = Objective("n", "group-mean", Ratio("token"), TrustRegion(), "token-mean")
+LISTED = Objective("n", Advantage(["group-mean"]), Ratio("token"), TrustRegion(), "token-mean")
 '''
 names = (f"own_objective_{n}" for n in itertools.count())
 
@@ -93,6 +102,14 @@ def test_its_parts_can_be_overridden_and_its_region_given_to_others(module: str)
                 r" group-mean"
             ),
         ),
+        ("MODULE:BELOW", "has trust.hi -2.0, it has to be a number of at least 0"),
+        ("MODULE:NONE", "has trust.dual nan, it has to be a number of at least 0"),
+        ("MODULE:ALL", "has ratio.mix 3.0, a share is at most 1"),
+        ("MODULE:ENDLESS", "has kl.weight inf, it has to be a number of at least 0"),
+        ("MODULE:WORD", "has trust.lo 'wide', it has to be a number of at least 0"),
+        ("MODULE:VAGUE", "has trust.constants .* numbers"),
+        ("MODULE:LOOSE", "has advantage 'group-mean', it has to be a swarm.learn.objectives.Advantage"),
+        ("MODULE:LISTED", r"has advantage.centre \['group-mean'\] .*; known: none"),
         (
             "MODULE:SPARE",
             r"MODULE:SPARE has 1 trust.constants, the region 'soft' takes 2; its authors' are \(1.0, 1.05\)",
@@ -102,6 +119,37 @@ def test_its_parts_can_be_overridden_and_its_region_given_to_others(module: str)
 def test_what_cannot_be_an_objective_is_refused_before_any_step(module: str, path: str, says: str) -> None:
     with pytest.raises(ValueError, match=says.replace("MODULE", module)):
         objective(path.replace("MODULE", module))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("MINE = Objectiv(1)\n", "NameError: name 'Objectiv' is not defined (FILE line 1)"),
+        ("\ndef x(:\n", "SyntaxError: invalid syntax (FILE line 2)"),
+        ("import nowhere_at_all\n", "No module named 'nowhere_at_all' (FILE line 1)"),
+        ("from math import tau2\n", "ImportError: cannot import name 'tau2' from 'math'"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero (FILE line 1)"),
+        ("def f():\n    raise SystemExit(3)\n\nf()\n", "SystemExit: 3 (FILE line 2)"),
+    ],
+)
+def test_what_an_objectives_module_raises_is_told_with_its_file_and_line(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = next(names)
+    file = tmp_path / f"{name}.py"
+    file.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="cannot be imported: ") as told:
+        objective(f"{name}:MINE")
+    assert says.replace("FILE", str(file)) in str(told.value)
+
+
+@pytest.mark.parametrize("method", OBJECTIVES.values(), ids=list(OBJECTIVES))
+def test_the_methods_that_ship_are_what_a_users_own_has_to_be(
+    method: Objective, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{module}.MINE", method)
+    assert objective(f"{module}:MINE") == method
 
 
 OPTIONS = {

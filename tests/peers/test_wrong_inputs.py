@@ -24,6 +24,17 @@ def word(role: Role = Role.SAMPLER, expires: int = invite.FOREVER) -> str:
     return invite.make(Digest("ab" * 32), [f"/ip4/127.0.0.1/tcp/9/p2p/{KEY.me}"], role, expires)
 
 
+SCENARIOS = {
+    "objective": '[run.objective]\nname = "gepp"\n',
+    "epsilon": "[run.objective.options]\neps = -1.0\n",
+    "buckets": '[run.task.options]\nbuckets = "many"\n',
+    "bucket": "[run.task.options]\nbucket = 4\n",
+    "letters": "[run.task.options]\nletters = 0\n",
+    "observer": "observer = 1\n",
+}
+"""File of a scenario that cannot be simulated -> its lines."""
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a few files, and no run on this machine."""
@@ -34,6 +45,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "round.toml").write_text('extends = "round.toml"\n')
     (tmp_path / "orphan.toml").write_text('extends = "gone.toml"\n')
     (tmp_path / "world.toml").write_text("[links]\nlatenzy = 1\n")
+    world = 'name = "x"\nhours = 0.001\n[peers]\nseed = 1\nlearner = 1\nsampler = 1\n'
+    toy = '[run.optimizer]\nlr = 0.1\n[run.task]\nname = "toy"\n'
+    for name, lines in SCENARIOS.items():
+        (tmp_path / f"{name}.toml").write_text(world + lines + toy)
+    (tmp_path / "toys.toml").write_text(world + toy.replace("toy", "toys"))
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question":\n')
     (tmp_path / "empty").mkdir()
     (tmp_path / "folder.svg").mkdir()
@@ -124,6 +140,13 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("config check empty", 2, "cannot read empty: it is a folder", "settings that ship: demo"),
     ("sim nope.toml", 2, "cannot read nope.toml: No such file", "scenarios that ship:"),
     ("sim world.toml", 2, "world.toml: not a scenario", "latenzy"),
+    ("sim objective.toml", 2, "objective.toml: there is no objective 'gepp'", "did you mean 'gepo'?"),
+    ("sim epsilon.toml", 2, "epsilon.toml: option eps of objective gepo is -1.0", "a number of at least 0"),
+    ("sim buckets.toml", 2, "buckets.toml: option buckets of task toy is 'many'", "of type int"),
+    ("sim bucket.toml", 2, "bucket.toml: task toy has no option 'bucket'", "did you mean 'buckets'?"),
+    ("sim letters.toml", 2, "letters.toml: task toy needs buckets, letters", "of at least 1"),
+    ("sim toys.toml", 2, "toys.toml: there is no task source 'toys'", "did you mean 'toy'?"),
+    ("sim observer.toml", 2, "observer.toml: peers.observer = 1", "simulated roles are seed, sampler"),
     # --- files that a new run needs
     ("up demo --model ./nowhere", 2, "there is no model folder nowhere", "a Hub id such as org/model"),
     ("start demo --model notes.txt", 2, "there is no model folder notes.txt", "name a folder"),
