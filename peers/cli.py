@@ -161,7 +161,8 @@ def _add_running(commands: Any) -> None:
         "--nemesis",
         type=int,
         metavar="SEED",
-        help="instead: faults at random, then peace; says what broke, and the shortest script that breaks it",
+        help="instead: faults at random, then peace, of this seed; says what broke, and the shortest script"
+        " that breaks it",
     )
     it.add_argument(
         "--seed",
@@ -315,34 +316,29 @@ def _add_bench(commands: Any) -> None:
         nargs="*",
         help=f"{rows}. Or one study: gradient, staleness, band, adversaries, nemesis",
     )
-    it.add_argument("-n", type=int, default=100, metavar="N", help="nemesis: swarms to try (default: 100)")
+    it.add_argument("-n", type=int, metavar="N", help="nemesis: swarms to try (default: 100)")
     it.add_argument(
-        "--quick", action="store_true", help="a study small enough to look at: minutes instead of hours"
+        "--quick",
+        action="store_true",
+        help="a study (but nemesis) small enough to look at: minutes instead of hours",
     )
-    it.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="a study's folder; the same command goes on there (./bench-STUDY)",
-    )
-    it.add_argument(
-        "--methods",
-        default="",
-        metavar="A,B",
-        help="only these objectives in a study, such as gepo,gspo/eps=0.2",
-    )
+    goes_on = "a study's (but nemesis) folder; the same command goes on there (./bench-STUDY)"
+    it.add_argument("--out", type=Path, metavar="DIR", help=goes_on)
+    only = "gradient, staleness: only these objectives, such as gepo,gspo/eps=0.2"
+    it.add_argument("--methods", default="", metavar="A,B", help=only)
     it.add_argument(
         "--compare",
         type=Path,
         metavar="OLD.json",
         help="measure the rows of an earlier table (--json) again: what got worse beyond noise is an error",
     )
-    it.add_argument("--seed", type=int, metavar="N", help="a study's first seed, for fresh ones")
+    fresh = "gradient, staleness, nemesis: the first seed, for fresh ones"
+    it.add_argument("--seed", type=int, metavar="N", help=fresh)
     it.add_argument(
         "--minutes",
         type=float,
         default=0.0,
-        help="begin no new training (staleness, band, adversaries) after this long",
+        help="staleness, band, adversaries: begin no new training after this long; 0: no limit",
     )
     for kind, who in (("learners", "that lie"), ("samplers", "that cheat"), ("honest", "samplers")):
         it.add_argument(f"--{kind}", action="store_true", help=f"adversaries: {kind} {who} alone")

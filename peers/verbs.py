@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -230,6 +230,8 @@ def simulate(args: argparse.Namespace) -> int:
     if args.out is not None and args.out.is_dir():
         raise WrongUsage(f"--out {args.out} is a folder: name the journal's file")
     if args.nemesis is not None:
+        if args.seed is not None:
+            raise WrongUsage(f"--nemesis {args.nemesis} is the seed: leave out --seed {args.seed}")
         from peers.studies import nemesis
 
         with writing(args.out):
@@ -267,16 +269,40 @@ def _benchmarks() -> Any:
         return None
 
 
+_STUDYING: dict[str, object] = {
+    "--quick": False,
+    "--out": None,
+    "--methods": "",
+    "--minutes": 0.0,
+    "--seed": None,
+    "-n": None,
+}
+"""Options of studies -> what they are where nobody said them."""
+
+_MEASURING: dict[str, object] = {"--json": False, "--compare": None}
+"""As these, of rows."""
+
+
+def _said(args: argparse.Namespace, options: Mapping[str, object]) -> list[str]:
+    return [name for name, unsaid in options.items() if getattr(args, name.lstrip("-")) != unsaid]
+
+
+def _check_study(args: argparse.Namespace, study: str, takes: Sequence[str]) -> None:
+    """Raise WrongUsage for options that would change nothing."""
+    if other := [name for name in _said(args, _STUDYING | _MEASURING) if name not in takes]:
+        raise WrongUsage(f"the study {study} takes no {', '.join(other)}; it takes {', '.join(takes)}")
+    if not args.minutes >= 0:
+        raise WrongUsage(f"--minutes {args.minutes} is no time: give some, or 0: no limit")
+
+
 def _rows(args: argparse.Namespace, studies: Collection[str]) -> int:
     """Measure rows; a word that is none, and nearly a study, was meant as one."""
     program = _benchmarks()
     for name in args.names:
         if (program is None or name not in program.ROWS) and (near := did_you_mean(name, studies)):
             raise WrongUsage(f"there is no study {name!r}{near}")
-    if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
-        raise WrongUsage(
-            "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(studies)
-        )
+    if _said(args, _STUDYING):
+        raise WrongUsage(f"{', '.join(_STUDYING)} are for the studies: {', '.join(studies)}")
     if program is None:
         raise CannotHere(
             "the benchmarks are not part of the installed program: run `make bench` in a checkout"
@@ -290,20 +316,22 @@ def bench(args: argparse.Namespace) -> int:
     whose = [kind for kind in ADVERSARIES if getattr(args, kind)]
     if whose and args.names != ["adversaries"]:
         raise WrongUsage("--learners, --samplers and --honest are for the study adversaries")
-    if args.names == ["nemesis"]:
-        from peers.studies import nemesis
-
-        return nemesis.many(args.n, args.seed or 0)
     if not set(args.names) & set(STUDIES):
         return _rows(args, STUDIES)
     if len(args.names) > 1:
         raise WrongUsage(f"a study takes minutes to hours: name only one of {', '.join(STUDIES)}")
+    (study,) = args.names
+    _check_study(args, study, STUDIES[study])
+    if study == "nemesis":
+        from peers.studies import nemesis
+
+        return nemesis.many(100 if args.n is None else args.n, args.seed or 0)
     from peers import studies
 
     methods = [name.strip() for name in args.methods.split(",") if name.strip()]
     with writing(args.out):
         return studies.main(
-            args.names[0], args.quick, args.out, methods, args.minutes, args.seed, whose or ADVERSARIES
+            study, args.quick, args.out, methods, args.minutes, args.seed, whose or ADVERSARIES
         )
 
 

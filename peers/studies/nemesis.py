@@ -21,6 +21,7 @@ from typing import Any, cast
 import msgspec
 
 from peers.commands import sim
+from peers.errors import WrongUsage
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.audit import audit
@@ -94,7 +95,9 @@ def main(seed: int, journal: Path | None = None) -> int:
 
 def many(count: int, first: int) -> int:
     """`swarm bench nemesis -n COUNT`: trials of the seeds from `first` on, and a table. Returns an exit
-    code."""
+    code. Raises WrongUsage for less than one."""
+    if count < 1:
+        raise WrongUsage(f"-n {count}: there is nothing to try; give 1 or more")
     began, trials = time.monotonic(), list[Trial]()
     for seed in range(first, first + count):
         trials.append(try_plan(nemesis.plan(seed)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from peers import studies
 from peers.studies import adversaries, cheating, honest
 from peers.studies.experiments import Row, complete, key, measured, read
 from swarm.types import Struct
@@ -101,3 +103,51 @@ def test_cells_of_different_kinds_or_values_have_different_keys() -> None:
         side: float
 
     assert len({key(Square(side=1.0)), key(Square(side=2.0)), key(Cube(side=1.0))}) == 3
+
+
+@pytest.mark.parametrize(("said", "first"), [(None, 1), (0, 0), (7, 7)])
+def test_a_first_seed_is_the_one_that_was_named(
+    said: int | None, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(
+        "peers.studies.staleness.main", lambda quick, out, methods, minutes, first: begun.append(first) or 0
+    )
+    assert studies.main("staleness", True, tmp_path, [], 0.0, said) == 0
+    assert begun == [first]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "given"),
+    [(10.0, [("learners", 10.0), ("samplers", 6.0), ("honest", 2.0)]), (3.0, [("learners", 3.0)])],
+)
+def test_the_parts_of_a_study_share_its_minutes(
+    minutes: float, given: list[tuple[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, begun = [0.0], list[tuple[str, float]]()
+
+    def part(name: str) -> Callable[[bool, Path, float], int]:
+        def main(quick: bool, out: Path, minutes: float) -> int:
+            begun.append((name, minutes))
+            now[0] += 240.0
+            return 0
+
+        return main
+
+    monkeypatch.setattr("peers.studies.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for name, module in (("learners", "adversaries"), ("samplers", "cheating"), ("honest", "honest")):
+        monkeypatch.setattr(f"peers.studies.{module}.main", part(name))
+    assert studies.main("adversaries", True, tmp_path, [], minutes, None) == 0
+    assert begun == given
+
+
+def test_a_study_without_a_limit_gives_its_parts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[float] = []
+    for module in ("adversaries", "cheating", "honest"):
+        monkeypatch.setattr(
+            f"peers.studies.{module}.main", lambda quick, out, minutes: begun.append(minutes) or 0
+        )
+    assert studies.main("adversaries", True, tmp_path, [], 0.0, None) == 0
+    assert begun == [0.0, 0.0, 0.0]
