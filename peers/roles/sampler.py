@@ -209,8 +209,7 @@ class Sampler:
 
     async def _start_delivery(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
         await self._places.acquire()
-        delivery = tasks.create_task(work)
-        self._deliveries.add(delivery)
+        self._deliveries.add(delivery := tasks.create_task(work))
         delivery.add_done_callback(self._delivered)
 
     async def _idle(self, why: Phase) -> None:
