@@ -38,12 +38,14 @@ class Dials:
     def add(self, peer: PeerId) -> None:
         self._of[peer] = {}
 
-    def connect(self, sender: PeerId, receiver: PeerId) -> bool:
+    def reaches(self, sender: PeerId, receiver: PeerId) -> bool:
         """False when there is no way from `sender` to `receiver`."""
-        reached = receiver not in self._of or sender in self._of[receiver]
-        if reached and sender in self._of:
+        return receiver not in self._of or sender in self._of[receiver]
+
+    def connect(self, sender: PeerId, receiver: PeerId) -> None:
+        """A message of `sender` has arrived, so there is a connection."""
+        if sender in self._of:
             self._of[sender][receiver] = None
-        return reached
 
     def crash(self, peer: PeerId) -> None:
         self._of.pop(peer, None)
@@ -133,7 +135,7 @@ class PendingCall:
         """Of the message, then of its answer."""
 
     def start(self) -> None:
-        if not self.network.dials.connect(self.sender, self.to):
+        if not self.network.dials.reaches(self.sender, self.to):
             self._fail(f"{self.to} cannot be dialled, and has not dialled")
         elif self.network.links.open(self.sender, self.to):
             size = self.network.weigh(self.service, self.message, False)
@@ -148,6 +150,8 @@ class PendingCall:
 
     def land(self) -> None:
         host = self.network.hosts.get(self.to)
+        if host is not None and not self.answer.done():  # a dial ends with its call, or with its peer
+            self.network.dials.connect(self.sender, self.to)
         served = host.services.get(self.service) if host is not None else None
         if host is None or served is None:
             what = "is not there" if host is None else f"does not serve {self.service!r}"

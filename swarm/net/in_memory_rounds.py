@@ -76,8 +76,13 @@ class Meeting:
         )
 
     def _connected(self, one: PeerId, other: PeerId) -> bool:
-        dialled = self._dials.connect(one, other) or self._dials.connect(other, one)
-        return dialled and self._links.open(one, other) and self._links.open(other, one)
+        if not (self._links.open(one, other) and self._links.open(other, one)):
+            return False
+        for dialler, dialled in ((one, other), (other, one)):
+            if self._dials.reaches(dialler, dialled):
+                self._dials.connect(dialler, dialled)
+                return True
+        return False
 
     def take(self, seat: Seat) -> None:
         self.seats[seat.peer] = seat

@@ -113,6 +113,36 @@ def test_who_cannot_be_dialled_answers_those_whom_it_has_called() -> None:
     at_home(promise)
 
 
+def test_a_call_that_has_not_arrived_is_no_connection() -> None:
+    async def promise(network: Any, a: Ports, b: Ports, c: Ports) -> None:
+        hidden = network.ports("hidden", lambda kind: 0.0, one_way=True)
+        for one in (hidden, a):
+            await gives(one, 10)
+
+        async def is_connected() -> bool:
+            return (await end_of(a.mail.send(hidden.me, "large", b"?")))[1] == bytes(10)
+
+        network.links.partition([hidden.me], [a.me])
+        assert isinstance((await end_of(hidden.mail.send(a.me, "large", b"?")))[1], Unreachable)
+        network.links.repair([hidden.me], [a.me])
+        assert not await is_connected()
+        network.links.oneway([a.me], [hidden.me])
+        network.crash(a.me)
+        lost = await end_of(hidden.mail.send(a.me, "large", b"?"))
+        assert isinstance(lost[1], Silent | Unreachable)
+        a = network.ports("a", lambda kind: 0.0)
+        network.links.repair([hidden.me], [a.me])
+        assert not await is_connected()
+        under_way = asyncio.ensure_future(hidden.mail.send(a.me, "nothing of that name", b"?"))
+        await asyncio.sleep(LATENCY / 2)
+        assert not await is_connected()
+        with pytest.raises(Unreachable, match="does not serve"):
+            await under_way
+        assert await is_connected()
+
+    at_home(promise)
+
+
 def test_messages_share_the_line_of_who_takes_them() -> None:
     async def promise(network: Any, a: Ports, *others: Ports) -> None:
         await gives(a, 0)
