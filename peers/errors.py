@@ -121,7 +121,10 @@ def writing(target: Path | None) -> Iterator[None]:
     except OSError as error:
         if target is None or not isinstance(error.filename, str):
             raise
-        asked, met = target.absolute(), Path(error.filename).absolute()
+        from swarm.durable import DRAFT
+
+        # what is written beside its place has that place's name in a sentence
+        asked, met = target.absolute(), Path(error.filename.removesuffix(DRAFT)).absolute()
         if met != asked and met not in asked.parents and asked not in met.parents:
             raise
         kind = WrongUsage if error.errno in _NAMES else CannotHere
