@@ -69,8 +69,8 @@ async def _is_better(
 ) -> bool:
     """Whether the run's owner revoked the kept membership, and not what another invite gives. Those who are
     connected are asked for the list."""
-    if mine.delegation.key in (kept.delegation.key, kept.origin):
-        return False
+    if mine.delegation.key == kept.delegation.key or mine.delegation.key in kept.origin:
+        return False  # the same invite, or one of those that a renewal names
     try:
         run = run_folder.read(path)
     except DamagedSpec:
