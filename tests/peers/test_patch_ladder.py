@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -48,8 +49,8 @@ GENESIS = Blocks.of(BYTES[0]).root
 class Swarm:
     """A learner that releases, and others that take."""
 
-    def __init__(self, network: MemoryNetwork, links: SimLinks) -> None:
-        self.network, self.links, self.seen = network, links, list[events.Event]()
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.network, self.seen = network, list[events.Event]()
         self.learner = self.host("learner", Role.LEARNER)
         self.released: list[Release] = []
 
@@ -98,7 +99,7 @@ def among(promise: Callable[[Swarm], Awaitable[None]]) -> None:
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=0.02), 12.5e6, random.Random(1))
         async with MemoryNetwork(random.Random(2), links) as network:
-            swarm = Swarm(network, links)
+            swarm = Swarm(network)
             await swarm.learner.releases.serve()
             await promise(swarm)
 
@@ -183,7 +184,9 @@ def test_a_publisher_that_is_gone_is_not_asked_for_the_way_where_others_have_its
             holder.releases.candidates.hear(swarm.released[-1], sealed)
             assert await holder.releases.obtain((swarm.released[-1].version,)) is not None
         holder.status.version, holder.status.weights = 3, swarm.released[3].weights
-        swarm.links.oneway([swarm.learner.ports.me], [late.ports.me for late in lates])
+        cast(SimLinks, swarm.network.links).oneway(
+            [swarm.learner.ports.me], [late.ports.me for late in lates]
+        )
         for k, late in enumerate(lates):
             late.rng.seed(k)  # who is asked first
             late.roster.hear(holder.ports.me, holder._beats._beat(), late.now())
