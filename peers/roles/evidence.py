@@ -12,7 +12,6 @@ newest KEPT pieces stay.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +24,7 @@ from swarm import wire
 from swarm.config import Sampling
 from swarm.core.admission import malformation
 from swarm.core.auditing import Consequence
-from swarm.durable import Torn, make_folder, read_checked, write_checked, write_durably
+from swarm.durable import Torn, locked, make_folder, read_checked, write_checked, write_durably
 from swarm.heads import contradiction
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
 from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
@@ -84,12 +83,8 @@ def changing_aside(folder: Path) -> Iterator[None]:
     """Read and write who was set aside while no other process does so: a learner adds to it, `swarm pardon`
     takes out of it. Blocks; raises OSError."""
     make_folder(folder)
-    with open(folder / f"{ASIDE}.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
+    with locked(folder / f"{ASIDE}.lock"):
+        yield
 
 
 def keep_aside(folder: Path, aside: Mapping[PeerId, Consequence]) -> None:

@@ -103,8 +103,7 @@ class SimulatedDisks:
             self._refuse(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     def _refuse(self, path: str) -> None:
-        place = Path(path).resolve()
-        if any(place.is_relative_to(folder) for folder in self._full):
+        if self._full and any(map(Path(path).resolve().is_relative_to, self._full)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
