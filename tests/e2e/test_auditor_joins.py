@@ -9,6 +9,7 @@ from swarm_processes import UNHURRIED, started_swarm, swarm
 
 from swarm import events
 from swarm.protocol import Phase, Role
+from swarm.types import Beat
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,9 +34,17 @@ def test_an_auditor_that_joins_by_its_word_replays_what_strangers_send_to_a_lear
             "the seed heard of no replay of the auditor",
         )
         assert all(event.until == 0 for event in honest)
-        beats = [event.beat for event in seed.saw(events.Heard) if event.subject == auditor.peer]
-        assert {beat.role for beat in beats} == {Role.AUDITOR}
-        assert beats[-1].phase is Phase.AUDITING and beats[-1].done > 0
+
+        def beats() -> list[Beat]:
+            return [event.beat for event in seed.saw(events.Heard) if event.subject == auditor.peer]
+
+        # A replay is told at once, its count with the next heartbeat.
+        house.wait_until(
+            lambda: beats()[-1].phase is Phase.AUDITING and beats()[-1].done > 0,
+            30,
+            "no heartbeat of the auditor says what it replayed",
+        )
+        assert {beat.role for beat in beats()} == {Role.AUDITOR}
         assert not seed.saw(events.Rejected)
         house.wait_until(
             lambda: learner.saw(events.Audited, finding="honest"), 60, "the learner verified no verdict"
