@@ -38,12 +38,12 @@ class Disk:
     """Inode -> a descriptor: it is not given to another file while something refers to it."""
 
     def states(self, into: Path) -> Iterator[tuple[str, Path]]:
-        """Each of them once, under a new folder each."""
-        seen = list[Tree]()
-        for what, tree in self.trees.items():
-            if tree not in seen:
-                seen.append(tree)
-                yield what, _made(into / f"state-{len(seen)}", tree)
+        """Each of them once, named after the last step that leaves it, under a new folder each: what was
+        there before that step has to be there."""
+        trees = [*self.trees.items()]
+        for number, (what, tree) in enumerate(trees, 1):
+            if all(tree != later for _, later in trees[number:]):
+                yield what, _made(into / f"state-{number}", tree)
 
     # --- recording ------------------------------------------------------------------------------------------
 
@@ -62,12 +62,12 @@ class Disk:
     def note(self, step: str) -> None:
         step = f"{len(self.trees)} {step}"
         self.trees[f"killed after {step}"] = self._tree(self.root, self._read)
-        self.trees[f"power after {step}"] = self._durable(self._inode(self.root), "")
         for what, lost in (("empty", lambda size: b""), ("zeros", bytes)):
             read = lambda path, lost=lost: self._content.get(  # noqa: E731 (a value, not a name)
                 self._inode(path), lost(path.stat().st_size)
             )
             self.trees[f"names, {what}, after {step}"] = self._tree(self.root, read)
+        self.trees[f"power after {step}"] = self._durable(self._inode(self.root), "")
 
     def synced(self, descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
