@@ -89,6 +89,42 @@ def test_a_full_line_turns_the_next_one_away() -> None:
     in_line(play)
 
 
+def test_a_full_line_turns_the_last_call_of_who_has_most_away_for_one_that_has_fewer() -> None:
+    async def play(line: Line) -> None:
+        end = await line.turns.take(PeerId("at its turn"))
+        names = [f"peer {k}" for k in range(QUEUE - 2)]
+        names[1:1] = ["greedy", "greedy"]
+        waiting = [asyncio.ensure_future(line.turn(name, 0.0)) for name in names]
+        await asyncio.sleep(0)
+        waiting.append(asyncio.ensure_future(line.turn("late", 0.0)))
+        await asyncio.sleep(0)
+        with pytest.raises(Busy, match="too many wait already"):
+            await line.turns.take(PeerId("later"))
+        end()
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [k for k, one in enumerate(told) if isinstance(one, Busy)] == [2]
+        assert line.order == [*names[:2], *names[3:], "late"]
+
+    in_line(play)
+
+
+def test_one_that_goes_away_as_it_is_turned_away_is_gone() -> None:
+    async def play(line: Line) -> None:
+        end = await line.turns.take(PeerId("at its turn"))
+        names = ["greedy"] * 2 + [f"peer {k}" for k in range(QUEUE - 2)]
+        waiting = [asyncio.ensure_future(line.turn(name, 0.0)) for name in names]
+        await asyncio.sleep(0)
+        assert line.turns._make_room(PeerId("late"))
+        waiting[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting.pop(1)
+        end()
+        await asyncio.gather(*waiting)
+        assert not line.turns._of
+
+    in_line(play)
+
+
 def test_calls_at_their_turn_and_waiting_count_for_what_one_peer_may_have() -> None:
     async def play(line: Line) -> None:
         mine = [asyncio.ensure_future(line.turn("me")) for _ in range(FROM_ONE - 1)]
