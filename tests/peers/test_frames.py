@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -12,12 +13,12 @@ from peers.runtime.frames import OVERHEAD, Frames, MemberMail, UnknownKey
 from peers.runtime.run_keys import RunKeys, digest_of
 from swarm import invite, wire
 from swarm.config import DelayLaw
-from swarm.core.membership import Trust
+from swarm.core.membership import UNSHOWN, Trust
 from swarm.identity import Keyring, verify
-from swarm.limits import MAIL_LIMIT, Limit
+from swarm.limits import MAIL_LIMIT, REQUEST, Limit
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Refused
-from swarm.protocol import Role
+from swarm.protocol import Role, Service
 from swarm.run_types import Membership
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
@@ -132,6 +133,56 @@ def test_a_member_is_answered_once_it_has_shown_that_it_is_one() -> None:
         b"answer to more",
     ]
     assert run(Scene("good").ask(large)) == [b"answer to " + large], "a large one comes after it"
+
+
+class Refusing:
+    """A mail whose every service but that of memberships refuses, and what it was sent."""
+
+    guard = None
+
+    def __init__(self, why: str) -> None:
+        self.why, self.sent = why, list[str]()
+
+    async def send(self, to: PeerId, service: str, *_: object) -> bytes:
+        self.sent.append(service)
+        if service != Service.ENTER:
+            raise Refused(self.why)
+        return b""
+
+    async def sends(self, mine: Membership | None, *messages: bytes) -> list[str]:
+        """What is sent for these messages to one peer."""
+        mail: Any = self
+        for message in messages:
+            with pytest.raises(Refused, match=self.why):
+                await MemberMail(mail, lambda: mine).send(PeerId("server"), Service.NEWEST, message)
+        return self.sent
+
+
+def test_what_is_refused_for_another_reason_is_sent_once() -> None:
+    mine = member(keyring(), keyring().me)
+    assert run(Refusing("too many").sends(mine, b"question")) == [Service.NEWEST]
+    assert run(Refusing(UNSHOWN).sends(None, b"question")) == [Service.NEWEST], "there is nothing to show"
+    shown_once = [Service.NEWEST, Service.ENTER, Service.NEWEST]
+    assert run(Refusing(UNSHOWN).sends(mine, b"question")) == shown_once
+
+
+def test_a_large_message_comes_after_the_membership_once_for_each_peer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("peers.runtime.frames.SHOWN", 2)
+    inner: Any = Refusing("busy")
+    mail = MemberMail(inner, lambda: member(keyring(), keyring().me))
+
+    async def sends(*peers: str) -> list[str]:
+        inner.sent.clear()
+        for peer in peers:
+            with pytest.raises(Refused):
+                await mail.send(PeerId(peer), Service.NEWEST, bytes(REQUEST + 1))
+        return list(inner.sent)
+
+    assert run(sends("one", "one")) == [Service.ENTER, Service.NEWEST, Service.NEWEST]
+    assert run(sends("two", "three", "four", "five")) == [Service.ENTER, Service.NEWEST] * 4
+    assert len(mail._shown) <= 2
 
 
 @pytest.mark.parametrize("whose", ["none", "stolen", "expired", "forged"])

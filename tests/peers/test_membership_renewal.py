@@ -28,6 +28,7 @@ from swarm.core.revocation import named
 from swarm.durable import write_durably
 from swarm.invite import InviteError
 from swarm.net.in_memory import EPOCH, MemoryNetwork
+from swarm.net.ports import Refused
 from swarm.protocol import Phase, Role
 from swarm.run_types import Membership, Revocation, Spec
 from swarm.sim.clock import run
@@ -264,6 +265,14 @@ def test_who_was_renewed_by_a_member_s_word_is_out_with_either_word() -> None:
     for mine in (renewed(by=longer), renewer(OWNER, "lab")(ADA.me, renewed(by=longer), EPOCH)):
         assert out_with(longer, mine) and out_with(WORD, mine) and not out_with(BOBS, mine)
         assert named(mine, OWNER.public) == (longer.delegation.key, WORD.delegation.key)
+
+
+def test_nobody_is_renewed_without_a_word_that_ends_later_and_has_no_end_of_its_own() -> None:
+    mine = invite.admit(WORD, ADA.me)
+    for by in (None, BOBS, invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 90 * DAY), True)):
+        renew = renewer(OWNER.public, "lab", lambda _, by=by: by)
+        with pytest.raises(Refused, match="ends no later" if by is BOBS else "neither the owner's key nor"):
+            renew(ADA.me, mine, EPOCH)
 
 
 def test_who_was_renewed_by_earlier_software_is_out_with_its_word() -> None:

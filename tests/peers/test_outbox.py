@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from nouns import group
 from still_host import still_host
@@ -224,3 +225,25 @@ def test_segments_without_a_record_go_with_the_next_life(folder: Path) -> None:
         (folder / f"{number:08}.log").write_bytes(b"torn")
     lives(life)
     assert not [*folder.iterdir()]
+
+
+def test_that_a_group_is_done_is_written_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    keep = group_log.GroupLog.keep
+
+    async def kept(log: Any, record: bytes, durably: bool = True) -> int | None:
+        written.append(msgspec.msgpack.decode(record)["type"])
+        return await keep(log, record, durably)
+
+    monkeypatch.setattr(group_log.GroupLog, "keep", kept)
+
+    async def life(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        await outbox.open()
+        for seed in range(3):
+            await outbox.add(group(seed))
+            await outbox.done(group(seed).id)
+        await outbox.done(group(9).id)
+
+    lives(life)
+    assert written == ["added", "done"] * 3
