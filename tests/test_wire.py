@@ -15,7 +15,7 @@ from nouns import beat
 
 from swarm import run_types, site_types, types, wire
 from swarm.identity import Keyring
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, RELEASE_LIMIT, Limit
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, FRAME_LIMIT, MAIL_LIMIT, RELEASE_LIMIT, Limit
 from swarm.protocol import SCHEMA, Role
 from swarm.run_types import (
     Delegation,
@@ -389,4 +389,5 @@ def test_a_frame_is_compressed_from_a_kilobyte_on() -> None:
 def test_the_limit_of_a_group_grows_with_its_completions_and_tokens_up_to_that_of_mail() -> None:
     none, some = wire.group_limit(1, 0), wire.group_limit(2, 10)
     assert some.inflated - none.inflated == 16 + 2 * 8 * 10
-    assert wire.group_limit(10**6, 10**6).inflated == MAIL_LIMIT.inflated
+    assert some.sealed == some.inflated
+    assert wire.group_limit(10**6, 10**6) == Limit(FRAME_LIMIT, MAIL_LIMIT.inflated)

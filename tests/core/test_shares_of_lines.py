@@ -112,6 +112,7 @@ def test_a_line_that_is_slow_enough_reduces_nothing() -> None:
     assert weights(lines_of(5, 20, 20, 20)) == [0, *[pytest.approx(1 / 3)] * 3]
     assert 0 < weights(lines_of(18, 20, 20, 20))[0] < 0.25
     assert seconds(lines_of(5, 20, 20, 20), 5 * MBIT) == pytest.approx(1.0)
+    assert seconds(lines_of(20, 20, 20), 15 * MBIT) == pytest.approx(1.0), "a third of it thrice, and a third"
 
 
 def test_a_faster_line_reduces_more_and_all_end_at_the_same_time() -> None:

@@ -72,6 +72,32 @@ def test_an_address_has_at_most_256_letters() -> None:
     assert Address.parse(longest.replace("/dns/", "/dns/a")) is None
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("/ip4/192.168.7.1", "/ip4/192.168.7.200", True),
+        ("/ip4/192.168.7.1", "/ip4/192.168.6.1", False),
+        ("/ip6/fd00:0:0:1::1", "/ip6/fd00:0:0:1:ffff::2", True),
+        ("/ip6/fd00:0:0:1::1", "/ip6/fd00:0:0:2::1", False),
+        ("/ip4/192.168.7.1", "/ip6/fd00:0:0:1::1", False),
+        ("/dns/a.example", "/dns/a.example", False),
+    ],
+)
+def test_two_addresses_are_of_one_local_network_or_not(one: str, other: str, same: bool) -> None:
+    mine, its = (Address.parse(f"{first}/tcp/4001/p2p/{PEER}") for first in (one, other))
+    assert mine is not None and its is not None
+    assert mine.beside(its) is its.beside(mine) is same
+
+
+def test_an_address_over_a_relay_is_told_from_a_direct_one() -> None:
+    direct, over = (
+        Address.parse(f"/ip4/10.0.0.1/tcp/4001{relay}/p2p/{PEER}")
+        for relay in ("", f"/p2p/{RELAY}/p2p-circuit")
+    )
+    assert direct is not None and over is not None
+    assert over.relayed and not direct.relayed
+
+
 def test_p2pd_dials_the_way_to_a_peer_without_the_peer_itself() -> None:
     """github.com/multiformats/multicodec: ip4 0x04, tcp 0x06, p2p 0x01a5, p2p-circuit 0x0122, as varints; an
     id is the length and the bytes of its multihash."""

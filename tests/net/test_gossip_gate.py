@@ -15,7 +15,7 @@ from swarm import events
 from swarm.config import DelayLaw
 from swarm.core.gossip_limits import OFFENCES_BURST
 from swarm.limits import EVENT_LIMIT
-from swarm.net.gossip import QUEUE, PubSub
+from swarm.net.gossip import QUEUE, PubSub, Unheard
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role, Topic
 from swarm.sim.clock import run
@@ -25,33 +25,63 @@ from swarm.types import PeerId
 FLOOD = PeerId("flood")
 
 
+class Daemon:
+    """Nobody publishes; each subscriber hears the same."""
+
+    def __init__(self, *said: tuple[PeerId, bytes]) -> None:
+        self.said = said
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """Nobody publishes."""
+
+    @asynccontextmanager
+    async def subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
+        async def messages() -> AsyncIterator[tuple[PeerId, bytes]]:
+            for one in self.said:
+                yield one
+            await asyncio.Event().wait()
+
+        yield messages()
+
+
+def gossip_of(*said: tuple[PeerId, bytes]) -> PubSub:
+    daemon = Daemon(*said)
+
+    async def line() -> Daemon:
+        return daemon
+
+    return PubSub(PeerId("me"), line)
+
+
 def test_a_flood_does_not_displace_what_others_said() -> None:
-    class Daemon:
-        async def publish(self, topic: str, message: bytes) -> None:
-            """Nobody publishes."""
-
-        @asynccontextmanager
-        async def subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
-            async def messages() -> AsyncIterator[tuple[PeerId, bytes]]:
-                yield PeerId("honest"), b"here"
-                for _ in range(2 * QUEUE):
-                    yield FLOOD, b"x"
-                await asyncio.Event().wait()
-
-            yield messages()
-
     async def scene() -> None:
-        daemon = Daemon()
-
-        async def line() -> Daemon:
-            return daemon
-
-        gossip = PubSub(PeerId("me"), line)
+        gossip = gossip_of((PeerId("honest"), b"here"), *[(FLOOD, b"x")] * (2 * QUEUE))
         gossip.guard(lambda author, size: author != FLOOD)
         async with gossip.subscribe("topic") as heard:
             assert await anext(heard) == ("honest", b"here")
 
     asyncio.run(scene())
+
+
+def test_what_is_larger_than_any_gossip_is_not_heard_before_there_is_a_gate() -> None:
+    most = bytes(EVENT_LIMIT.sealed)
+
+    async def scene() -> None:
+        gossip = gossip_of((PeerId("honest"), most), (FLOOD, most + b"x"), (PeerId("honest"), b"after"))
+        async with gossip.subscribe("topic") as heard:
+            assert [await anext(heard) for _ in range(2)] == [("honest", most), ("honest", b"after")]
+
+    asyncio.run(scene())
+
+
+def test_a_node_that_nobody_hears_connects_anew_less_and_less_often_until_somebody_does() -> None:
+    unheard = Unheard()
+    assert unheard.over(0.0) is None
+    due = [now for now in range(100) if unheard.due(float(now))]
+    assert due == [10, 30, 70]
+    assert unheard.over(100.0) == 100.0 and unheard.over(101.0) is None
+    assert not unheard.due(200.0) and unheard.over(205.0) is None, "it was back before it was time"
+    assert not unheard.due(300.0) and unheard.due(310.0)
 
 
 def test_who_says_what_no_program_says_is_silenced_and_others_are_heard() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
+from swarm.net import uplink
 from swarm.net.uplink import BEST, SPAN, LineRate, Sent, Uplink, between, connections
+from swarm.sim.clock import run
 
 MB = 1_000_000
 
@@ -58,6 +63,29 @@ def test_a_limit_is_the_rate_where_the_line_carries_more_or_is_not_known() -> No
     assert Uplink(list, limit=5.0).rate() == 5
     assert Uplink(list, known=7).rate() == 7
     assert Uplink(list, known=7, limit=5.0).rate() == 5
+
+
+def test_a_line_is_watched_until_the_kernel_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[float]()
+
+    async def main() -> int:
+        now = asyncio.get_running_loop().time
+        monkeypatch.setattr(uplink, "time", SimpleNamespace(monotonic=now))
+
+        def connections(pids: object) -> dict[int, Sent]:
+            looks.append(now())
+            if len(looks) > 40:
+                raise OSError("no answer")
+            return {1: Sent(int(4 * MB * now()), now())}
+
+        monkeypatch.setattr(uplink, "connections", connections)
+        line = Uplink(list)
+        await line.watch()
+        return line.rate()
+
+    assert run(main()) == 4 * MB
+    apart = [b - a for a, b in pairwise(looks)]
+    assert apart[0] == pytest.approx(uplink.IDLE) and apart[-1] == pytest.approx(uplink.WINDOW)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
