@@ -4,26 +4,36 @@ memory."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from nouns import group
+from still_host import still_host
 from test_roles_swarm import scenario
 
 from peers.commands import sim
 from peers.roles import trained_groups
 from peers.roles.learner import LearnerPeer
-from peers.roles.learner_inbox import TaskAndRewards
+from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
 from peers.roles.trained_groups import TrainedGroups
-from swarm.config import Releasing, Window
+from swarm.config import Config, DelayLaw, Releasing, Run, Window
 from swarm.core.audit import Audit, audit
 from swarm.core.batcher import Waiting
 from swarm.core.trained import mark
 from swarm.events import AnyEvent, Found, Released, Returned, Started, Trained
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import Array, Heads
+from swarm.tasks.toy import Toy
+from swarm.types import Array, Digest, Heads, PeerId
 
 
 def played(script: Scenario, disks: Path | None) -> tuple[list[AnyEvent], Audit]:
@@ -135,3 +145,43 @@ def test_trained_groups_are_remembered_up_to_their_bytes_with_those_of_their_hea
         trained._remember({mark(one.id): (Waiting(one, 0.0), TaskAndRewards(None, ()))})  # type: ignore[arg-type]
     size = tokens * (8 + 6 * heads)
     assert len(trained._stepped) == (1 << 20) // size
+
+
+@asynccontextmanager
+async def trained_of(folder: Path, at: list[int]) -> AsyncIterator[TrainedGroups]:
+    """Those of a learner that does not run, whose version is `at`."""
+    async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+        config = Config(run=Run(window=Window(versions=2, seconds=1e9)))
+        host = still_host(network, "learner-0", Role.LEARNER, config)
+        decoder: Any = SimpleNamespace(vocabulary=8, decode_batch=list)
+        inbox = LearnerInbox(host, Toy(1, {}), decoder, lambda: at[0], lambda: 1)
+        yield TrainedGroups(host, inbox, lambda: (at[0], Digest(f"{at[0]:064}")), lambda: (), folder)
+
+
+def test_what_another_learner_trained_is_not_admitted_when_it_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with trained_of(tmp_path, [1]) as trained:
+            theirs, other = mark(group(1).id), PeerId("learner-1")
+            await trained.stepped({other}, (), {other: theirs})
+            assert theirs in trained._inbox.admission._seen
+            assert trained.has([Waiting(group(1), 0.0)]) and not trained.has([Waiting(group(2), 0.0)])
+
+    run(main())
+
+
+def test_segments_of_groups_and_of_steps_that_are_beyond_the_window_go_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained_groups, "SEGMENT_BYTES", 100)  # each record begins a segment
+
+    async def main() -> None:
+        at = [0]
+        async with trained_of(tmp_path, at) as trained:
+            for at[0] in range(6):
+                assert await trained.keep(group(at[0], version=at[0]), (1.0, 0.0))
+                await trained.stepped((), (), {})
+            await trained.saved(5)
+            assert trained._groups.segments == [3, 4, 5]
+            assert trained._steps.segments == [2, 3, 4, 5], "of the step from version 2 on"
+
+    run(main())
