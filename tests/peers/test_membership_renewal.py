@@ -270,7 +270,7 @@ def test_who_was_renewed_by_a_member_s_word_is_out_with_either_word() -> None:
 def test_nobody_is_renewed_without_a_word_that_ends_later_and_has_no_end_of_its_own() -> None:
     mine = invite.admit(WORD, ADA.me)
     for by in (None, BOBS, invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 90 * DAY), True)):
-        renew = renewer(OWNER.public, "lab", lambda _, by=by: by)
+        renew = renewer(OWNER.public, "lab", {Role.LEARNER: by}.get)
         with pytest.raises(Refused, match="ends no later" if by is BOBS else "neither the owner's key nor"):
             renew(ADA.me, mine, EPOCH)
 

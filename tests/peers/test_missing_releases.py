@@ -6,19 +6,28 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
+from nouns import beat, release
+from still_host import still_host
 from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.roles.learner import LearnerPeer
+from peers.runtime.host import Host
 from peers.runtime.releases import ReleaseExchange
+from swarm import wire
 from swarm.blocks import Blocks
-from swarm.config import Pace
+from swarm.config import DelayLaw, Pace
 from swarm.core.rounds import Cause
 from swarm.events import Adopted, CaughtUp, Noted, Rejected, Trained
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role, Service
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
-from swarm.types import Digest, Release
+from swarm.types import Digest, PeerId, Release, ReleaseQuery
 
 LIAR = "learner-1"
 Lies = Callable[["Liar"], Coroutine[Any, Any, None]]
@@ -210,3 +219,58 @@ def test_bytes_that_nobody_can_use_are_left_aside(monkeypatch: pytest.MonkeyPatc
         len(steps(told, since=30.0 + 2 * Pace().patience)) > 10
         and max(event.version for event in steps(told, 30.0)) < 1000
     )
+
+
+def on_a_still_host(play: Callable[[Host, MemoryNetwork], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            await play(still_host(network, "learner-0", Role.LEARNER), network)
+
+    run(main())
+
+
+def test_who_holds_no_release_hears_samplers_after_a_while_and_then_forgets_them_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(host: Host, _: MemoryNetwork) -> None:
+        heard, known = list[float](), list[list[str]]()
+
+        async def hear() -> None:
+            began = host.now()
+            known.append([peer for peer, _ in host.roster])
+            for name, role in (("sampler-0", Role.SAMPLER), ("learner-1", Role.LEARNER)):
+                host.roster.hear(PeerId(name), beat(role=role, incarnation=int(began)), host.now())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                heard.extend((began, host.now()))
+
+        monkeypatch.setattr(host, "hear_samplers", hear)
+        pace, start = host.config.run.pace, host.now()
+        looking = asyncio.create_task(host.releases.queries.look_for_holders_forever())
+        await asyncio.sleep(3 * pace.patience + 3 * pace.beat)
+        began, ended = heard[:2]
+        assert pace.patience <= began - start <= pace.patience + pace.beat
+        assert ended - began == pytest.approx(2 * pace.patience)
+        looking.cancel()
+        await asyncio.wait({looking})
+        assert known == [[], ["learner-1"]]
+
+    on_a_still_host(play)
+
+
+def test_of_two_announcements_of_the_same_weights_the_one_that_is_sought_is_shown() -> None:
+    async def play(host: Host, network: MemoryNetwork) -> None:
+        made = {at: release(publisher=PeerId(f"learner-{at}"), released=EPOCH + at) for at in (1, 2, 3)}
+        for at, one in made.items():
+            host.releases.candidates.hear(one, b"announced at %d" % at)
+        await host.releases.queries.serve()
+        mail = network.ports("sampler-0", lambda _: 0.0).mail
+        for at, one in made.items():
+            sought = ReleaseQuery(version=one.version, weights=one.weights, released=EPOCH + at + 0.1)
+            answer = await mail.send(PeerId("learner-0"), Service.RELEASE, wire.encode(sought))
+            assert answer == b"announced at %d" % at
+        other = ReleaseQuery(version=9, weights=Digest("9" * 64), released=EPOCH)
+        assert await mail.send(PeerId("learner-0"), Service.RELEASE, wire.encode(other)) == b""
+
+    on_a_still_host(play)
