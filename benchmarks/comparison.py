@@ -24,6 +24,7 @@ import msgspec
 
 from benchmarks.table import TOO_MANY, Figure, Gap, Results
 from peers.errors import WrongUsage
+from swarm.limits import UNREADABLE
 from swarm.types import Struct
 
 TIMES = 3.0
@@ -82,7 +83,7 @@ def read(path: Path) -> Results:
         return msgspec.json.decode(path.read_bytes(), type=Results)
     except OSError as error:
         raise WrongUsage(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise WrongUsage(f"{path} is not what `swarm bench --json` prints: {error}") from error
 
 

@@ -27,6 +27,7 @@ from dashboard.text import LARGEST, number, proper, whole
 from dashboard.timeline import Timeline
 from swarm.compression import CompressionError, Zstd
 from swarm.config import Run
+from swarm.limits import UNREADABLE
 from swarm.page_settings import History
 from swarm.types import PeerId, Release
 
@@ -118,7 +119,7 @@ def load(
     """
     try:
         kept = _decoder.decode(_unpack(data))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise SnapshotError(f"this is no kept state: {error}; it is made anew from what is heard") from error
     if kept.form != FORM:
         raise SnapshotError(f"this state is kept in form {kept.form}, this program reads form {FORM}")

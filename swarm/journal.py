@@ -25,6 +25,7 @@ import msgspec
 
 from swarm.durable import make_folder
 from swarm.events import AnyEvent, Event, Heard
+from swarm.limits import UNREADABLE
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
@@ -158,7 +159,7 @@ def from_line(line: bytes) -> AnyEvent:
     """The event of a line. Raises msgspec.DecodeError for a line that is no event."""
     try:
         return _decoder.decode(line)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets Python's own through
+    except UNREADABLE as error:
         raise msgspec.DecodeError(str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""Size limits of what peers say to each other: frames, records, questions.
+"""Size limits of what peers say to each other: frames, records, questions; what cannot be decoded.
 
 A limit is held before anything is decoded, so that no stranger decides how much memory a frame takes. Not
 handled: which limit is whose (swarm.protocol), limits of nouns inside a frame (swarm.types).
@@ -7,6 +7,12 @@ handled: which limit is whose (swarm.protocol), limits of nouns inside a frame (
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import msgspec
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are nothing of the type that is asked for: it lets two of Python's own
+through."""
 
 
 class Limit(NamedTuple):

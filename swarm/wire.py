@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from swarm.compression import CompressionError, deflate, inflate
-from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, Limit
+from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, UNREADABLE, Limit
 from swarm.protocol import SCHEMA, Key, Topic
 from swarm.run_types import Membership
 from swarm.types import Array, Digest, PeerId, Struct
@@ -81,7 +81,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     """msgpack -> `kind`. Raises WireError naming the field that does not fit."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         plain = getattr(kind, "__origin__", kind)  # without what it is annotated with
         raise WireError(f"not a {getattr(plain, '__name__', plain)}: {error}") from error
 
@@ -146,7 +146,7 @@ def _signed(run: str, membership: bytes, body: bytes) -> bytes:
 def _open_envelope(data: bytes) -> Envelope:
     try:
         return _envelopes.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise WireError(f"not an envelope: {error}") from error
 
 

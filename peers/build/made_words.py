@@ -17,6 +17,7 @@ import msgspec
 from peers.build.run_folder import RunFolder
 from swarm import invite as invites
 from swarm.durable import adding_lines
+from swarm.limits import UNREADABLE
 from swarm.protocol import Role
 from swarm.types import Struct
 
@@ -54,7 +55,7 @@ def words(run: RunFolder) -> list[Word]:
             found[word] = _described(word, path.stat().st_mtime, note)
     with contextlib.suppress(FileNotFoundError):
         for line in _list(run.path).read_bytes().splitlines():
-            with contextlib.suppress(msgspec.DecodeError):  # the last one, after a crash
+            with contextlib.suppress(*UNREADABLE):  # the last one, after a crash
                 made = msgspec.json.decode(line, type=Word)
                 found[made.word] = made
     return sorted(found.values(), key=lambda word: word.made)

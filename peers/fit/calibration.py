@@ -16,6 +16,7 @@ import msgspec
 import platformdirs
 
 from swarm.durable import write_durably
+from swarm.limits import UNREADABLE
 from swarm.types import Struct
 
 BOUNDS = (0.5, 50.0)
@@ -35,7 +36,7 @@ class Corrections:
         self._device = device
         try:
             self._all = msgspec.json.decode(self.path.read_bytes(), type=dict[str, dict[str, Correction]])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             self._all = {}
 
     def of(self, work: str) -> Correction:

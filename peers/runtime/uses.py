@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from swarm.durable import adding_lines
+from swarm.limits import UNREADABLE
 from swarm.net.ports import Refused
 from swarm.run_types import Delegation
 from swarm.types import PeerId, Struct
@@ -55,7 +56,7 @@ def used(run_folder: Path) -> dict[str, set[PeerId]]:
     except FileNotFoundError:
         return found
     for line in lines:
-        with suppress(msgspec.DecodeError):  # one that a crash cut off: its membership never left
+        with suppress(*UNREADABLE):  # one that a crash cut off: its membership never left
             use = msgspec.json.decode(line, type=Use)
             found[use.invite].add(use.peer)
     return found

@@ -28,6 +28,7 @@ from typing import TypeVar
 import msgspec
 
 from swarm.durable import write_durably
+from swarm.limits import UNREADABLE
 from swarm.processors import processors
 from swarm.types import Struct
 
@@ -70,7 +71,7 @@ def read(ledger: Path) -> dict[str, Row]:
     for text in ledger.read_bytes().splitlines():
         try:
             line = msgspec.json.decode(text, type=CellResult)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue  # a crash tore it: the cell is done again
         rows[line.key] = {
             name: math.nan if value is None else INFINITE.get(value, value)

@@ -20,6 +20,7 @@ from msgspec import Meta
 from swarm.core.opposition import left_out
 from swarm.core.shares import USUAL_PART, Uplink
 from swarm.core.standing import Claim
+from swarm.limits import UNREADABLE
 from swarm.norm import LARGEST
 from swarm.types import MARK_BYTES, MARKED
 
@@ -81,7 +82,7 @@ def read_announcement(raw: bytes) -> Announcement:
         raise MatchError(f"an announcement of {len(raw)} bytes, at most {MAX_ANNOUNCEMENT} are read")
     try:
         announcement = msgspec.msgpack.decode(raw, type=Announcement)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MatchError(f"an announcement cannot be read: {error}") from error
     if not 0 <= announcement.weight <= MAX_WEIGHT:
         raise MatchError(

@@ -143,7 +143,8 @@ def connections(pids: Collection[int | None]) -> dict[int, Sent]:
 
 def _sockets(pid: int) -> set[int]:
     inodes = set()
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends, or closes some
+    # It ends, or closes some; one that has ended is the kernel's until it is waited for.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for entry in os.scandir(Path("/proc", str(pid), "fd")):
             with contextlib.suppress(FileNotFoundError):
                 if (link := os.readlink(entry.path)).startswith("socket:["):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -108,6 +109,16 @@ def test_a_process_that_is_gone_has_no_connections() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert connections([gone.pid]) == connections([None]) == {}
+
+
+def test_a_process_that_nobody_has_waited_for_yet_has_no_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def scandir(path: Path) -> object:
+        raise PermissionError(13, "Permission denied", str(path))  # the kernel, to anybody but root
+
+    monkeypatch.setattr(uplink.os, "scandir", scandir)
+    assert connections([os.getpid()]) == {}
 
 
 def _read(sock: socket.socket, size: int) -> None:

@@ -237,9 +237,10 @@ def test_a_table_that_was_printed_is_read_again_and_what_is_none_is_refused(tmp_
     told = [figure(50.0, other=100.0, turns=STEADY, cpu=3.0), Gap(row="memory", why="no")]
     path.write_text(table.as_json(told, QUIET))
     assert comparison.read(path) == results(*told)
-    path.write_text("{}")
-    with pytest.raises(WrongUsage, match=r"old\.json"):
-        comparison.read(path)
+    for strange in (b"{}", b'{"\xff": 1}'):
+        path.write_bytes(strange)
+        with pytest.raises(WrongUsage, match=r"old\.json"):
+            comparison.read(path)
     with pytest.raises(WrongUsage, match=r"no\.json"):
         comparison.read(tmp_path / "no.json")
 

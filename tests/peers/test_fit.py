@@ -351,8 +351,9 @@ def test_a_memory_factor_rises_at_once_and_falls_by_halves(tmp_path: Path) -> No
     assert corrections.of("learner full 1e9").time == 4.0
     assert corrections.learn("learner full 1e9", 1.0, None).memory == 1.5
     assert Corrections("another card", tmp_path / "fit.json").of("learner full 1e9").memory == 1.0
-    (tmp_path / "fit.json").write_text("torn {")
-    assert Corrections("a card", tmp_path / "fit.json").count() == 0
+    for torn in (b"torn {", b'{"\xff": {}}'):
+        (tmp_path / "fit.json").write_bytes(torn)
+        assert Corrections("a card", tmp_path / "fit.json").count() == 0
 
 
 # --- the command --------------------------------------------------------------------------------------------

@@ -85,13 +85,14 @@ def test_a_note_that_is_no_utf_8_or_a_book_is_kept_as_far_as_it_can_be(
     }
 
 
-def test_a_line_that_a_crash_cut_off_costs_that_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("line", [b'{"word": "swarm1ab\n', b'{"word": "\xff"}\n'])
+def test_a_line_that_a_crash_cut_off_or_a_disk_changed_costs_that_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: bytes
 ) -> None:
     path = folder(tmp_path)
     said(capsys, "--folder", str(path), "--note", "whole")
     with (path / "invites" / "made").open("ab") as made:
-        made.write(b'{"word": "swarm1ab\n')
+        made.write(line)
     said(capsys, "--folder", str(path), "--role", "observer")
     listed = json.loads(said(capsys, "--folder", str(path), "--list", "--json"))
     assert [each["role"] for each in listed] == ["sampler", "observer"]

@@ -80,9 +80,12 @@ def test_each_peer_takes_one_use_however_often_it_asks(tmp_path: Path) -> None:
     assert uses.used(tmp_path) == {one.key.hex(): {ADA.me, BOB.me}, other.key.hex(): {EVE.me}}
 
 
-def test_a_line_that_a_crash_cut_off_is_no_use_and_spoils_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [b"", b'\xff"}\n', b'","peer":' + b"[" * 100_000 + b"\n"])
+def test_a_line_that_a_crash_cut_off_or_a_disk_changed_is_no_use_and_spoils_none(
+    tmp_path: Path, end: bytes
+) -> None:
     one = word(1).delegation
-    (tmp_path / uses.USED).write_bytes(b'{"invite":"' + one.key.hex().encode())
+    (tmp_path / uses.USED).write_bytes(b'{"invite":"' + one.key.hex().encode() + end)
     uses.take(tmp_path, one, ADA.me, EPOCH)
     assert uses.used(tmp_path) == {one.key.hex(): {ADA.me}}
 

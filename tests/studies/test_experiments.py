@@ -49,6 +49,11 @@ def test_a_torn_line_is_done_again_and_the_others_are_not(tmp_path: Path) -> Non
     assert len(read(ledger)) == 3
 
 
+def test_a_line_that_a_disk_changed_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_bytes(b'{"key": "\xff", "row": {}}\n')
+    assert read(tmp_path / "ledger.jsonl") == {}
+
+
 def test_what_is_not_a_number_comes_back_as_that(tmp_path: Path) -> None:
     complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
     (row,) = complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
