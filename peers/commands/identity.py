@@ -3,8 +3,9 @@ another, encrypted with a passphrase.
 
     <run folder>/peers/NAME/key, or owner.key --export--> FILE --import--> the same in another run folder
 
-Nothing is overwritten. One identity belongs in one place at a time: of two processes with it the older one
-ends with 5 (peers.runtime.identity_check). Not handled here: the encryption (swarm.sealed_identity).
+Nothing is overwritten, and an owner.key comes into a folder of its run alone. One identity belongs in one
+place at a time: of two processes with it the older one ends with 5 (peers.runtime.identity_check). Not
+handled here: the encryption (swarm.sealed_identity).
 """
 
 from __future__ import annotations
@@ -101,6 +102,12 @@ def import_(args: argparse.Namespace) -> int:
     path, keyring = _key_path(folder, name), keyring_of(identity.key, f"the key in {args.file}")
     if OWNER in (name, identity.name) and name != identity.name:
         raise WrongUsage(f"{args.file} holds the key of {identity.name}, not of {name}: leave --peer out")
+    if name == OWNER and here is None:
+        at = f" --folder {folder}" * (args.folder is not None)
+        raise WrongUsage(
+            f"{folder} has no run yet that says whose key its owner's is, and a run that began there would be"
+            f" that owner's: `swarm join WORD{at}` with an invite of the run first, then import"
+        )
     if name == OWNER and here is not None and keyring.public.hex() != here.spec.owner:
         raise WrongUsage(f"the key in {args.file} is not that of the owner of run {here.digest[:12]}")
     _refuse_to_overwrite(path)

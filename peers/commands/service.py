@@ -96,7 +96,7 @@ def install(
     if said.folder is None and getattr(said, "adopt", None) is None:
         options_end = words.index("--") if "--" in words else len(words)
         words[options_end:options_end] = ["--folder", str(folder)]
-    about = ABOUT.format(folder=_in_a_line(str(folder)))
+    about = ABOUT.format(folder=_path(str(folder)))
     unit = _units() / f"swarm-{re.sub(r'[^A-Za-z0-9_.-]', '-', folder.name)}.service"
     if unit.exists() and not _ours(unit):
         raise CannotHere(f"{unit} is another program's: name another folder with --folder")
@@ -110,10 +110,13 @@ def install(
         mark=MARK,
         about=about,
         patience=LEAVE_PATIENCE,
-        here=_in_a_line(os.getcwd()),
+        here=_path(os.getcwd()),
         line=" ".join(map(_quoted, words)),
     )
+    replaced = _replaced(unit, text) if unit.exists() else ""
     write_durably(unit, text.encode(), mode=0o600)
+    if replaced:
+        print(replaced, file=sys.stderr)
     print(unit)
     print(
         "run these: the first starts it now and with every login, the second also without a login",
@@ -172,11 +175,31 @@ def _ours(unit: Path) -> bool:
         return False
 
 
+def _replaced(unit: Path, text: str) -> str:
+    """What to say where the folder's unit becomes another one."""
+    before = unit.read_text(errors="replace")
+    if before == text:
+        return ""
+    line = "".join(re.findall(r'(?m)^ExecStart=.*"peers\.cli" (.*)$', before))
+    shown = re.sub(r"[A-Za-z0-9]{32,}", lambda word: f"…{word[0][-8:]}", line)  # an invite is a secret
+    return (
+        f"this replaces the line that {unit.name} ran until now: {shown}\n"
+        f"a peer that runs by it goes on until `systemctl --user restart {unit.name}`; for a second peer"
+        " beside it name another folder with --folder, since a folder has one unit"
+    )
+
+
 def _quoted(word: str) -> str:
     """A word of ExecStart as systemd reads it (systemd.service(5), systemd.unit(5)): in quotes, and neither
     a variable nor a specifier."""
     escaped = _in_a_line(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{escaped}"'
+
+
+def _path(path: str) -> str:
+    """A folder at the end of a line, where systemd takes a backslash for a sign that the line goes on, and
+    drops blanks: a slash after these keeps them."""
+    return _in_a_line(path) + "/" * path.endswith(("\\", " "))
 
 
 def _in_a_line(text: str) -> str:

@@ -12,10 +12,12 @@ import pytest
 from test_membership_renewal import lab
 
 from peers import cli
-from peers.build import run_folder
+from peers.build import new_run, run_folder
 from peers.build.run_folder import RunFolder
 from swarm import sealed_identity, wire
+from swarm.config import Run
 from swarm.identity import IdentityError, Keyring, open_key
+from swarm.learn import tiny
 from swarm.sealed_identity import Identity
 from swarm.types import Digest
 
@@ -53,6 +55,7 @@ def test_a_peer_is_the_same_in_the_other_folder(lab: RunFolder, tmp_path: Path) 
 
 def test_the_owners_key_goes_the_same_way(lab: RunFolder, tmp_path: Path) -> None:
     file, there = tmp_path / "exported", tmp_path / "there"
+    run_folder.keep_spec(there, wire.encode(lab.spec))
     assert identity("export", file, "--peer", "owner", "--folder", lab.path, at=tmp_path) == 0
     assert identity("import", file, "--folder", there, at=tmp_path) == 0
     assert (there / "owner.key").read_bytes() == (lab.path / "owner.key").read_bytes()
@@ -155,6 +158,21 @@ def test_the_owners_key_is_the_owners_alone(
     assert not (there / "owner.key").exists() and not (there / "peers").exists()
     right = made(lab, owner, name="owner", key=(lab.path / "owner.key").read_bytes())
     assert identity("import", right, "--folder", there, at=tmp_path) == 0
+
+
+def test_a_run_that_is_begun_later_is_nobody_elses(
+    lab: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    file, there = made(lab, tmp_path, name="owner"), tmp_path / "there"
+    assert identity("import", file, "--folder", there, at=tmp_path) == 2
+    said = capsys.readouterr().err
+    assert f"`swarm join WORD --folder {there}`" in said and "no run yet" in said
+    assert identity("import", file, at=tmp_path) == 2
+    assert "`swarm join WORD`" in capsys.readouterr().err
+    assert not there.exists() and not (tmp_path / "state").exists()
+    policy = tiny.make(tmp_path / "policy", "qwen3")
+    assert new_run.create(there, Run(), policy).spec.owner != open_key(tmp_path / "key").public.hex()
 
 
 def test_who_gives_no_passphrase_is_told_so(

@@ -158,6 +158,35 @@ def test_a_folder_of_the_same_name_elsewhere_takes_no_unit_from_the_first(
     assert cli.main(["service", "install", "start", "demo", "--folder", "b/run"]) == 0
 
 
+def test_who_replaces_a_folders_unit_is_told_what_it_ran(
+    units: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learner = ["service", "install", "join", WORD, "--folder", "run", "--as", "learner"]
+    sampler = [*learner[:-1], "sampler"]
+    assert cli.main(learner) == 0 and cli.main(learner) == 0
+    assert "replaces" not in capsys.readouterr().err, "the same line replaces nothing"
+    assert cli.main(sampler) == 0
+    said = capsys.readouterr().err
+    assert '"--as" "learner"' in said and "`systemctl --user restart swarm-run.service`" in said
+    assert "--folder" in said and WORD not in said and WORD[-8:] in said, "an invite is a secret"
+    assert command(units / "swarm-run.service")[-1] == "sampler"
+
+
+@pytest.mark.parametrize("end", ["\\", "\\\\", " ", "% \\"])
+def test_a_folder_that_ends_in_a_backslash_or_a_blank_joins_no_lines(
+    units: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    (here := tmp_path / f"here{end}").mkdir()
+    monkeypatch.chdir(here)
+    assert cli.main(["service", "install", "--folder", str(tmp_path / f"run{end}"), "join", WORD]) == 0
+    (unit,) = units.glob("*.service")
+    assert not any(line.endswith(("\\", " ")) for line in unit.read_text().splitlines())
+    assert [Path(path.replace("%%", "%")) for path in lines(unit, "WorkingDirectory")] == [here]
+    before = unit.read_bytes()
+    assert cli.main(["service", "install", "--folder", str(tmp_path / f"run{end}"), "join", WORD]) == 0
+    assert unit.read_bytes() == before, "the same folder's is written anew"
+
+
 def test_the_folder_is_named_before_the_end_of_the_options(units: Path, tmp_path: Path) -> None:
     line = ["start", "--set", "run.name=my-run", "--", "demo"]
     assert cli.main(["service", "install", *line]) == 0
