@@ -4,10 +4,10 @@ and closed.
 In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds; rates
 of peers' lines are `RateLaw`s in Mbit/s. Faults speak turmoil's vocabulary. Between two sides: `partition`,
 `oneway` (what the first side sends is lost), `slow` (`seconds` more each way), and `repair` of these; `hold`
-and `release`. Of a peer: `host` (it comes later), `crash`, `bounce` (crash, and back after `down` seconds),
-either at a `step` of its next publication where one is named; `busy` (for `seconds` it takes no calls);
-`full` (for `seconds` its disk takes no more); `clock` (`seconds` wrong from then on); `damage` to a `file`
-of its folder. Peers are named `<role>-<number>`; a side is a list of names or shell patterns.
+and `release`. Of a peer: `host` (it comes later), `crash` (for good), `bounce` (crash, and back after `down`
+seconds), the two at a `step` of its next publication where one is named; `busy` (for `seconds` it takes no
+calls); `full` (for `seconds` its disk takes no more); `clock` (`seconds` wrong from then on); `damage` to a
+`file` of its folder. Peers are named `<role>-<number>`; a side is a list of names or shell patterns.
 """
 
 from __future__ import annotations
@@ -274,6 +274,7 @@ def _check_lines(scenario: Scenario) -> None:
 
 
 def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
+    end = scenario.hours * 3600
     for fault in scenario.faults:
         if fault.fault not in FAULTS:
             raise ScenarioError(f"fault {fault.fault!r} at {fault.at}: use one of {', '.join(FAULTS)}")
@@ -298,6 +299,27 @@ def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
                 )
         elif not all(select(side, everybody) for side in fault.between):
             raise ScenarioError(f"{fault.fault} at {fault.at}: a side of `between` names nobody")
+        if fault.at >= end:
+            raise ScenarioError(
+                f"{fault.fault} at {fault.at}: the scenario ends after {end:g} s (hours = {scenario.hours}):"
+                " let it happen earlier, or give it more hours"
+            )
+    _check_ends(scenario.faults)
+
+
+def _check_ends(faults: tuple[Fault, ...]) -> None:
+    """A peer that crashed is gone, unless it is a `host` again."""
+    crashed: dict[str, float] = {}
+    for fault in sorted(faults, key=lambda fault: fault.at):
+        if fault.fault == "crash":
+            crashed[fault.peer] = fault.at
+        elif fault.fault == "host":
+            crashed.pop(fault.peer, None)
+        elif fault.fault == "bounce" and fault.peer in crashed:
+            raise ScenarioError(
+                f"bounce at {fault.at}: {fault.peer} crashes at {crashed[fault.peer]} for good: write a"
+                " `bounce` in place of the crash, with its `down`, or leave this one out"
+            )
 
 
 def _is_below(pattern: str) -> bool:

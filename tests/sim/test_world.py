@@ -410,6 +410,10 @@ def crash(numbers: str) -> str:
         ('[[faults]]\nat = 1.0\nfault = "burn"', "burn"),
         ('[[faults]]\nat = 1.0\nfault = "crash"\npeer = "learner-9"', "learner-9"),
         ('[[faults]]\nat = 1.0\nfault = "hold"\nbetween = [["x"], ["y"]]', "names nobody"),
+        (crash("at = 3600.0"), r"crash at 3600.0: .* after 3600 s \(hours = 1.0\)"),
+        (on_learner("bounce", at="at = 7200.5"), "bounce at 7200.5: .* 3600 s"),
+        (on_learner("bounce", at="at = 9.0") + crash("at = 5.0"), "bounce at 9.0: learner-0 crashes at 5.0"),
+        (crash("at = 5.0") + on_learner("bounce", at="at = 5.0"), "bounce at 5.0: learner-0 crashes at 5.0"),
     ],
 )
 def test_a_scenario_with_a_mistake_is_refused_by_its_name(line: str, complaint: str) -> None:
@@ -418,6 +422,12 @@ def test_a_scenario_with_a_mistake_is_refused_by_its_name(line: str, complaint: 
         text = 'name = "x"\nhours = 1\nhour = 3\n[peers]\nlearner = 1'
     with pytest.raises(ScenarioError, match=complaint):
         parse(text.encode())
+
+
+def test_a_peer_bounces_before_its_crash_and_when_it_is_a_host_again() -> None:
+    bounces = (on_learner("bounce", at=at) for at in ("at = 4.0", "at = 20.0"))
+    script = crash("at = 5.0") + on_learner("host", at="at = 9.0") + "".join(bounces) + crash("at = 3599.0")
+    assert len(parse(f'name = "x"\nhours = 1\n[peers]\nlearner = 1\n{script}'.encode()).faults) == 5
 
 
 def test_a_scenario_without_an_end_is_refused() -> None:
