@@ -34,13 +34,15 @@ def main(names: Sequence[str], as_json: bool) -> int:
 
 
 def _whole(method: Objective) -> str:
-    """Every part of a method with its options, which `--set run.objective.options.NAME=VALUE` changes."""
+    """Every part of a method, and the options that it reads: `--set run.objective.options.NAME=VALUE` changes
+    them."""
     lines = [f"{method.name}: {method.about}", f"  {'source':10}{method.source}"]
     for part, value in asdict(method).items():
         if isinstance(value, dict):
             lines.append(f"  {part:10}" + "  ".join(f"{key}={_word(inner)}" for key, inner in value.items()))
         elif part == "reduce":
             lines.append(f"  {part:10}{value}")
+    lines.append(f"  {'options':10}" + "  ".join(objectives.options_of(method)))
     return "\n".join(lines)
 
 

@@ -39,12 +39,13 @@ def check(loaded: LoadedConfig, folder: Path | None = None) -> None:
 
 
 def check_objective(loaded: LoadedConfig) -> None:
-    """Raise ConfigError for an objective that nobody can train by. Imports torch."""
+    """Raise ConfigError for an objective that nobody can train by, or that does not read its options. Imports
+    torch."""
     from swarm.learn import objectives as methods
 
     chosen = loaded.config.run.objective
     with _from(loaded, "run.objective.name"):
-        methods.trainable(chosen.name, chosen.options)
+        methods.check_options(methods.trainable(chosen.name, chosen.options), chosen.options)
 
 
 def need_tracker(settings: Track) -> None:

@@ -33,7 +33,7 @@ from swarm.image import MakeDraft, in_memory
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.learner import Learner
 from swarm.learn.learning_rates import UnknownRate, with_learning_rate
-from swarm.learn.objectives import trainable
+from swarm.learn.objectives import check_options, trainable
 from swarm.learn.site_learner import SiteLearner, of_mode
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import Snapshot, from_bytes
@@ -89,9 +89,11 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
 
 
 def _check(path: Path, run: Run) -> None:
-    """Raise ScenarioError where the objective or the task of a scenario cannot be made."""
+    """Raise ScenarioError where the objective or the task of a scenario cannot be made, or the objective does
+    not read its options."""
+    objective = run.objective
     try:
-        trainable(run.objective.name, run.objective.options)
+        check_options(trainable(objective.name, objective.options), objective.options)
         tasks.source(run.task, run.seed, texts=Peer().rewards.code).close()
     except ValueError as error:
         if (known := explain(error)) is not None and known[0] != USAGE:

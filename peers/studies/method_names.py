@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from peers.errors import WrongUsage
-from swarm.learn.objectives import Objective, objective
+from swarm.learn.objectives import Objective, check_options, objective
 
 
 def parsed(label: str) -> tuple[str, dict[str, float | str | bool]]:
@@ -18,9 +18,12 @@ def parsed(label: str) -> tuple[str, dict[str, float | str | bool]]:
 
 
 def chosen(label: str) -> Objective:
-    """The method that a label names. Raises WrongUsage where there is none."""
+    """The method that a label names. Raises WrongUsage where there is none, or it does not read an option."""
+    name, options = parsed(label)
     try:
-        return objective(*parsed(label))
+        method = objective(name, options)
+        check_options(method, options)
+        return method
     except ValueError as error:
         raise WrongUsage(f"{label!r} names no method: {error}") from error
 

@@ -23,7 +23,7 @@ import difflib
 import importlib
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ from swarm.learn.methods import METHODS
 from swarm.learn.parts import (
     CENTRES,
     INFINITE,
+    RATIO_READS,
     RATIOS,
     REDUCTIONS,
     SCALES,
@@ -58,10 +59,12 @@ __all__ = [
     "Ratio",
     "Total",
     "TrustRegion",
+    "check_options",
     "loss",
     "mean_weight",
     "merge",
     "objective",
+    "options_of",
     "trainable",
     "weights",
 ]
@@ -117,6 +120,39 @@ def trainable(name: str, options: Mapping[str, float | str | bool] | None = None
             " kl_against=sampler"
         )
     return chosen
+
+
+def options_of(method: Objective) -> tuple[str, ...]:
+    """Options that change what this method computes."""
+    ratio, trust = method.ratio, method.trust
+    read = {
+        "ratio": {"kind", *RATIO_READS.get(ratio.kind, Ratio.__dataclass_fields__)},
+        "trust": {
+            "kind",
+            "veto",
+            *trust_region.TRUST_READS.get(trust.kind, TrustRegion.__dataclass_fields__),
+        },
+        "kl": {"weight", *(("kind", "against") if method.kl.weight > 0 else ())},
+    }
+    if trust.veto != "none":
+        read["trust"].add("edge")
+    return tuple(
+        option
+        for option, (part, fields, _) in _OPTIONS.items()
+        if part not in read or not read[part].isdisjoint(fields)
+    )
+
+
+def check_options(method: Objective, options: Iterable[str]) -> None:
+    """Raise ValueError for options of this method that it does not read: they would change nothing."""
+    read = options_of(method)
+    if spare := [option for option in options if option not in read]:
+        kl = "" if method.kl.weight > 0 else ", without a KL term"
+        raise ValueError(
+            f"objective {method.name} does not read {', '.join(spare)}: with the ratio {method.ratio.kind!r},"
+            f" the trust region {method.trust.kind!r} and the veto {method.trust.veto!r}{kl} it reads"
+            f" {', '.join(read)}; leave out what it does not read"
+        )
 
 
 @torch.no_grad()

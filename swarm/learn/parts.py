@@ -220,6 +220,13 @@ RATIOS: dict[str, Callable[[BatchView, Ratio], Tensor]] = {
     "group-expectation": _group_expectation,
     "tempered": _tempered,
 }
+RATIO_READS: dict[str, tuple[str, ...]] = dict.fromkeys(RATIOS, ()) | {
+    "sequence": ("score",),
+    "self-normalised": ("score",),
+    "group-expectation": ("score", "over", "mix"),
+    "tempered": ("ess",),
+}
+"""Kind -> what it reads of its Ratio; one that is not here may read all."""
 
 # --- advantage, (B,); w (B,) are the completions' weights ---------------------------------------------------
 

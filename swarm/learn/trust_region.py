@@ -246,3 +246,17 @@ TRUSTS: dict[str, Callable[[TrustRegionInput], Tensor]] = {
     "widening": _widening,
     "hazard": _hazard,
 }
+TRUST_READS: dict[str, tuple[str, ...]] = dict.fromkeys(TRUSTS, ()) | {
+    "clip": ("lo", "hi", "dual", "against"),
+    "decoupled": ("lo", "hi", "dual", "against"),
+    "cap": ("hi",),
+    "floor-cap": ("lo", "hi"),
+    "band": ("lo", "hi"),
+    "gate": ("lo", "hi"),
+    "tv": ("lo", "hi", "dual"),
+    "tv-band": ("hi",),
+    "geometric-clip": ("lo", "hi"),
+    "widening": ("lo", "hi", "dual"),
+}
+"""Kind -> which limits of its TrustRegion it reads, beside its constants; one that is not here may read
+all."""

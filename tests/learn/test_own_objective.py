@@ -5,14 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
+from swarm.learn.batch import view_of
 from swarm.learn.kl import KL_SLOPES
-from swarm.learn.objectives import OBJECTIVES, Batch, Objective, loss, objective, weights
-from swarm.learn.parts import CENTRES, RATIOS, REDUCTIONS, SCALES
-from swarm.learn.trust_region import TRUSTS
+from swarm.learn.objectives import (
+    OBJECTIVES,
+    Batch,
+    Objective,
+    check_options,
+    loss,
+    objective,
+    options_of,
+    weights,
+)
+from swarm.learn.parts import CENTRES, RATIO_READS, RATIOS, REDUCTIONS, SCALES, Ratio, TrustRegion
+from swarm.learn.trust_region import TRUST_READS, TRUSTS, TrustRegionInput
 
 OWN = '''
 """Square-root weights: half way between no correction and importance sampling."""
@@ -236,3 +247,80 @@ def test_a_wrong_name_or_option_is_refused_in_words(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         objective(name, options)
+
+
+class Asked:
+    """A part of an objective that notes which of its fields are read."""
+
+    def __init__(self, part: Ratio | TrustRegion) -> None:
+        self._part, self.read = part, set[str]()
+
+    def __getattr__(self, name: str) -> object:
+        self.read.add(name)
+        return getattr(self._part, name)
+
+
+@pytest.mark.parametrize("kind", RATIOS)
+def test_a_ratio_says_what_it_reads(kind: str) -> None:
+    read = set[str]()
+    for over in ("q", "p"):
+        asked = Asked(Ratio(kind, over=over, mix=0.5))
+        RATIOS[kind](view_of(batch()), cast(Ratio, asked))
+        read |= asked.read
+    assert set(RATIO_READS[kind]) == read
+
+
+@pytest.mark.parametrize("kind", TRUSTS)
+def test_a_trust_region_says_what_it_reads(kind: str) -> None:
+    constants = {method.trust.kind: method.trust.constants for method in OBJECTIVES.values()}
+    asked = Asked(TrustRegion(kind, constants=constants.get(kind, ())))
+    view = view_of(batch())
+    region = TrustRegionInput(view, cast(TrustRegion, asked), view.log_r, view.logq, torch.ones(6, 1))
+    TRUSTS[kind](region)
+    anchored = {"against"} if kind == "decoupled" else set()  # by the caller, which makes its anchor
+    assert set(TRUST_READS[kind]) == asked.read - {"constants"} | anchored
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "spare"),
+    [
+        ("gepo", {"dual": 3.0}, "dual"),
+        ("gepo", {"against": "prox"}, "against"),
+        ("gepo", {"edge": 0.5, "ess": 0.3}, "edge, ess"),
+        ("gepo_noclip", {"eps": 0.2}, "eps"),
+        ("grpo", {"score": "full"}, "score"),
+        ("seq_tis", {"lo": 0.1}, "lo"),
+        ("sapo", {"hi": 0.1}, "hi"),
+        ("grpo", {"kl_kind": "k2"}, "kl_kind"),
+        ("disco", {"kl": 0, "kl_against": "sampler"}, "kl_against"),
+    ],
+)
+def test_an_option_that_changes_nothing_is_refused_with_those_that_do(
+    name: str, options: dict[str, float | str | bool], spare: str
+) -> None:
+    method = objective(name, options)
+    assert torch.equal(weights(method, batch())[1], weights(objective(name), batch())[1])
+    with pytest.raises(ValueError, match=f"objective {name} does not read {spare}: ") as said:
+        check_options(method, options)
+    assert f"it reads {', '.join(options_of(method))}; leave out" in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gepo", {"trust": "clip", "dual": 3.0}),
+        ("gepo", {"dual": 3.0, "trust": "clip"}),
+        ("gepo", {"veto": "drift", "edge": 0.5, "eps": 0.1, "mix": 0.5}),
+        ("grpo", {"kl": 0.1, "kl_kind": "k2"}),
+        ("seq_tis", {"eps": 0.3}),
+    ],
+)
+def test_an_option_that_another_one_makes_read_is_taken(
+    name: str, options: dict[str, float | str | bool]
+) -> None:
+    check_options(objective(name, options), options)
+
+
+def test_ones_own_trust_region_may_read_everything(module: str) -> None:
+    options = {"lo": 0.1, "dual": 2.0, "against": "prox", "score": "geometric"}
+    check_options(objective(f"{module}:MINE", options), options)

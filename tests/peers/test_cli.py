@@ -15,6 +15,7 @@ from dashboard import terminal
 from peers import cli, errors
 from swarm import __version__, invite
 from swarm.identity import IdentityError
+from swarm.learn.objectives import objective, options_of
 from swarm.net.ports import Unreachable
 from swarm.protocol import Role
 from swarm.settings import ConfigError
@@ -167,7 +168,9 @@ def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(
         for record, line in zip(records.values(), lines, strict=True)
     )
     assert cli.run(["objectives", "grpo"]) == 0
-    assert "centre=group-mean  scale=group-std" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "centre=group-mean  scale=group-std" in out
+    assert out.splitlines()[-1].split() == ["options", *options_of(objective("grpo"))]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +184,8 @@ def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(
             "config check configs/demo.toml --set objective.name=deepseek_v3 --set objective.options.kl=0.1",
             "kl_against=sampler",
         ),
+        ("config check configs/demo.toml --set objective.options.dual=3", "does not read dual"),
+        ("bench gradient --methods gepo_noclip/eps=0.2", "does not read eps"),
     ],
 )
 def test_wrong_words_about_objectives_and_studies_are_refused(

@@ -27,6 +27,7 @@ def word(role: Role = Role.SAMPLER, expires: int = invite.FOREVER) -> str:
 SCENARIOS = {
     "objective": '[run.objective]\nname = "gepp"\n',
     "epsilon": "[run.objective.options]\neps = -1.0\n",
+    "dual": "[run.objective.options]\ndual = 3.0\n",
     "buckets": '[run.task.options]\nbuckets = "many"\n',
     "bucket": "[run.task.options]\nbucket = 4\n",
     "letters": "[run.task.options]\nletters = 0\n",
@@ -158,6 +159,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("sim nope.toml", 2, "cannot read nope.toml: No such file", "scenarios that ship:"),
     ("sim world.toml", 2, "world.toml: not a scenario", "latenzy"),
     ("sim objective.toml", 2, "objective.toml: there is no objective 'gepp'", "did you mean 'gepo'?"),
+    ("sim dual.toml", 2, "dual.toml: objective gepo does not read dual", "leave out what it does not read"),
     ("sim epsilon.toml", 2, "epsilon.toml: option eps of objective gepo is -1.0", "a number of at least 0"),
     ("sim buckets.toml", 2, "buckets.toml: option buckets of task toy is 'many'", "of type int"),
     ("sim bucket.toml", 2, "bucket.toml: task toy has no option 'bucket'", "did you mean 'buckets'?"),
