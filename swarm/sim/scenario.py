@@ -22,6 +22,7 @@ from typing import Literal
 import msgspec
 
 from swarm.config import Delay, DelayLaw, Run
+from swarm.limits import UNREADABLE
 from swarm.net.rate import rate_of
 from swarm.peer_limits import Limits
 from swarm.protocol import Kind, Role
@@ -199,7 +200,7 @@ def load(path: Path) -> Scenario:
 def parse(text: bytes) -> Scenario:
     try:
         scenario = msgspec.toml.decode(text, type=Scenario)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ScenarioError(f"not a scenario: {error}") from error
     _check(scenario)
     return scenario

@@ -46,6 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "round.toml").write_text('extends = "round.toml"\n')
     (tmp_path / "orphan.toml").write_text('extends = "gone.toml"\n')
     (tmp_path / "world.toml").write_text("[links]\nlatenzy = 1\n")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
     world = 'name = "x"\nhours = 0.001\n[peers]\nseed = 1\nlearner = 1\nsampler = 1\n'
     toy = '[run.optimizer]\nlr = 0.1\n[run.task]\nname = "toy"\n'
     for name, lines in SCENARIOS.items():
@@ -158,6 +159,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("config check empty", 2, "cannot read empty: it is a folder", "settings that ship: demo"),
     ("sim nope.toml", 2, "cannot read nope.toml: No such file", "scenarios that ship:"),
     ("sim world.toml", 2, "world.toml: not a scenario", "latenzy"),
+    ("sim latin.toml", 2, "latin.toml: not a scenario", "utf-8"),
     ("sim objective.toml", 2, "objective.toml: there is no objective 'gepp'", "did you mean 'gepo'?"),
     ("sim dual.toml", 2, "dual.toml: objective gepo does not read dual", "leave out what it does not read"),
     ("sim epsilon.toml", 2, "epsilon.toml: option eps of objective gepo is -1.0", "a number of at least 0"),
