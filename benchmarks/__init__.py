@@ -151,14 +151,13 @@ def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> in
         commit=_commit(),
         joules=energy.joules(used, energy.read()),
     )
-    from rich.console import Console
-
     from benchmarks import table
+    from peers.console import Listing
 
     if as_json:
         print(table.as_json(lines, machine))
     else:
-        table.show(lines, machine, Console(width=None if sys.stdout.isatty() else 200))
+        table.show(lines, machine, Listing(width=None if sys.stdout.isatty() else 200))
     if old is not None and (
         got_worse := comparison.worse(comparison.changes(old, Results(machine=machine, figures=lines)))
     ):

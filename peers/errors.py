@@ -222,11 +222,21 @@ def say(sentence: str, stream: TextIO | None = None) -> None:
     if stream is None:
         heard(sentence)
     stream = stream or sys.stderr
-    try:
+    with unneeded(stream):
         print(sentence, file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def unneeded(stream: TextIO) -> Iterator[None]:
+    """Bear that `stream` refuses what the body writes to it: from then on it leads nowhere, but where only
+    its disk is full."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def _report(error: BaseException) -> str:

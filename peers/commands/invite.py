@@ -13,11 +13,11 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from peers.build import invitations, made_words
 from peers.build.made_words import Word
+from peers.console import Listing
 from peers.errors import WrongUsage
 from peers.runtime import peer_folder, uses
 from swarm import invite as invites
@@ -76,7 +76,7 @@ def listed(folder: Path, as_json: bool) -> int:
             word.note,
             f"…{word.word[-8:]}",
         )
-    Console().print(table)
+    Listing().print(table)
     print("`swarm invite --list --json` prints the words themselves", file=sys.stderr)
     return 0
 

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.live import Live
 
 from dashboard.state import State, fold
@@ -19,6 +18,7 @@ from dashboard.terminal import render
 from dashboard.text import duration
 from peers.build import run_folder
 from peers.commands import journals
+from peers.console import Listing
 from peers.errors import CannotHere, WrongUsage
 from peers.runtime import pause, peer_folder
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE
@@ -61,7 +61,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
             print(f"no peer of {folder} runs: this is what was known {ago} ago", file=sys.stderr)
         _show(state, as_json, asleep)
         return 0
-    with Live(console=Console(), refresh_per_second=4) as live:
+    with Live(console=Listing(), refresh_per_second=4) as live:
         while True:
             live.update(render(state, time.time(), live.console.width))
             time.sleep(LOOK)
@@ -76,7 +76,7 @@ def _show(state: State, as_json: bool, asleep: bool = False) -> None:
     if as_json:
         print(msgspec.json.encode(state.view(at, quiet=quiet)).decode())
     else:
-        console = Console()
+        console = Listing()
         console.print(render(state, at, console.width))
 
 
@@ -87,7 +87,7 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
 
     async def look(watched: watching.WatchedSwarm) -> None:
         if watch:
-            with Live(console=Console(), refresh_per_second=4) as live:
+            with Live(console=Listing(), refresh_per_second=4) as live:
                 while not watched.leaving.is_set():
                     live.update(render(watched.observer.state, time.time(), live.console.width))
                     await _wait(watched.leaving, LOOK)

@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from peers.console import Listing
 from peers.errors import DONE, USAGE, CannotHere, WrongUsage
 from swarm.config import Run
 from swarm.tasks import catalog as tasks
@@ -81,7 +82,7 @@ def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
             json.dumps(about | {"tasks": [asdict(trial) for trial in trials]}, indent=2, ensure_ascii=False)
         )
     else:
-        console = Console(highlight=False)
+        console = Listing(highlight=False)
         console.print(_page(run, trials), width=min(console.width, WIDE))
     return USAGE if any(trial.problem for trial in trials) else DONE
 

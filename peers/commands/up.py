@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
 from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
 from peers.build.run_folder import make_folder, read
 from peers.commands.journals import tell_first
+from peers.console import spoken
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
@@ -158,7 +158,7 @@ class Children:
         self.state = State(self.config.run)
         self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
-        self.console = Console(stderr=True)
+        self.console = spoken(sys.stderr)
         self._line_due = 0.0
         self._unreadable = False
 
@@ -227,7 +227,7 @@ class Children:
         if exported.returncode:
             self.console.print(exported.stderr.decode(), end="", markup=False)
         # In a file or a pipe a path must not be wrapped: readers copy it, or search for it.
-        screen = Console(width=None if sys.stdout.isatty() else 240)
+        screen = spoken(sys.stdout, width=None if sys.stdout.isatty() else 240)
         screen.print(
             summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path)
         )

@@ -11,13 +11,14 @@ there is one at the start, one with the first policy and one every half minute. 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from peers.console import spoken
 from peers.errors import heard, say
 from peers.runtime import idle
 from peers.runtime.clock_check import wrong_clock
@@ -98,7 +99,7 @@ class StatusLine:
 
     async def show(self) -> None:
         """Show it until cancelled."""
-        console = Console(stderr=True)
+        console = spoken(sys.stderr)
         if not console.is_terminal:
             return await self._print(say)
         async with asyncio.TaskGroup() as tasks:
