@@ -13,9 +13,7 @@ loaded last. Invariant: completions come from the version of the last `load` tha
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -48,6 +46,7 @@ from swarm.config import Config, EngineSettings
 from swarm.process import Child, Hung, Lost, environment
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError, SampleCounts, writing
+from swarm.sample.scratch import Scratch
 from swarm.tasks.base import RewardError
 from swarm.types import Task
 from swarm.weights import Weights
@@ -68,7 +67,8 @@ class ProcessEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self.scratch = Path(tempfile.mkdtemp(prefix="swarm-hf-"))
+        self._place = Scratch("hf")
+        self.scratch = self._place.path
         """The files that its process reads."""
         self._setup: Setup | None = None
         self._templated = True
@@ -106,8 +106,7 @@ class ProcessEngine:
     def load(self, weights: Weights) -> None:
         """See Engine. When it fails, the release before stays loaded."""
         path = self.scratch / f"v{weights.version}-{weights.digest[:12]}"
-        with writing(self.scratch):
-            weights.blocks.put(path)
+        self._put(path, weights)
         with self._turn:
             self._load(path, weights)
 
@@ -151,7 +150,7 @@ class ProcessEngine:
         self._closed = True
         if self._child is not None:
             self._child.kill()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._place.remove()
 
     def _first(self, call: Fit | Setup, kind: type[T]) -> T:
         """The answer to a call before there is a policy. Raises UserError."""
@@ -159,6 +158,11 @@ class ProcessEngine:
             return self._answered(call, kind, START)
         except EngineError as error:
             raise CannotHere(f"{error}; peer.engine.name chooses another engine") from error
+
+    def _put(self, path: Path, weights: Weights) -> None:
+        with writing(self.scratch):
+            self._place.ensure()
+            weights.blocks.put(path)
 
     def _load(self, path: Path, weights: Weights) -> None:
         old, fresh = self._held, self._child is None
@@ -195,6 +199,8 @@ class ProcessEngine:
         try:
             self._answered(self._setup, Ready, START)
             if held is not None:
+                if not held[0].exists():  # a cleaner of old files was there
+                    self._put(*held)
                 self._answered(Load.of(*held), Done, self._settings.timeout)
         except (UserError, ValueError, Damaged) as error:  # memory is short, or a file is gone
             self._end()

@@ -24,7 +24,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +35,7 @@ import numpy as np
 
 from swarm.sample import vllm_noise, vllm_process
 from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, writing
+from swarm.sample.scratch import Scratch
 from swarm.sample.server_connections import Connections
 from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
 from swarm.sample.vllm import LoadedRelease, Recipe, completions
@@ -67,8 +67,8 @@ class ServerEngine:
         that is no loopback HTTP address."""
         self._recipe, self._model, self._reference = recipe, model, reference
         self._host, self._port, self._path = _address(recipe.settings.url)
-        self._scratch = Path(tempfile.mkdtemp(prefix="swarm-server-"))
-        self._scratch.chmod(0o755)  # the server may be another user's
+        self._place = Scratch("server", 0o755)  # the server may be another user's
+        self._scratch = self._place.path
         self._adapters = f"swarm-{os.getpid()}-{time.time_ns() % 1_000_000}"
         self._served = ""
         self._models: list[str] = []
@@ -92,8 +92,7 @@ class ServerEngine:
         release, old = LoadedRelease.within(self._scratch, weights), self._held
         shutil.rmtree(release.folder, ignore_errors=True)
         try:
-            with writing(self._scratch):
-                self._recipe.write(weights.blocks, release.folder)
+            self._write(release)
             self._take(release)
         except BaseException:
             self._started = None
@@ -128,7 +127,12 @@ class ServerEngine:
         return {"version": self.version, **self._counts.statistics()}
 
     def close(self) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._place.remove()
+
+    def _write(self, release: LoadedRelease) -> None:
+        with writing(self._scratch):
+            self._place.ensure()
+            self._recipe.write(release.weights.blocks, release.folder)
 
     # --- the server -----------------------------------------------------------------------------------------
 
@@ -259,6 +263,8 @@ class ServerEngine:
         if self._held is None:
             raise RuntimeError("no policy has been loaded")
         if self._process() != self._started:
+            if not self._held.folder.exists():  # a cleaner of old files was there
+                self._write(self._held)
             self._take(self._held)
 
     def _complete(

@@ -20,7 +20,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from swarm.config import Sampling
 from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer, writing
+from swarm.sample.scratch import Scratch
 from swarm.types import Digest, Noise
 from swarm.weights import Weights
 
@@ -72,7 +72,8 @@ class VllmEngine:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._scratch = Path(tempfile.mkdtemp(prefix="swarm-vllm-"))
+        self._place = Scratch("vllm")
+        self._scratch = self._place.path
         self._child: Child | None = None
         self._sampling: Child | None = None
         """Its process, while that samples: only then it knows what to do with a nudge."""
@@ -92,8 +93,7 @@ class VllmEngine:
         shutil.rmtree(release.folder, ignore_errors=True)
         old = self._held
         try:
-            with writing(self._scratch):
-                self._recipe.write(weights.blocks, release.folder)
+            self._write(release)
             self._take(release)
         except BaseException:
             if old is None or old.folder != release.folder:
@@ -127,12 +127,19 @@ class VllmEngine:
         self._closed = True
         if self._child is not None:
             self._child.kill()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._place.remove()
+
+    def _write(self, release: LoadedRelease) -> None:
+        with writing(self._scratch):
+            self._place.ensure()
+            self._recipe.write(release.weights.blocks, release.folder)
 
     def _sampled(self, prompts: Sequence[str], group: int, seeds: list[int]) -> vllm_process.Sampled:
         if self._held is None:
             raise RuntimeError("no policy has been loaded")
         if self._child is None:
+            if not self._held.folder.exists():  # a cleaner of old files was there
+                self._write(self._held)
             self._take(self._held)
         call = vllm_process.Sample(self._recipe.tokenizer.encode(prompts), group, seeds)
         self._sampling = self._child

@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -17,7 +18,7 @@ import pytest
 import undecided_policy
 from nouns import seeds
 
-from peers.build import factory
+from peers.build import factory, process_engine
 from peers.build.process_engine import ProcessEngine
 from peers.errors import UserError
 from swarm.blocks import Blocks, Damaged
@@ -194,7 +195,7 @@ def test_a_release_whose_file_is_gone_when_the_process_starts_again_is_no_bug(
     try:
         engine.set_up(folder, Config())
         engine.load(in_a_file(weights, tmp_path / "image"))
-        for path in engine.scratch.iterdir():
+        for path in (*engine.scratch.iterdir(), tmp_path / "image"):
             path.unlink()
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="signal SIGKILL"):
@@ -205,6 +206,27 @@ def test_a_release_whose_file_is_gone_when_the_process_starts_again_is_no_bug(
         assert len(engine.greedy(PROMPTS)) == len(PROMPTS)
     finally:
         engine.close()
+
+
+def test_a_folder_that_a_cleaner_removed_is_made_again(
+    weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_engine, "COMMAND", ("sleep", "600", "#"))
+    engine = ProcessEngine(EngineSettings())
+    try:
+        monkeypatch.setattr(engine, "_answered", lambda *_: None)
+        monkeypatch.setattr(engine, "_setup", Config())
+        shutil.rmtree(engine.scratch)
+        engine.load(in_a_file(weights, tmp_path / "image"))
+        [held] = engine.scratch.iterdir()
+        assert held.read_bytes() == weights.data and engine.scratch.stat().st_mode & 0o777 == 0o700
+        shutil.rmtree(engine.scratch)
+        engine._end()
+        engine._ready()
+        assert held.read_bytes() == weights.data and engine.scratch.stat().st_mode & 0o777 == 0o700
+    finally:
+        engine.close()
+    assert not engine.scratch.exists()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from swarm.sample.base import Completions, Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
 from swarm.sample.toy import ToyEngine
-from swarm.sample.vllm import Recipe, VllmEngine
+from swarm.sample.vllm import LoadedRelease, Recipe, VllmEngine
 from swarm.types import Task
 from swarm.weights import Weights
 
@@ -426,4 +427,35 @@ def test_a_release_that_fails_leaves_the_files_of_another_one_of_its_version(
     engine.load(others)
     [held] = engine._scratch.iterdir()
     assert (held / "model.safetensors").read_text() == others.digest
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["vllm", "vllm-server"])
+def test_a_folder_that_a_cleaner_removed_is_made_again(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(blocks: Blocks, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(blocks.root.encode())
+
+    settings = EngineSettings(name=kind, url="http://127.0.0.1:9")
+    recipe = Recipe(settings, Sampling(), tokenization.load(folder), 10, write)
+    engine = VllmEngine(recipe) if kind == "vllm" else ServerEngine(recipe, "model")
+    taken: list[bool] = []
+
+    def take(release: LoadedRelease) -> None:
+        taken.append(release.folder.exists())
+        if len(taken) == 2:
+            raise EngineError("not now")
+
+    monkeypatch.setattr(engine, "_take", take)
+    monkeypatch.setattr(engine, "_process", lambda: "another one", raising=False)
+    mode = engine._scratch.stat().st_mode
+    shutil.rmtree(engine._scratch)
+    engine.load(Weights.of(b"release", 3))
+    assert engine._scratch.stat().st_mode == mode
+    shutil.rmtree(engine._scratch)
+    with pytest.raises(EngineError, match="not now"):
+        engine.greedy(["1="])
+    assert taken == [True, True] and engine._scratch.stat().st_mode == mode
     engine.close()
