@@ -6,7 +6,8 @@
 
 Invariants: a journal has at most FILES files of FILE bytes each; a line that a crash tore is cut off before
 the next one is written, and is never read as an event. Who follows a journal reads every event once, though
-files begin meanwhile, unless files went that it had not come to.
+files begin meanwhile, unless files went that it had not come to. Somebody may empty or remove the file while
+it is written and followed: both go on with what comes then.
 Not handled here: the kinds of events (swarm.events), their display (dashboard).
 """
 
@@ -62,21 +63,27 @@ class Journal:
         self._size = 0
         self._torn = False
         """The file may end in a part of a line, which would run into the next event."""
+        self._lost_its_file = False
+        """While an event is written: the file had been removed, and another one begins."""
         self.refusal = ""
         """Why the disk refused the last event; empty when it took it."""
         self.lost = 0
         self.on_disk: Callable[[str], None] = _bear
-        """Hears `refusal` with each event that is lost, and the first time that one is not."""
+        """Hears `refusal` with each event that is lost, and the first time that one is not; and, once, that
+        the file was removed."""
         with _refusing(self):
             self._open()
 
     def __call__(self, event: Event) -> None:
-        before, line = self.refusal, to_line(event)
+        before, line, self._lost_its_file = self.refusal, to_line(event), False
         with _refusing(self):
             self._append(line)
         self.lost += bool(self.refusal)
         if before or self.refusal:
             self.on_disk(self.refusal)
+        elif self._lost_its_file:
+            self.on_disk("the file that had those so far was removed, and another one begins")
+            self.on_disk("")
 
     def close(self) -> None:
         if self._file is not None and not self._file.closed:
@@ -86,7 +93,7 @@ class Journal:
             self._file.close()
 
     def _append(self, line: bytes) -> None:
-        file = self._open()
+        file = self._there()
         self._mend(file)
         self._torn = True
         if file.write(line) != len(line):
@@ -104,6 +111,18 @@ class Journal:
         file.close()
         self._open()
 
+    def _there(self) -> IO[bytes]:
+        """The file, also after somebody has emptied or removed it, to make room."""
+        file = self._open()
+        stat = os.fstat(file.fileno())
+        if stat.st_nlink == 0:
+            self._file, self._lost_its_file = None, True
+            file.close()
+            return self._open()
+        if stat.st_size < self._size:
+            self._size, self._torn = _whole_lines(file), True
+        return file
+
     def _open(self) -> IO[bytes]:
         if self._file is None:
             make_folder(self.path.parent)
@@ -119,7 +138,7 @@ class Journal:
 
     def _mend(self, file: IO[bytes]) -> None:
         if self._torn:
-            file.truncate(self._size)
+            file.truncate(min(self._size, os.fstat(file.fileno()).st_size))  # to grow it would write zeros
             self._torn = False
 
 
@@ -205,10 +224,15 @@ class Tail:
     def __init__(self, path: Path, damaged: Damaged | None = None) -> None:
         """As for `read_journal`."""
         self.path = path
-        self._number, self._at, self._line = 0, 0, 0
-        """The file that is being read, the byte in it that comes next, and the lines before that."""
+        self._begin(0)
         self._damaged = damaged
         self._damage: Damage | None = None
+
+    def _begin(self, number: int) -> None:
+        self._number, self._at, self._line = number, 0, 0
+        """The file that is being read, the byte in it that comes next, and the lines before that."""
+        self._inode = 0
+        """That file's, once it was opened."""
 
     def news(self) -> Iterator[AnyEvent]:
         for file, line in self._lines():
@@ -231,7 +255,7 @@ class Tail:
             known = parts(self.path)
             numbers = [number for number, _ in known]
             if self._number not in numbers:
-                self._number, self._at, self._line = numbers[0], 0, 0
+                self._begin(numbers[0])
             file = known[numbers.index(self._number)][1]
             if not file.exists():
                 return  # it is about to be made
@@ -241,9 +265,13 @@ class Tail:
                 yield from ((file, line) for line in self._rest(lines))
             if file == self.path:
                 return
-            self._number, self._at, self._line = self._number + 1, 0, 0
+            self._begin(self._number + 1)
 
     def _rest(self, lines: IO[bytes]) -> Iterator[bytes]:
+        stat = os.fstat(lines.fileno())
+        if stat.st_size < self._at or self._inode not in (0, stat.st_ino):
+            self._begin(self._number)  # somebody has emptied or removed it meanwhile
+        self._inode = stat.st_ino
         lines.seek(self._at)
         for line in lines:
             if not line.endswith(b"\n"):

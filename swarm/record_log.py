@@ -60,7 +60,7 @@ class RecordLog:
         segment. Raises OSError; then a part of them may be there, but in a segment that has no others, and
         whatever follows is in another segment."""
         try:
-            if self._file is None or self.sizes[self.current] >= self._segment_bytes:
+            if not self._goes_on() or self.sizes[self.current] >= self._segment_bytes:
                 self._begin_segment()
             assert self._file is not None
             content = b"".join(HEAD.pack(len(each), zlib.crc32(each)) + each for each in records)
@@ -85,6 +85,13 @@ class RecordLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _goes_on(self) -> bool:
+        """Whether the segment at hand is as it was left: another program may have removed or emptied it."""
+        if self._file is None:
+            return False
+        stat = os.fstat(self._file.fileno())
+        return stat.st_nlink > 0 and stat.st_size >= self.sizes[self.current]
 
     def _begin_segment(self) -> None:
         self.close()

@@ -3,6 +3,7 @@ goes, and heartbeats that say nothing new are thinned."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,41 @@ def test_a_disk_that_cannot_be_read_as_a_journal_opens_costs_no_event_before_it(
     limited(kept, 5)(noted(6))
     kept(noted(7))
     assert numbers(read_journal(path)) == [0, 1, 2, 3, 4, 5, 7]
+
+
+def test_who_empties_a_full_disks_journal_finds_the_next_events_in_it_and_no_zeros(tmp_path: Path) -> None:
+    kept = written(tmp_path / "journal.jsonl", range(5))
+    tail = Tail(kept.path)
+    assert numbers(tail.news()) == [0, 1, 2, 3, 4]
+    limited(kept, 5)(noted(5))
+    assert kept.refusal
+    os.truncate(kept.path, 0)
+    kept(noted(6))
+    kept(noted(7))
+    assert numbers(tail.news()) == numbers(read_journal(kept.path)) == [6, 7]
+    assert b"\0" not in kept.path.read_bytes() and not kept.refusal
+    os.truncate(kept.path, kept.path.stat().st_size - 3)
+    kept(noted(8))
+    assert numbers(read_journal(kept.path)) == [6, 8]
+    limited(kept, 5)(noted(9))
+    os.truncate(kept.path, 0)
+    kept.close()
+    assert kept.path.read_bytes() == b""
+
+
+def test_a_removed_journal_begins_anew_and_says_so_once(tmp_path: Path) -> None:
+    kept = written(tmp_path / "journal.jsonl", range(3))
+    tail, heard = Tail(kept.path), list[str]()
+    assert numbers(tail.news()) == [0, 1, 2]
+    kept.on_disk = heard.append
+    kept.path.rename(tmp_path / "another's name")
+    kept.path.touch()  # a file of another inode, as `logrotate` makes one
+    (tmp_path / "another's name").unlink()
+    for number in range(3, 9):
+        kept(noted(number))
+    assert numbers(tail.news()) == numbers(read_journal(kept.path)) == [3, 4, 5, 6, 7, 8]
+    assert heard == ["the file that had those so far was removed, and another one begins", ""]
+    assert kept.lost == 0
 
 
 def limited(kept: Journal, most: int) -> Journal:

@@ -144,6 +144,17 @@ def test_a_disk_that_refuses_the_first_record_of_a_segment_keeps_no_segment(
     assert read(tmp_path) == [b"two"]
 
 
+def test_a_segment_that_another_program_empties_or_removes_takes_no_record_after_it(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path, 1 << 20)
+    first = tmp_path / f"{log.append([b'one']):08}.log"
+    os.truncate(first, 0)
+    second = tmp_path / f"{log.append([b'two']):08}.log"
+    second.unlink()
+    log.append([b"three"])
+    log.append([b"four"])
+    assert read(tmp_path) == [b"three", b"four"] and len([*tmp_path.iterdir()]) == 2
+
+
 @pytest.mark.parametrize("name", ["1.log", "0000001.log", "000000001.log", "00000001.log.bak", "\u0664.log"])
 def test_files_that_are_no_segments_are_left_alone(name: str, tmp_path: Path) -> None:
     written(tmp_path, [b"one"])
