@@ -8,7 +8,8 @@
     UserError                    a person can fix it: a sentence, no traceback
       WrongUsage      2            also ConfigError, ScenarioError, TaskError
       CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, a full disk,
-                                   an import of an extra that is not installed
+                                   too many open files, no memory left, an import of an extra that is not
+                                   installed
       Unreached       4            also Unreachable at the start
       Refusal         5            also InviteError
     Interrupted       128 + n    a signal, after leaving
@@ -95,6 +96,12 @@ _SYSTEM = {
     errno.EIO: (
         "the disk fails (see the kernel's log, `dmesg`): name another folder with --folder, on another disk"
     ),
+    errno.EMFILE: (
+        "this program has as many files and connections open as it may: raise `ulimit -n`, for a service"
+        " LimitNOFILE="
+    ),
+    errno.ENFILE: "this machine has as many files open as it may: end other programs, or raise fs.file-max",
+    errno.ENOMEM: "this machine has no memory left: end other programs, or use a machine with more",
     errno.EROFS: "the file system is read-only: name another folder with --folder",
     errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
     errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
@@ -242,7 +249,10 @@ def unneeded(stream: TextIO) -> Iterator[None]:
 def _report(error: BaseException) -> str:
     """Write the traceback to a file for a bug report. Returns the sentence that names the file."""
     text = "".join(traceback.format_exception(error))
-    said = f"swarm: this is a bug in swarm ({type(error).__name__}: {error})"
+    named = _innermost(error)
+    while isinstance(named, BaseExceptionGroup):  # of several the first one; the file has them all
+        named = named.exceptions[0]
+    said = f"swarm: this is a bug in swarm ({type(named).__name__}: {named})"
     try:
         path = _crash_folder() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -312,7 +312,7 @@ def wait(children: Sequence[Child], deadline: float) -> list[Child]:
     while not (ready := [child for child in children if child.ready]):
         if (left := deadline - time.monotonic()) <= 0:
             return []
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # takes no descriptor: there may be none left
             for child in children:
                 selector.register(child, selectors.EVENT_READ)
             selector.select(min(left, *(child.look for child in children)))

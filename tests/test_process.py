@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import select
 import signal
 import sys
@@ -289,3 +290,15 @@ def test_one_thread_each_unless_the_user_says_otherwise(monkeypatch: pytest.Monk
     assert process.environment()["OMP_NUM_THREADS"] == "7"
     assert process.environment({"OMP_NUM_THREADS": "3"})["OMP_NUM_THREADS"] == "3"
     assert "PATH" not in process.environment(inherited={})
+
+
+def test_a_wait_needs_no_descriptor_of_its_own(make: Make) -> None:
+    child = make(ECHO)
+    assert child.ask(b"one", 30.0) == b"one"
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as taken:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken.fileno(), before[1]))
+        try:
+            assert child.ask(b"two", 30.0) == b"two"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -195,7 +195,10 @@ class ProcessEngine:
     def _restart(self, held: tuple[Path, Weights] | None) -> None:
         """Start the process with this release. Raises EngineError."""
         assert self._setup is not None, "set_up comes first"
-        self._start()
+        try:
+            self._start()
+        except OSError as error:  # too many open files or processes
+            raise EngineError(f"engine hf cannot start again: {error.strerror}") from error
         try:
             self._answered(self._setup, Ready, START)
             if held is not None:

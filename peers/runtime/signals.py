@@ -8,7 +8,9 @@ when its parent dies, even of SIGKILL.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -26,6 +28,10 @@ LEAVE_PATIENCE = 120.0
 
 FINISHING = "each finishes the group or step at hand"
 """What peers do that were asked to leave."""
+
+FILES = 1 << 16
+"""Open files that a peer lets itself have: far more than it needs. Of a hard limit of a billion, as
+containers have it, no more is taken: some libraries close all descriptors below the limit, one by one."""
 
 
 def leave_signals() -> list[signal.Signals]:
@@ -77,6 +83,7 @@ def run_until_signalled(program: Callable[[SignalHandler], Coroutine[Any, Any, N
     """Run a program to its end and return 0. Raises Interrupted after a signal, even when the program
     finished."""
     _die_with_parent()
+    allow_files()
     on_signal = SignalHandler()
 
     async def main() -> None:
@@ -94,6 +101,16 @@ def run_until_signalled(program: Callable[[SignalHandler], Coroutine[Any, Any, N
     if on_signal.signal is not None:
         raise Interrupted(on_signal.signal)
     return 0
+
+
+def allow_files() -> None:
+    """Raise the soft limit of open files to the hard one, but to no more than FILES. Shells give 1024 for the
+    sake of programs that call select(2), which knows no higher descriptor; a peer polls."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a system with a lower limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _die_with_parent() -> None:

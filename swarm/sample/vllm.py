@@ -240,8 +240,11 @@ class LoadedRelease:
 
 
 def start_process(settings: Settings, scratch: Path) -> Child:
-    """Start vLLM's process, which then waits for its Setup."""
-    return Child([*COMMAND, str(scratch)], environment(_environment(settings)))
+    """Start vLLM's process, which then waits for its Setup. Raises EngineError."""
+    try:
+        return Child([*COMMAND, str(scratch)], environment(_environment(settings)))
+    except OSError as error:  # too many open files or processes
+        raise EngineError(f"vLLM's process cannot start: {error.strerror}") from error
 
 
 def _why(lost: Lost) -> str:

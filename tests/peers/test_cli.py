@@ -201,13 +201,13 @@ def test_a_bug_of_ours_leaves_its_traceback_in_the_state_folder(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def broken() -> int:
-        raise KeyError("oops")
+        raise ExceptionGroup("tasks", [ExceptionGroup("inner", [KeyError("oops"), ValueError("more")])])
 
     assert errors.guarded(broken) == 1
     (report,) = (tmp_path / "swarm" / "crashes").iterdir()
     assert "in broken" in report.read_text()
     said = capsys.readouterr().err
-    assert str(report) in said
+    assert str(report) in said and "KeyError: 'oops'" in said
     assert "Traceback" not in said
 
 
@@ -244,6 +244,9 @@ def test_closed_descriptors_are_no_bug_and_no_sockets_number(closed: str, tmp_pa
         (OSError(errno.EADDRINUSE, "Address already in use"), 3),
         (IdentityError("x"), 3),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), 3),
+        (OSError(errno.EMFILE, "Too many open files"), 3),
+        (OSError(errno.ENFILE, "Too many open files in system", "/x"), 3),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 3),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 3),
         (IsADirectoryError(errno.EISDIR, "Is a directory", "/x"), 3),
         (Unreachable("x"), 4),

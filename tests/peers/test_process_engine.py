@@ -3,6 +3,7 @@ time."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -66,6 +67,10 @@ def in_a_file(weights: Weights, path: Path) -> Weights:
     draft.write(weights.data)
     draft.image.want(True)
     return Weights(weights.version, draft.done())
+
+
+def too_many_open_files(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def told(groups: list[Completions]) -> list[tuple[object, ...]]:
@@ -224,6 +229,12 @@ def test_a_folder_that_a_cleaner_removed_is_made_again(
         engine._end()
         engine._ready()
         assert held.read_bytes() == weights.data and engine.scratch.stat().st_mode & 0o777 == 0o700
+        engine._end()
+        with monkeypatch.context() as patch:
+            patch.setattr(process_engine, "Child", too_many_open_files)
+            with pytest.raises(EngineError, match="cannot start again: Too many open files"):
+                engine._ready()
+        engine._ready()
     finally:
         engine.close()
     assert not engine.scratch.exists()

@@ -69,3 +69,13 @@ def test_a_program_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     ran.send_signal(signal.SIGHUP)
     ran.send_signal(signal.SIGTERM)
     assert ran.wait(20) == 128 + signal.SIGTERM
+
+
+def test_a_program_may_open_as_many_files_as_the_hard_limit_lets_it() -> None:
+    code = "import resource; from peers.runtime import signals; signals.allow_files()"
+    ends = "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    for soft, hard, has in ((100, 300, 300), (200, 200, 200)):
+        words = ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "sh"]
+        words += [sys.executable, "-c", f"{code}; {ends}"]
+        ran = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
+        assert ran.stdout.decode().split() == [f"({has},", f"{hard})"], ran

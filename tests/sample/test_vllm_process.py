@@ -7,6 +7,8 @@ and values.
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -66,6 +68,16 @@ def test_a_process_that_hangs_is_killed_by_the_deadline(
     program(monkeypatch, "import time; time.sleep(600)")
     monkeypatch.setattr(vllm, "START", 1.0)
     assert "did not answer within 1 s" in failure(VllmEngine(recipe(folder)), Versions(folder))
+
+
+def test_a_process_that_no_descriptor_is_left_for_fails_a_load(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many_open_files(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(vllm, "Child", too_many_open_files)
+    assert "cannot start: Too many open files" in failure(VllmEngine(recipe(folder)), Versions(folder))
 
 
 def test_a_failed_load_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
