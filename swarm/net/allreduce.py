@@ -72,6 +72,8 @@ class Sum(NamedTuple):
 class Runner(AllReduceRunner):  # type: ignore[misc]
     """Butterfly all-reduce that gives all members the same bytes, or breaks."""
 
+    tensor_part_reducer: TensorPartReducer
+
     def __init__(
         self,
         *,
@@ -99,6 +101,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         # they come, is given none of their values and tells when all are here.
         mine = self.parts_for_local_averaging
         self._shapes = [part.shape for part in mine]
+        # hivemind's own gets no part: dropped before it counts as finished, it warns of a round that failed.
+        self.tensor_part_reducer.finished.set()
         self.tensor_part_reducer = TensorPartReducer([torch.Size([0])] * len(mine), len(self.sender_peer_ids))
         self._come: dict[int, dict[int, torch.Tensor]] = {}
         """Number of a part of mine -> index of a sender -> that part, until all are here."""

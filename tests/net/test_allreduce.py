@@ -2,6 +2,8 @@
 streams."""
 
 import asyncio
+import gc
+import logging
 import math
 import os
 import threading
@@ -122,6 +124,13 @@ def test_a_mean_is_encoded_once_for_all_members(monkeypatch):
     results = reduced(draws(4))
     the_one(results)
     assert len(encoded) == sum(runner.tensor_part_reducer.num_parts for _, runner in results) > 4
+
+
+def test_a_good_round_warns_of_nothing(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("hivemind"), "handlers", [caplog.handler])
+    the_one(reduced(draws(3)))
+    gc.collect()  # hivemind's objects warn when they go
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
