@@ -15,7 +15,7 @@ here: which way is the cheapest (swarm.core.ladder), the files (swarm.patch_file
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,9 @@ WAYS = 4
 
 Known = Mapping[Digest, Sequence[Release]]
 """Weights -> their announced releases."""
+
+Later = Callable[[], Sequence[PeerId]]
+"""Names who holds a release by now."""
 
 
 class PatchLadder:
@@ -136,8 +139,11 @@ class PatchLadder:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    async def fetch(self, release: Release, known: Known, holders: Sequence[PeerId]) -> Blocks | None:
-        """The release's blocks, by patches; None where these do not lead there. They are held for others."""
+    async def fetch(
+        self, release: Release, known: Known, holders: Sequence[PeerId], later: Later = tuple
+    ) -> Blocks | None:
+        """The release's blocks, by patches from `holders` and those that `later()` names while they come; None
+        where these do not lead there. They are held for others."""
         if release.weights == self.version_zero.made_here():
             made = await self.version_zero.blocks()
             return None if made is None else await self._wholes.take(release.version, made)
@@ -154,7 +160,7 @@ class PatchLadder:
                 continue
             if base.size != release.size:
                 return None  # the whole tells who lies
-            files = await self._files(way, holders, missing)
+            files = await self._files(way, holders, later, missing)
             if files and (draft := await self._apply(way, files, base)) is not None:
                 return await self._wholes.take(release.version, draft)
         return None
@@ -173,20 +179,20 @@ class PatchLadder:
             return await self.version_zero.blocks()
         return self._wholes.blocks(weights)
 
-    async def take(self, release: Release, holders: Sequence[PeerId]) -> None:
-        """Hold all patches that a release names, for others. Raises NetError."""
+    async def take(self, release: Release, holders: Sequence[PeerId], later: Later = tuple) -> None:
+        """Hold all patches that a release names, for others; from whom, as `fetch`. Raises NetError."""
         self._make_room(release.size)
         for patch in release.patches:
             if not self.files.is_whole(patch.root):
-                await self.files.fetch(release.version, patch.root, patch.size, holders)
+                await self.files.fetch(release.version, patch.root, patch.size, holders, later)
 
     async def _files(
-        self, way: Sequence[Step], holders: Sequence[PeerId], missing: set[Digest]
+        self, way: Sequence[Step], holders: Sequence[PeerId], later: Later, missing: set[Digest]
     ) -> list[Blocks]:
         """The files of a way; none where one cannot be had, which is `missing` from then on. Steps that
         change the same have one file."""
         self._make_room(way[-1].release.size)
-        wanted = {patch.root: (made.version, patch.root, patch.size, holders) for patch, made in way}
+        wanted = {patch.root: (made.version, patch.root, patch.size, holders, later) for patch, made in way}
         fetches = (self.files.fetch(*each) for each in wanted.values())
         files = dict[Digest, Blocks]()
         for root, file in zip(wanted, await asyncio.gather(*fetches, return_exceptions=True), strict=True):

@@ -259,20 +259,19 @@ class ReleaseExchange:
             return await self._fetch(release)
 
     async def _fetch(self, release: Release) -> Weights:
-        holders = self._holders(release)
+        holders, later = self._holders(release), partial(self._holders, release)
         if not self.blobs.is_whole(release.weights):
             await self._missed.ask(release, self._heard_holders(release) or holders)
-            blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders)
+            blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders, later)
         else:
             blocks = self.blobs.blocks(release.weights)
         if blocks is None:
-            later = partial(self._holders, release)
             blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders, later)
         return Weights(release.version, blocks)
 
     async def take_patches(self, release: Release) -> None:
         """Hold all patches that a release names. Raises NetError."""
-        await self.patches.take(release, self._holders(release))
+        await self.patches.take(release, self._holders(release), partial(self._holders, release))
 
     def _holders(self, release: Release) -> list[PeerId]:
         others = {release.publisher} - {self._host.ports.me}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import msgspec
 import pytest
 from test_patch_ladder import BYTES, SIZE, Swarm, among
 
 from swarm.blocks import Blocks
 from swarm.core.ladder import RUNG
+from swarm.sim.links import SimLinks
 from swarm.types import Digest, Patch, PeerId, Release
 
 
@@ -88,5 +92,34 @@ def test_useless_patches_are_remembered_as_long_as_their_releases() -> None:
             sampler.releases.blobs.hold(0, Blocks.of(BYTES[0]))
         assert len(swarm.blamed) == 300
         assert len(sampler.releases.patches._useless) <= 2
+
+    among(promise)
+
+
+def test_who_has_a_patch_by_now_gives_it_where_its_publisher_is_not_reached() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler, mirror, other = swarm.host("sampler"), swarm.host("mirror"), swarm.host("other")
+        await other.releases.serve()
+        await swarm.release(BYTES[0])
+        for host in (sampler, mirror, other):
+            await swarm.take(host, swarm.released[0])
+        await swarm.release(BYTES[1])
+        last = swarm.released[1]
+        away = [sampler.ports.me, mirror.ports.me]
+        cast(SimLinks, swarm.network.links).oneway([swarm.learner.ports.me], away)
+        sampler.releases._heard_holders = mirror.releases._heard_holders = lambda release: (
+            [other.ports.me] if other.releases.has(release.weights) else []
+        )
+
+        async def take_later() -> None:
+            await asyncio.sleep(1.0)
+            await swarm.take(other, last)
+
+        async with asyncio.timeout(5.0), asyncio.TaskGroup() as group:
+            group.create_task(take_later())
+            patches = group.create_task(mirror.releases.take_patches(last))
+            assert await swarm.take(sampler, last) < SIZE / 50
+            await patches
+        assert mirror.releases.patches.files.is_whole(last.patches[0].root)
 
     among(promise)
