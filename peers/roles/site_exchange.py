@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from peers.runtime.host import Host
@@ -197,7 +198,7 @@ class SiteExchange:
 
     async def _fetch(self, one: Contribution, gathered: Gathered) -> None:
         try:
-            found = await self._blobs.fetch(one.version, one.root, one.size, self._holders(one.learner))
+            found = await self._fetched(one, one.learner)
         except NetError:
             await self._host.ports.clock.sleep(RETRY)
             return
@@ -213,6 +214,11 @@ class SiteExchange:
         else:
             gathered.norms[one.learner], gathered.marks[one.learner] = norm, marks
         self._host.move()
+
+    async def _fetched(self, named: Contribution | ContributionList, first: PeerId) -> Blocks:
+        """From `first`, who named it, and all learners that are known by now. Raises NetError."""
+        holders = partial(self._holders, first)
+        return await self._blobs.fetch(named.version, named.root, named.size, holders(), holders)
 
     def _read_contributed(self, data: bytes) -> tuple[float, bytes]:
         contributed = wire.decode(data, Contributed)
@@ -324,9 +330,7 @@ class SiteExchange:
         if self._entries:
             return self._entries
         try:
-            found = await self._blobs.fetch(
-                closed.version, closed.root, closed.size, self._holders(closed.leader)
-            )
+            found = await self._fetched(closed, closed.leader)
             entries = wire.decode(found.whole, ListEntries)
         except NetError:
             return ()

@@ -142,7 +142,7 @@ class PatchLadder:
     async def fetch(
         self, release: Release, known: Known, holders: Sequence[PeerId], later: Later = tuple
     ) -> Blocks | None:
-        """The release's blocks, by patches from `holders` and those that `later()` names while they come; None
+        """The release's blocks, by patches, from `holders` and those that `later()` names meanwhile; None
         where these do not lead there. They are held for others."""
         if release.weights == self.version_zero.made_here():
             made = await self.version_zero.blocks()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -48,7 +48,7 @@ class One:
 
     def __init__(self, network: MemoryNetwork, name: str, role: Role = Role.LEARNER) -> None:
         trust = Trust("sites", b"owner", False, lambda *_: True)
-        who = {"membership": membership(name, role)}
+        self.network, who = network, {"membership": membership(name, role)}
         self.host = still_host(network, name, role, CONFIG, trust=trust, **who)
         self.told: list[Event] = []
         self.host.bus.add(self.told.append)
@@ -162,6 +162,24 @@ def test_a_list_and_all_that_it_names_come_to_who_heard_of_none_of_it() -> None:
         assert taken.members == {"one", "two"} and taken.groups == 16
         assert [one.factor for one in taken.counted] == [0.5, 0.5]
         assert taken.marks == {"one": b"one     ", "two": b"two     "}
+
+    among(promise)
+
+
+def test_a_learner_that_is_heard_of_later_gives_what_another_one_does_not() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        data = one.exchange._packed(bytes(8))[0].whole
+        two.hold_bytes(data)
+        named = one.hold_bytes(data)
+        three.host.roster.forget(two.me)
+        await one.say(Topic.CONTRIBUTION, named)
+        await asyncio.sleep(0.03)
+        cast(SimLinks, three.network.links).oneway([one.me], [three.me])
+        await asyncio.sleep(1.0)
+        assert not three.exchange.gathered().norms
+        assert three.host.roster.hear(two.me, beat(name=two.me, seq=2, version=7), three.host.now())
+        await asyncio.sleep(3.0)
+        assert three.exchange.gathered().norms
 
     among(promise)
 
