@@ -110,6 +110,8 @@ class Daemon(P2P):
         super().__init__()
         self._kept: list[Stream] = []
         """Connections on which all that was asked is answered."""
+        self._sockets = set[str]()
+        """Paths on which p2pd and this process listen for each other."""
         self._begun.append(self)
 
     @classmethod
@@ -144,6 +146,7 @@ class Daemon(P2P):
                 raise NetError(f"p2pd did not start on port {port}: {error}") from error
             raise
         begun.clear()
+        daemon._sockets.add(daemon._daemon_listen_maddr["unix"])
         return daemon
 
     @classmethod
@@ -170,6 +173,12 @@ class Daemon(P2P):
         """Whether p2pd has ended."""
         return self._child.returncode is not None
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether a socket was removed, as by what cleans /tmp: connections last, and none is made any
+        more."""
+        return not all(map(os.path.exists, self._sockets))
+
     async def stop(self) -> None:
         """End p2pd and remove its sockets."""
         self._terminate()
@@ -190,7 +199,9 @@ class Daemon(P2P):
 
     async def identify(self) -> tuple[str, ...]:
         """Multiaddrs, without the peer id, where p2pd listens or which it announces."""
-        response = await self._ask(pb.Request(type=pb.Request.IDENTIFY), ASK_SECONDS)
+        # Not on a connection that is kept: this tells, too, whether p2pd takes new ones.
+        (_, writer), response = await self._call(pb.Request(type=pb.Request.IDENTIFY), ASK_SECONDS)
+        hang_up(writer)
         return tuple(str(Multiaddr(address)) for address in response.identify.addrs)
 
     async def connected(self) -> frozenset[PeerId]:
@@ -253,6 +264,7 @@ class Daemon(P2P):
             await handler(PeerId(info.peer_id.to_base58()), reader, writer)
 
         await self.add_binary_stream_handler(name, accept)
+        self._sockets.add(self._client_listen_maddr["unix"])
 
     async def publish(self, topic: str, message: bytes) -> None:
         request = pb.PSRequest(type=pb.PSRequest.PUBLISH, topic=topic, data=message)

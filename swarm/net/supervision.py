@@ -50,8 +50,14 @@ class Supervisor:
                 await self._replace(*fault)
 
     def _dead(self) -> tuple[Part, str] | None:
-        if self._without_daemon:
+        daemon = self._children.daemon
+        if daemon is None or daemon.dead:
             return Part.P2PD, "p2pd died"
+        if daemon.cut_off:
+            return (
+                Part.P2PD,
+                "p2pd lives but its socket in /tmp was removed: spare hivemind-* when cleaning there",
+            )
         dht = self._children.dht
         return (Part.DHT, "the DHT child died") if dht is None or not dht.is_alive() else None
 

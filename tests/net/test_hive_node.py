@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import glob
 import os
 import signal
 import socket
@@ -292,6 +293,23 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
             if peer == first.me and part == "p2pd"
         ]
         assert told == [("p2pd", True), ("p2pd", False)]
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("kind", ["p2pd", "p2pclient"])
+def test_a_p2pd_whose_socket_something_removed_is_replaced(kind: str) -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        for peer in (first, second):
+            await peer.mail.serve("echo", echo)
+        (path,) = glob.glob(f"/tmp/hivemind-{first.me[-10:]}-{kind}-*")
+        os.unlink(path)
+        await until(lambda: first.node.generation > 0, 15)
+        assert "was removed" in next(why for peer, _, why, _ in world.reports if peer == first.me)
+        await until(lambda: first.me in second.node.peers(), 30)
+        assert await second.mail.send(first.me, "echo", b"again") == b"again"
+        assert await first.mail.send(second.me, "echo", b"again") == b"again"
 
     in_world(body)
 

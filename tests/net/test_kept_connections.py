@@ -58,6 +58,16 @@ def test_questions_one_after_the_other_share_a_connection(tmp_path: Path, opened
     with_daemon(tmp_path, body)
 
 
+def test_whether_p2pd_is_well_is_asked_on_a_new_connection(tmp_path: Path, opened: list[str]) -> None:
+    async def body(daemon: Daemon) -> None:
+        await daemon.connected()
+        opened.clear()
+        await daemon.identify()
+        assert len(opened) == 1
+
+    with_daemon(tmp_path, body)
+
+
 def test_questions_at_once_have_one_each_and_some_are_kept(tmp_path: Path, opened: list[str]) -> None:
     async def body(daemon: Daemon) -> None:
         opened.clear()
