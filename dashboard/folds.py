@@ -16,7 +16,7 @@ from dashboard.sentences import News
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole
 from swarm import events as happened
 from swarm.identity import human_name
-from swarm.protocol import Phase, Role
+from swarm.protocol import ROLES, Phase, Role
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 def _started(state: State, event: happened.Started, at: float) -> None:
     known = state.peers.get(event.peer)
     again = known is not None and known.introduced
+    peer = state.touch(event.peer, at, ROLES[event.role].member)
+    if event.peer not in state.peers:
+        return
     if known is None or known.gone or again:
         _join(state, event.peer, at, human_name(event.peer), event.role, again)
         state.rounds.restart(event.peer)
-    peer = state.touch(event.peer, at)
     peer.call(event.name)
     peer.role, peer.gone = event.role, ""
     peer.version, peer.hardware, peer.since = (
@@ -57,7 +59,9 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
             return
     elif known.gone == "left" and event.beat.incarnation <= known.order[0]:
         return  # gossip delivers the last beats of a peer after its farewell
-    peer = state.touch(event.subject, at)
+    peer = state.touch(event.subject, at, event.invited or ROLES[event.beat.role].member)
+    if event.subject not in state.peers:
+        return
     if event.beat.incarnation > peer.order[0]:
         state.rounds.restart(peer.id)
     if not peer.hear(event.beat, at):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
+from itertools import chain
 
 from dashboard import pulse, views
 from dashboard.agreement import Agreement
@@ -306,14 +307,13 @@ class State:
     def say(self, at: float, news: News) -> None:
         self.lines.say(at, news, self.revision)
 
-    def touch(self, peer_id: PeerId, at: float) -> PeerRow:
-        """The row of a peer that sent something at `at`; it becomes the most recent one."""
+    def touch(self, peer_id: PeerId, at: float, member: bool = False) -> PeerRow:
+        """The row of a peer that sent something at `at`; it becomes the most recent one. `member`: whether it
+        is known to count. The row of a stranger that finds no place among members is not kept."""
         peer = self.peers.pop(peer_id, None) or PeerRow(peer_id)
         self.peers[peer_id] = peer
         if len(self.peers) > self.history.peers:
-            self._drop(
-                next((one for one, row in self.peers.items() if not row.proven), next(iter(self.peers)))
-            )
+            self._drop(self._least(peer, member or self.counts(peer_id)))
         if not peer.beating:
             peer.heard = max(peer.heard, at)
         peer.changed(self.revision)
@@ -337,6 +337,16 @@ class State:
             curve = self.series[name] = Series(self.history.points, "time" if timed else "version")
         if curve.add(x, round(moment(at), 2), value, weight, self.revision):
             self.reset = self.revision
+
+    def _least(self, new: PeerRow, counts: bool) -> PeerId:
+        """The peer whose row gives way to a new one: one that left, then a stranger, then the one silent for
+        longest. To a stranger no member's does."""
+        others = [row for row in self.peers.values() if row is not new]
+        if not counts:
+            others = [row for row in others if not self.counts(row.id)]
+        left = (row.id for row in others if row.gone == "left")
+        strangers = (row.id for row in others if not self.counts(row.id))
+        return next(chain(left, strangers, (row.id for row in others), (new.id,)))
 
     def _drop(self, peer: PeerId) -> None:
         del self.peers[peer]

@@ -68,6 +68,37 @@ def test_rows_of_strangers_give_way_before_those_of_members() -> None:
     assert {*LEARNERS, SAMPLERS[0]} <= state.peers.keys() and len(state.peers) == 20
 
 
+def member(number: int, at: float) -> happened.Heard:
+    return heard(PeerId(who(number)), 30, at, role=Role.SAMPLER, seq=int(at))
+
+
+def test_a_new_member_finds_a_place_in_a_full_table_of_those_that_left_and_is_here_once() -> None:
+    state = State(history=History(peers=8))
+    for number in range(200, 208):
+        fold(state, member(number, 10.0))
+        if number > 200:
+            fold(state, happened.Left(at=10.0, peer=PeerId(who(number)), name="", reason="done"))
+    for at in range(20, 25):
+        fold(state, member(209, float(at)))
+    assert {who(200), who(209)} <= state.peers.keys() and len(state.peers) == 8, "who left gives way first"
+    assert [line.count for line in state.events(peer=who(209))] == [1]
+
+
+def test_a_full_table_drops_the_member_silent_for_longest_and_no_stranger_displaces_one() -> None:
+    state = State(history=History(peers=8))
+    for number in range(200, 209):
+        fold(state, member(number, float(number)))
+    assert state.peers.keys() == {who(number) for number in range(201, 209)}
+    fold(state, happened.Left(at=209.0, peer=PeerId(who(205)), name="", reason="done"))
+    invade(state, 210.0)
+    started = happened.Started(
+        at=211.0, peer=STRANGERS[0], name="", role=Role.SAMPLER, version=1, hardware=""
+    )
+    fold(state, started)
+    assert state.peers.keys() == {who(number) for number in range(201, 209)}
+    assert not state.events(peer=STRANGERS[0])[1:], "only what its part does is told"
+
+
 def test_a_stranger_counts_once_learners_took_a_group_of_it() -> None:
     state = told()
     invade(state, state.last + 0.1)
