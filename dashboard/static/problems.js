@@ -4,7 +4,7 @@ import { html } from "./vendor/htm-preact-3.1.1.js";
 import { age, count, some } from "./format.js";
 import { Incidents } from "./incidents.js";
 import { Word } from "./invite.js";
-import { store, useSelect, useTick } from "./store.js";
+import { QUIET, store, useSelect, useTick } from "./store.js";
 import { Mark, memo, PeerLink, Prose, Section, useKeptOrder } from "./ui.js";
 
 const ORDER = ["error", "warning", "info"];
@@ -52,8 +52,9 @@ export function Verdict() {
   useTick();
   const condition = useSelect((state) => state.condition);
   const { state, seconds } = store.link();
-  const lost = `This page has lost its peer: what it shows is ${age(seconds)} old.`;
-  const { kind, text, more } = state === "lost" ? { kind: "error", text: lost, more: 0 } : condition;
+  const old = state === "lost" || (state === "full" && seconds >= QUIET);
+  const why = state === "full" ? "This peer has no room for this page" : "This page has lost its peer";
+  const { kind, text, more } = old ? { kind: "error", text: `${why}: what it shows is ${age(seconds)} old.`, more: 0 } : condition;
   return html`<p id="verdict" class=${`verdict ${kind}`}>
     <span class=${`is-${kind}`}><${Mark} kind=${kind} word=${WORDS[kind]} /></span>
     <a href="#wrong"><${Prose} text=${text} />${more > 0 && html` <span class="muted">and ${count(more)} more</span>`}</a>

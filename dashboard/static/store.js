@@ -8,10 +8,12 @@
 
 import { createContext, useContext, useEffect, useReducer, useRef } from "./vendor/htm-preact-3.1.1.js";
 
-const QUIET = 10; // seconds without news before the page says so
+export const QUIET = 10; // seconds without news before the page says so
 const AWAY = 1000; // milliseconds between two renders of a place that nobody sees
 const AGAIN = 5000; // milliseconds before a refused stream is asked for again
 const SOON = 1000; // milliseconds before a broken replay goes on
+const LONGEST = 60_000; // milliseconds that a stream has to say something, at most: a large first view over a slow line
+const FULL = "too many pages"; // how the server begins its refusal; a proxy's 503 says something else
 const LINES = 500; // sentences kept; the server keeps fewer
 const SAMPLES = 64; // groups kept for reading
 const RELEASES = 256; // releases kept
@@ -29,6 +31,8 @@ const WANTED = new URLSearchParams(location.search).get("speed"); // of `swarm r
 let snapshot = EMPTY;
 let came = performance.now(); // when the newest view came
 let stream = null;
+let opened = 0; // when it was asked for
+let patience = 1000 * QUIET; // milliseconds without a view until it is asked for anew: longer with each try
 let refused = false; // the server has no seat for this page
 let place = null; // in a replay: {at, speed} that this page asked for; speed 0 is a pause
 const readers = new Set();
@@ -75,8 +79,8 @@ export const store = {
   // How the page hears: state is connecting, live, silent (the server speaks, the swarm does not), lost (the server is
   // silent), full (the server has no seat), and in a replay replay or paused; seconds since anything was heard.
   link() {
-    const gap = (performance.now() - came) / 1000;
-    if (refused) return { state: "full", seconds: gap };
+    const gap = silence();
+    if (refused) return { state: "full", seconds: gap + snapshot.quiet };
     if (!snapshot.run) return { state: "connecting", seconds: gap };
     if (snapshot.replay && gap < QUIET) return { state: store.speed === 0 ? "paused" : "replay", seconds: 0 };
     const seconds = gap + snapshot.quiet;
@@ -89,10 +93,13 @@ export const store = {
   },
 };
 
-// lost, left or alive by what was heard of a peer until now.
+const silence = () => (performance.now() - came) / 1000; // seconds without a view
+
+// lost, left or alive by what was heard of a peer until now; while the server is silent, until it fell silent.
 export function statusOf(peer) {
   if (peer.gone) return peer.gone;
-  return peer.beating && store.now() - peer.heard > snapshot.run.patience * peer.slower ? "lost" : "alive";
+  const now = silence() < QUIET ? store.now() : snapshot.served;
+  return peer.beating && now - peer.heard > snapshot.run.patience * peer.slower ? "lost" : "alive";
 }
 
 // Versions that a peer is behind the newest release now; null for roles without a policy.
@@ -110,6 +117,7 @@ export function ageOf(peer) {
 function take(view) {
   came = performance.now();
   refused = false;
+  patience = 1000 * QUIET;
   const base = view.full ? { ...EMPTY, selected: snapshot.selected } : snapshot;
   const next = { ...base, revision: view.revision, last: view.last, served: view.now, quiet: view.quiet };
   for (const name of WHOLE) {
@@ -194,6 +202,7 @@ function close() {
 
 function open() {
   close();
+  opened = performance.now();
   const begin = WANTED === null ? "stream" : `stream?at=0&speed=${Number(WANTED)}`; // else a replay opens on the whole run
   const mine = new EventSource(place ? `stream?at=${place.at}&speed=${place.speed}` : begin);
   stream = mine;
@@ -204,7 +213,7 @@ function open() {
   });
   mine.addEventListener("error", () => {
     if (mine !== stream) return;
-    if (mine.readyState === EventSource.CLOSED) ask();
+    if (mine.readyState === EventSource.CLOSED) ask(mine);
     else if (place) resume();
   });
 }
@@ -217,20 +226,38 @@ function resume() {
 }
 
 // An EventSource that was refused does not say why: ask with fetch, which tells the status, and try again later.
-async function ask() {
+async function ask(closed) {
   const stop = new AbortController();
+  let full;
   try {
-    refused = (await fetch("stream", { signal: stop.signal })).status === 503;
+    const answer = await fetch("stream", { signal: stop.signal });
+    full = answer.status === 503 && (await answer.json()).detail.startsWith(FULL);
   } catch {
-    refused = false; // nobody answers: the page says that it has lost its peer
+    full = false; // nobody answers, or a proxy alone: the page says that it has lost its peer
   }
   stop.abort();
+  if (closed !== stream) return;
+  refused = full;
   wake();
-  setTimeout(open, AGAIN);
+  setTimeout(() => closed === stream && open(), AGAIN);
+}
+
+// A path that died without a word (a router forgot it, the machine slept) gives a stream no error: the server says something every
+// other second, so a stream that says nothing is asked for anew.
+function revive(least) {
+  const now = performance.now();
+  if (silence() < QUIET || now - opened < least) return;
+  patience = Math.min(2 * patience, LONGEST);
+  opened = now;
+  if (place) resume();
+  else open();
 }
 
 export function start() {
   open();
+  setInterval(() => revive(patience), 1000);
+  addEventListener("online", () => revive(AGAIN));
+  document.addEventListener("visibilitychange", () => document.hidden || revive(AGAIN));
 }
 
 // --- hooks ---

@@ -426,6 +426,67 @@ def test_a_page_without_its_server_says_that_it_has_lost_its_peer(play: Play) ->
     play(scene)
 
 
+class Mute(Feed):
+    """Its first stream says nothing after its first view, as one whose path died without a word."""
+
+    streams = 0
+
+    async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
+        self.streams += 1
+        mute = self.streams == 1
+        async for view in super().updates(at, speed):
+            yield view
+            if mute:
+                await asyncio.Event().wait()
+
+
+def test_a_stream_that_fell_silent_without_an_error_is_asked_for_anew(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Mute(State())
+        async with served(feed, past(9)) as url:
+            page = await chromium.new_page()
+            await page.clock.install()
+            await page.goto(url)
+            await expect(page.locator("#version")).to_have_text("9")
+            for event in past(12):
+                feed(event)
+            await page.clock.fast_forward(3_000)
+            assert feed.streams == 1, "it may be silent for a while"
+            await page.clock.fast_forward(9_000)
+            await expect(page.locator("#version")).to_have_text("12")
+            await expect(page.locator("#link-text")).to_have_text("live")
+            assert feed.streams == 2
+
+    play(scene)
+
+
+def test_a_page_that_loses_its_seat_says_how_old_it_is_and_a_proxys_refusal_is_no_full_house(
+    play: Play,
+) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Feed(State())
+        async with served(feed, past(9)) as url:
+            page = await chromium.new_page()
+            await page.clock.install()
+            await page.goto(url)
+            await expect(page.locator("#link-text")).to_have_text("live")
+            await expect(page.locator("#peer-rows tr")).to_have_count(7)
+            feed.readers = 1_000_000
+            feed.close()
+            await expect(page.locator("#link-text")).to_contain_text("too many pages are open")
+            await expect(page.locator("#verdict")).not_to_contain_text("what it shows is")
+            await page.clock.fast_forward(30_000)
+            await expect(page.locator("#verdict")).to_contain_text(
+                re.compile(r"no room for this page: what it shows is \d\d s old")
+            )
+            await expect(page.locator("#peer-rows .is-alive")).to_have_count(6)  # as they were last heard
+            await page.route("**/stream", lambda route: route.fulfill(status=503, body="no upstream"))
+            await page.clock.fast_forward(6_000)
+            await expect(page.locator("#link-text")).to_contain_text("this page has lost its peer")
+
+    play(scene)
+
+
 @pytest.mark.slow
 def test_a_page_too_many_says_so(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
