@@ -24,7 +24,7 @@ import functools
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 import h11
@@ -190,6 +190,37 @@ _asked = Fair(ASK, ALL_ASK, FAIR_ASK)
 _waiting, _open = Crowd["_Connection"](WAITING), Crowd["_Connection"](OPEN)
 
 
+class _Steps:
+    """Awaits something and counts the processor's seconds of its own steps: what the loop does while it waits
+    is not its."""
+
+    def __init__(self, inner: Awaitable[None]) -> None:
+        self._inner = inner
+        self._spent = 0.0
+        self._began: float | None = None
+
+    @property
+    def spent(self) -> float:
+        return self._spent + (0.0 if self._began is None else time.thread_time() - self._began)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        inner = self._inner.__await__()
+        step: Callable[[], Any] = functools.partial(next, inner)
+        while True:
+            self._began = time.thread_time()
+            try:
+                awaited = step()
+            except StopIteration:
+                return
+            finally:
+                self._spent, self._began = self.spent, None
+            step = functools.partial(next, inner)
+            try:
+                yield awaited
+            except BaseException as error:
+                step = functools.partial(inner.throw, error)
+
+
 class Metered:
     """Around an application: whoever asked is charged for what an answer cost beyond the usual."""
 
@@ -197,17 +228,19 @@ class Metered:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began, ended = time.thread_time(), 0.0
+        cost: float | None = None
 
         async def sent(message: Message) -> None:
-            nonlocal ended
-            ended = ended or time.thread_time()  # a stream goes on, and costs nobody who did not ask for it
+            nonlocal cost
+            if cost is None:
+                cost = steps.spent  # a stream goes on, and costs nobody who did not ask for it
             await send(message)
 
-        await self._app(scope, receive, sent)
+        steps = _Steps(self._app(scope, receive, sent))
+        await steps
         if scope["type"] == "http" and scope["client"]:
-            cost = (ended or time.thread_time()) - began
-            _asked.charge(network(scope["client"][0]), cost / UNIT - 1, time.monotonic())
+            spent = steps.spent if cost is None else cost
+            _asked.charge(network(scope["client"][0]), spent / UNIT - 1, time.monotonic())
 
 
 class _Connection(H11Protocol):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 from test_app import fed
 from test_server import ASK, page, run, until
 
@@ -156,9 +157,7 @@ def test_what_costs_much_is_cut_off_sooner(monkeypatch: pytest.MonkeyPatch) -> N
         view = feed.state.view
 
         def slow(*args: object, **more: object) -> object:
-            end = time.thread_time() + 20 * serving.UNIT
-            while time.thread_time() < end:
-                pass
+            burn(20 * serving.UNIT)
             return view(*args, **more)  # type: ignore[arg-type]
 
         monkeypatch.setattr(feed.state, "view", slow)
@@ -168,6 +167,44 @@ def test_what_costs_much_is_cut_off_sooner(monkeypatch: pytest.MonkeyPatch) -> N
             assert await asked(server.port, HONEST, 20) == 20
 
     run(scene)
+
+
+def burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_an_answer_is_charged_for_its_own_steps_and_not_for_what_the_loop_does_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    charged = list[float]()
+    fair = Fair(MUCH, MUCH, NOTHING)
+    monkeypatch.setattr(fair, "charge", lambda network, more, now: charged.append(more + 1))
+    monkeypatch.setattr(serving, "_asked", fair)
+    other, own = 60 * serving.UNIT, 20 * serving.UNIT
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asyncio.get_running_loop().call_soon(burn, other)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 0.001)
+        burn(own if scope["path"] == "/dear" else 0.0)
+        await send({"type": "http.response.start", "status": 200})
+        burn(other)
+
+    async def ask(path: str) -> None:
+        async def ignore(message: Message) -> None: ...
+
+        scope = {"type": "http", "client": (FLOOD, 1), "path": path}
+        await serving.Metered(app)(scope, asyncio.Event().wait, ignore)  # type: ignore[arg-type]
+
+    async def scene() -> None:
+        await ask("/")
+        await ask("/dear")
+
+    asyncio.run(scene())
+    cheap, dear = charged
+    assert cheap < 10 and 20 <= dear < 30
 
 
 @contextlib.contextmanager
