@@ -108,12 +108,21 @@ def _head(head: views.Head) -> Iterator[Metric]:
     yield _gauge(
         "swarm_learner_busy_ratio", "Share of their time that learners compute, as they claim.", head.busy
     )
+    yield _gauge(
+        "swarm_strangers",
+        "Peers here for whom the owner does not vouch and of whom learners took no group.",
+        head.strangers,
+    )
 
 
 def _peers(rows: Iterable[views.Row]) -> Iterator[Metric]:
-    counts = GaugeMetricFamily("swarm_peers", "Known peers by role and status.", labels=("role", "status"))
-    up = GaugeMetricFamily("swarm_peer_up", "1 while the peer is alive.", labels=("peer", "name", "role"))
-    rows = list(rows)
+    counts = GaugeMetricFamily(
+        "swarm_peers", "Known peers that are no strangers, by role and status.", labels=("role", "status")
+    )
+    up = GaugeMetricFamily(
+        "swarm_peer_up", "1 while the peer, no stranger, is alive.", labels=("peer", "name", "role")
+    )
+    rows = [row for row in rows if row.proven]
     for (role, status), count in sorted(Counter((row.role, row.status) for row in rows).items()):
         counts.add_metric((role, status), count)
     for row in rows:

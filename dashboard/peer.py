@@ -33,6 +33,9 @@ CLOCKS = 5
 RTT_LASTS = 60.0
 """Seconds until a slower answer replaces a faster one: routes change."""
 
+LONGEST = 86400.0
+"""Seconds of a delay: larger claims are clipped, since no admission window in use is as long."""
+
 
 class PeerRow(msgspec.Struct, dict=True):
     """A peer's row; only the fold changes it, and calls `changed` first."""
@@ -142,14 +145,7 @@ class PeerRow(msgspec.Struct, dict=True):
         self.upload, self.download, self.slower = number(beat.upload), number(beat.download), granted(beat)
         self.fetching = _fetch_view(beat.fetching)
         self.wasted = known(beat.wasted, UNJUDGED)
-        lag = beat.lag
-        self.lag = {
-            "download": number(lag.download),
-            "queue": number(lag.queue),
-            "generation": number(lag.generation),
-            "upload": number(lag.upload),
-            "inbox": number(lag.inbox),
-        }
+        self.lag = {cause: _delay(getattr(beat.lag, cause)) for cause in Causes.__struct_fields__}
         self.clocks = [*self.clocks[1 - CLOCKS :], round(moment(beat.at) - at, 3)]
         return True
 
@@ -170,15 +166,18 @@ class PeerRow(msgspec.Struct, dict=True):
         self.revision = revision
         self.__dict__.clear()  # the cached row
 
-    def row(self, status: Status, newest: int, released: float | None, share: float | None) -> Row:
+    def row(
+        self, status: Status, newest: int, released: float | None, share: float | None, counts: bool
+    ) -> Row:
         """The row as a view. `newest`: the newest version; `released`: when the version that it uses was
-        released."""
+        released; `counts`: whether it does."""
         moving = self.role in MOVING and self.version >= 0
         verdicts = self.verdicts
         return Row(
             id=self.id,
             name=self.name,
             role=self.role.value,
+            proven=counts,
             status=status,
             gone=self.gone,
             beating=self.beating,
@@ -193,6 +192,7 @@ class PeerRow(msgspec.Struct, dict=True):
                 if verdicts
                 else {}
             ),
+            trained=self.trained,
             share=share,
             rtt=self.rtt,
             relayed=self.relayed,
@@ -242,7 +242,7 @@ class PeerRow(msgspec.Struct, dict=True):
             number(self.tokens),
             number(self.busy, high=1.0),
         )
-        self.lag = {cause: number(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
+        self.lag = {cause: _delay(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
         self.verdicts = Counter(known_verdicts(self.verdicts))
         self.wasted, self.wasted_before = (
             known(self.wasted, UNJUDGED),
@@ -252,6 +252,10 @@ class PeerRow(msgspec.Struct, dict=True):
         self.slower = max(1.0, number(self.slower, high=SLOWEST))
         self.clocks = [number(clock, -1e12, 1e12) for clock in self.clocks[-CLOCKS:]]
         return True
+
+
+def _delay(claimed: float) -> float:
+    return number(claimed, high=LONGEST)
 
 
 def _fetch_view(told: Fetching | FetchView | None) -> FetchView | None:

@@ -300,7 +300,8 @@ class State:
             share = min(peer.admitted / groups, 1.0)
         elif peer.role is Role.LEARNER and self.tally.trained:
             share = min(peer.trained / self.tally.trained, 1.0)
-        return peer.row(peer.status(now, self.run.pace.patience), newest, released, share)
+        status = peer.status(now, self.run.pace.patience)
+        return peer.row(status, newest, released, share, self.counts(peer.id))
 
     # --- for the fold ---------------------------------------------------------------------------------------
 

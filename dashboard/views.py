@@ -177,12 +177,13 @@ class Claims(View):
 
 class Row(View):
     """A peer. Its name follows from its id. An update has the rows of peers that sent something or were
-    counted; `status`, `lag` and `share` of the others follow from the time, the newest release and the
-    totals."""
+    counted; `status`, `lag` and `share` of the others follow from time, newest release and totals."""
 
     id: str
     name: str
     role: str
+    proven: bool
+    """It counts in figures of the swarm; a stranger does not."""
     status: Status
     gone: str
     """`lost` or `left` when an event said so; else the status follows from `heard`."""
@@ -200,8 +201,8 @@ class Row(View):
     admitted: int
     """Groups of this sampler that learners admitted."""
     refused: dict[str, int]
-    """Its groups that learners refused, by verdict; `expired` are those that were admitted and grew too
-    old."""
+    """Its groups that learners refused, by verdict; `expired` ones were admitted and grew too old."""
+    trained: int
     share: float | None
     """Of a sampler: its part of all admitted groups; of a learner: its part of all trained groups."""
     rtt: float | None

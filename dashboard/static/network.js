@@ -52,7 +52,8 @@ const Ring = memo(function Ring({ peers, flows }) {
   const width = useWidth(box);
   const theme = useTheme();
   const still = useMedia("(prefers-reduced-motion: reduce)");
-  const order = [...peers.values()].map((peer) => ({ id: peer.id, name: peer.name, role: peer.role, status: statusOf(peer) }))
+  const order = [...peers.values()].filter(({ proven }) => proven) // a crowd of strangers would hide those that take part
+    .map((peer) => ({ id: peer.id, name: peer.name, role: peer.role, status: statusOf(peer) }))
     .sort((a, b) => ROLES.indexOf(a.role) - ROLES.indexOf(b.role) || (a.name < b.name ? -1 : 1));
   useEffect(() => {
     if (!width) return;

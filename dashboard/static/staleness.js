@@ -97,14 +97,15 @@ function steps(most) {
   return Array.from({ length: Math.floor(most / step) }, (_, place) => (place + 1) * step);
 }
 
-const compact = (value) => (value >= 10000 ? `${+(value / 1000).toPrecision(2)}k` : String(Math.round(value)));
+const compact = (value) => (value >= 1e6 ? value.toExponential(1).replace("+", "") : value >= 10000 ? `${+(value / 1000).toPrecision(2)}k` : String(Math.round(value)));
 
 function Verdicts() {
   const verdicts = useSelect((state) => state.verdicts);
   const rows = VERDICTS.filter((verdict) => verdict !== "expired" || verdicts.expired).map((verdict) => [verdict, verdicts[verdict] ?? 0]);
-  const judged = rows.reduce((sum, [, groups]) => sum + groups, 0);
+  const judged = rows.reduce((sum, [verdict, groups]) => sum + (verdict === "expired" ? 0 : groups), 0); // those were admitted before
   const most = Math.max(...rows.map(([, groups]) => groups), 1);
-  return html`<${Card} title="Verdicts" value=${judged ? `${percent((verdicts.admit ?? 0) / judged)} admitted` : "–"} note="each delivered group gets exactly one">
+  return html`<${Card} title="Verdicts" value=${judged ? `${percent((verdicts.admit ?? 0) / judged)} admitted` : "–"}
+      note="each delivered group gets one; admitted ones that turn out expired, or untrusted by a batch's check, get that on top">
     <dl class="verdicts">${rows.map(([verdict, groups]) => html`<div key=${verdict}>
       <dt>${verdict === "admit" ? "admitted" : verdict}</dt>
       <dd><span class=${verdict === "admit" ? "verdict-bar" : "verdict-bar refused"}
@@ -127,7 +128,7 @@ function Tokens() {
 function Causes() {
   const [all, setAll] = useState(false);
   const sorted = useSelect(({ peers }) => [...peers.values()]
-    .filter((peer) => peer.role === Role.SAMPLER && !peer.gone)
+    .filter((peer) => peer.role === Role.SAMPLER && peer.proven && !peer.gone)
     .map(({ id, name, claims: { causes } }) => ({ id, name, causes, total: CAUSES.reduce((sum, [cause]) => sum + causes[cause], 0) }))
     .filter(({ total }) => total > 0)
     .sort((a, b) => b.total - a.total));
@@ -139,7 +140,7 @@ function Causes() {
     <div class="card-head"><h3>Where each sampler's delay comes from</h3>${tools}</div>
     <p class="muted small note">seconds per group, mean of its last groups, largest first; <${Claimed}>claimed by the sampler<//></p>
     <ul class="legend" aria-label="Causes">${CAUSES.map(([cause, word]) => html`<li key=${cause}><span class=${`part part-${cause}`} aria-hidden="true"></span>${word}</li>`)}</ul>
-    ${rows.length === 0 && html`<${Empty}>No sampler told its delays yet.<//>`}
+    ${rows.length === 0 && html`<${Empty}>No sampler whose groups learners took told its delays yet.<//>`}
     <ul class="lag-rows" ref=${list}>${(all ? rows : rows.slice(0, WORST)).map((row) => html`<${Delay} key=${row.id} row=${row} most=${most} />`)}</ul>
   </div>`;
 }

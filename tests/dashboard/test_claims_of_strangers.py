@@ -11,6 +11,7 @@ from dashboard_story import LEARNERS, SAMPLERS, heard, story, who
 from still_host import membership, still_host
 
 from dashboard.condition import condition
+from dashboard.peer import LONGEST
 from dashboard.state import State, fold
 from peers.runtime.reporters import REPORTERS
 from swarm import events as happened
@@ -21,7 +22,7 @@ from swarm.page_settings import History
 from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import PeerId
+from swarm.types import Lag, PeerId
 
 START = 1_750_000_000.0
 STRANGERS = tuple(PeerId(who(number)) for number in range(100, 150))
@@ -66,6 +67,14 @@ def test_rows_of_strangers_give_way_before_those_of_members() -> None:
     state = told(History(peers=20))
     invade(state, state.last + 0.1)
     assert {*LEARNERS, SAMPLERS[0]} <= state.peers.keys() and len(state.peers) == 20
+
+
+def test_a_claimed_delay_is_clipped() -> None:
+    state, event = State(), heard(SAMPLERS[0], 1, START)
+    loud = msgspec.structs.replace(event.beat, lag=Lag(generation=1e18, upload=2.0))
+    fold(state, msgspec.structs.replace(event, beat=loud))
+    row = state.row(SAMPLERS[0], START)
+    assert row is not None and row.claims.causes.generation == LONGEST and row.claims.causes.upload == 2.0
 
 
 def member(number: int, at: float) -> happened.Heard:

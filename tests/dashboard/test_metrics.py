@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from dashboard_story import HOSTILE, heard, story, who
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +18,7 @@ from dashboard.app import create_app
 from dashboard.feed import Feed
 from dashboard.state import State
 from swarm import events as happened
+from swarm.protocol import Role
 
 GRAFANA = json.loads((Path(__file__).parents[2] / "dashboard" / "grafana.json").read_text(encoding="utf-8"))
 EVERYTHING = (
@@ -140,3 +142,22 @@ def test_the_panels_tile_the_board() -> None:
     ]
     assert len(taken) == len(set(taken)) and max(x for x, _ in taken) < 24
     assert len({panel["id"] for panel in GRAFANA["panels"]}) == len(places)
+
+
+def test_strangers_are_counted_apart_and_are_no_peers() -> None:
+    feed = fed()
+    before = scrape(feed)
+    for number in range(100, 120):
+        stranger = heard(who(number), 30, time.time(), role=Role.SAMPLER)
+        feed(msgspec.structs.replace(stranger, invited=False))
+    samples = scrape(feed)
+    assert value(before, "swarm_strangers") == 0 and value(samples, "swarm_strangers") == 20
+    for name in ("swarm_peers", "swarm_peer_up"):
+        assert samples[name] == before[name], name
+
+
+def test_the_alarm_for_refusals_counts_no_group_twice() -> None:
+    rules = (Path(__file__).parents[2] / "deploy" / "alerts.yml").read_text(encoding="utf-8")
+    refuses = rules.split("alert: SwarmRefuses")[1].split("alert:")[0]
+    refused, judged = re.findall(r"swarm_verdicts_total\{(.*?)\}", refuses)
+    assert (refused, judged) == ('verdict!~"admit|expired"', 'verdict!="expired"'), "admitted, then too old"
