@@ -69,7 +69,7 @@ export const Curve = memo(function Curve({ spec, by, range, plots, csv }) {
     <div class="card-head"><h3>${spec.title}</h3><span class="value" ref=${value}></span></div>
     <div class="curve-line small">
       <p class="muted note"><span ref=${line}></span><span>${spec.note}${log ? ", log scale" : ""}</span></p>
-      <a href=${csv} download=${`${spec.name}.csv`} aria-label=${`${spec.title} as CSV`}>CSV</a>
+      ${points.length > 0 && html`<a href=${csv} download=${`${spec.name}.csv`} aria-label=${`${spec.title} as CSV`}>CSV</a>`}
       <button type="button" aria-label=${`${spec.title} as PNG`} onClick=${() => plot.current && save([plot.current], spec.name)}>PNG</button>
     </div>
     <div ref=${node} class="plot" role="img" tabindex="0"
@@ -170,6 +170,7 @@ function span(range, low, high) {
 }
 
 function short(value) {
+  if (Math.abs(value) >= 100_000) return value.toExponential(1);
   if (Math.abs(value) >= 10000) return `${+(value / 1000).toPrecision(3)}k`;
   return Math.abs(value) > 0 && Math.abs(value) < 0.001 ? value.toExponential(0) : String(+value.toPrecision(4));
 }

@@ -9,7 +9,7 @@ import { age, ago, bytes, count, duration, figure, percent, some } from "./forma
 import { Identicon } from "./identicon.js";
 import { Copy } from "./invite.js";
 import { Phase, Role } from "./protocol.js";
-import { ageOf, lagOf, statusOf, store, useSelect, useTick } from "./store.js";
+import { ageOf, lagOf, shareOf, statusOf, store, useSelect, useTick } from "./store.js";
 import { Age, CAUSES, Claimed, ClaimedLegend, Mark, memo, Prose } from "./ui.js";
 
 const AGAIN = 3000; // milliseconds between two questions for the peer's events
@@ -48,7 +48,12 @@ const ABSENT = {
 
 const addressed = () => {
   const found = /^#peer=(.+)$/.exec(location.hash);
-  return found && decodeURIComponent(found[1]);
+  if (!found) return null;
+  try {
+    return decodeURIComponent(found[1]);
+  } catch {
+    return found[1]; // badly written: the drawer says that nobody has this id
+  }
 };
 
 export function Drawer({ id }) {
@@ -138,7 +143,7 @@ function Doing({ peer }) {
 const Term = ({ word, children }) => html`<div><dt>${word}</dt><dd>${children}</dd></div>`;
 
 function Facts({ peer }) {
-  const lag = lagOf(peer);
+  const [lag, share] = [lagOf(peer), shareOf(peer)];
   const refused = Object.entries(peer.refused).filter(([, number]) => number).sort((a, b) => b[1] - a[1]);
   return html`<section><h3>Counted and timed by others</h3><dl class="terms">
     ${lag != null && html`<${Term} word="Version">${count(peer.version)}<//>
@@ -146,7 +151,7 @@ function Facts({ peer }) {
     ${peer.role === Role.SAMPLER && html`<${Term} word="Admitted">${count(peer.admitted)} groups<//>
       <${Term} word="Refused">${refused.length === 0 ? "none" : refused.map(
         ([verdict, number]) => html`<span key=${verdict} class="drawer-reason">${count(number)} ${verdict}</span>`)}<//>`}
-    ${peer.share != null && html`<${Term} word="Share of the work">${percent(peer.share)}<//>`}
+    ${share != null && html`<${Term} word="Share of the work">${percent(share)}<//>`}
     <${Term} word="Round trip">${peer.rtt == null ? "not timed" : duration(peer.rtt)}<//>
     <${Term} word="Route">${peer.relayed == null ? "not known" : peer.relayed ? "⤳ relayed by a third peer" : "direct"}<//>
     <${Term} word="Clock">${clockWords(peer.skew)}<//>

@@ -1,10 +1,12 @@
 // Figures as people read them. Times are seconds, sizes bytes.
 
 const DASH = "–";
+const HUGE = 1e12; // a count from here on is a claim that nobody reads digit by digit
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 }); // making one costs more than using it
 
 export function count(value) {
-  return value == null ? DASH : whole.format(value);
+  if (value == null) return DASH;
+  return Math.abs(value) < HUGE ? whole.format(value) : value.toExponential(1);
 }
 
 export function percent(value, digits = 1) {
@@ -14,6 +16,7 @@ export function percent(value, digits = 1) {
 export function figure(value) {
   if (value == null) return DASH;
   const size = Math.abs(value);
+  if (size >= 1e6) return value.toExponential(1);
   if (size >= 100) return whole.format(value);
   if (size >= 10) return value.toFixed(1);
   if (size >= 0.1 || size === 0) return value.toFixed(2);

@@ -9,7 +9,7 @@ import { Drawer, limits } from "./drawer.js";
 import { age, bytes, count, duration, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
 import { Phase, Role, ROLES } from "./protocol.js";
-import { ageOf, lagOf, Near, statusOf, store, useSwarm, useTick } from "./store.js";
+import { ageOf, lagOf, Near, shareOf, statusOf, store, useSwarm, useTick } from "./store.js";
 import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, Section, settled } from "./ui.js";
 
 const PAGE = 50; // rows in the document
@@ -30,8 +30,8 @@ const COLUMNS = [
   ["admitted", "Admitted", "number c-mid", (peer) => (samples(peer) ? peer.admitted : null), -1, "its groups that learners took"],
   ["refused", "Refused", "c-wide refused", (peer) => (samples(peer) ? total(peer.refused) : null), -1, "its groups that learners did not take, and why"],
   ["tokens", "Tokens/s", "number c-mid", (peer) => (alive(peer) ? peer.claims.tokens || null : null), -1],
-  ["share", "Share", "number c-mid", (peer) => peer.share, -1, "of a sampler: its part of all admitted groups; of a learner: its part of all trained groups"],
-  ["rtt", "Round trip", "number c-mid", (peer) => peer.rtt, 1, "fastest answer, timed by another peer"],
+  ["share", "Share", "number c-mid", shareOf, -1, "of a sampler: its part of all admitted groups; of a learner: its part of all trained groups"],
+  ["rtt", "Round trip", "number c-mid c-more", (peer) => peer.rtt, 1, "fastest answer, timed by another peer"],
   ["hardware", "Hardware", "c-wide", (peer) => peer.claims.hardware.toLowerCase() || null, 1],
   ["line", "Line limit", "c-wider", (peer) => peer.claims.upload || peer.claims.download || null, 1, "what it lets releases and rounds send and take, in Mbit/s; groups go first"],
   ["since", "Since", "number c-wider", (peer) => (peer.claims.since == null ? null : -peer.claims.since), -1, "how long ago it started"],
@@ -131,11 +131,11 @@ function words(peer, run) {
     status, lag, late: lag != null && run != null && lag > run.window.versions,
     aged: lag != null && peer.released != null ? age(ageOf(peer)) : "",
     silent: status === "lost" ? age(store.now() - peer.heard) : "",
-    since: since == null ? "–" : age(store.now() - since),
+    share: shareOf(peer), since: since == null ? "–" : age(store.now() - since),
   };
 }
 
-const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) {
+const Row = memo(function Row({ peer, status, lag, late, aged, silent, share, since }) {
   const { claims } = peer;
   const here = status === "alive";
   return html`<tr class=${status}>
@@ -150,8 +150,8 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) 
     <td class="number c-mid">${samples(peer) ? count(peer.admitted) : "–"}</td>
     <td class="c-wide refused"><${Refused} peer=${peer} /></td>
     <td class="number c-mid">${here && claims.tokens ? html`<${Claimed}>${count(claims.tokens)}<//>` : "–"}</td>
-    <td class="number c-mid"><${Share} value=${peer.share} /></td>
-    <td class="number c-mid">${duration(peer.rtt)}${peer.relayed && html` <span class="relayed" title="relayed: over a third peer">
+    <td class="number c-mid"><${Share} value=${share} /></td>
+    <td class="number c-mid c-more">${duration(peer.rtt)}${peer.relayed && html` <span class="relayed" title="relayed: over a third peer">
       <span aria-hidden="true">⤳</span><span class="sr">relayed</span></span>`}</td>
     <td class="c-wide small hardware">${claims.hardware ? html`<${Claimed}>${claims.hardware}<//>` : "–"}</td>
     <td class="c-wider small">${claims.upload || claims.download ? html`<${Claimed}>${limits(claims).join(", ")}<//>` : "none"}</td>

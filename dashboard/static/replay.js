@@ -9,7 +9,8 @@ import { Choice } from "./ui.js";
 const SPEEDS = [[1, "1×"], [10, "10×"], [60, "60×"], [300, "300×"]];
 const TICK = 250; // milliseconds between two positions of the slider, as often as views come
 const REST = 180; // milliseconds that a slider rests before the page goes there
-const STEPS = 1000; // of the slider, unless that is less than half a second
+const STEPS = 1000; // of the arrow keys, unless that is less than half a second
+const ARROWS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 };
 const MARKS = 200; // ticks under the slider
 
 export function Replay() {
@@ -36,6 +37,11 @@ export function Replay() {
     clearTimeout(rest.current);
     rest.current = setTimeout(() => go(at), REST);
   };
+  const press = (event) => { // a step of the slider itself would leave its end out of reach
+    if (!ARROWS[event.key]) return;
+    event.preventDefault();
+    slide(within(here + ARROWS[event.key] * Math.max((span.last - span.first) / STEPS, 0.5)));
+  };
   const pace = (chosen) => {
     setSpeed(chosen);
     if (playing) go(here, chosen);
@@ -47,8 +53,8 @@ export function Replay() {
       <span class="mark" aria-hidden="true">${playing ? "‖" : ended ? "↺" : "▶"}</span>${playing ? "Pause" : ended ? "From the start" : "Play"}</button>
     <div class="replay-track">
       <input type="range" id="replay-at" aria-label="Time in the journal" min=${span.first} max=${span.last}
-        step=${Math.max((span.last - span.first) / STEPS, 0.5)} value=${here} aria-valuetext=${`${moment(here)}, ${duration(here - span.first)} after the start`}
-        onInput=${(event) => slide(Number(event.target.value))} />
+        step="any" value=${here} aria-valuetext=${`${moment(here)}, ${duration(here - span.first)} after the start`}
+        onKeyDown=${press} onInput=${(event) => slide(Number(event.target.value))} />
       <${Marks} lines=${lines} span=${span} />
     </div>
     <p class="replay-clock"><output for="replay-at" class="value">${moment(here)}</output>${" "}

@@ -6,6 +6,7 @@
 // In a replay every page stands at a moment of its own: `play` says which, and `now` and `url` follow.
 // Not handled here: how anything looks (ui.js and the sections).
 
+import { Role } from "./protocol.js";
 import { createContext, useContext, useEffect, useReducer, useRef } from "./vendor/htm-preact-3.1.1.js";
 
 export const QUIET = 10; // seconds without news before the page says so
@@ -110,6 +111,12 @@ export function lagOf(peer) {
 // Seconds since the version that a peer uses was released; null when that is not known.
 export function ageOf(peer) {
   return peer.released == null ? null : Math.max(store.now() - peer.released, 0);
+}
+
+// A sampler's part of all admitted groups, a learner's of all trained ones, to a thousandth; null before there are any.
+export function shareOf({ role, admitted, trained }) {
+  const mine = { [Role.SAMPLER]: [admitted, snapshot.verdicts.admit], [Role.LEARNER]: [trained, snapshot.head.trained] }[role];
+  return mine?.[1] ? Math.round(1000 * Math.min(mine[0] / mine[1], 1)) / 1000 : null;
 }
 
 // --- merging ---

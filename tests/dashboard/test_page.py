@@ -9,21 +9,25 @@ import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, story, who
 from made_up_swarm import Swarm
+from msgspec.structs import replace
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from dashboard.app import STATIC, create_app
 from dashboard.feed import Feed
+from dashboard.replay import Replay
 from dashboard.server import serve
 from dashboard.state import State
 from dashboard.views import InviteView
 from swarm import events as happened
 from swarm.identity import human_name
+from swarm.protocol import Role
+from swarm.types import Lag, PeerId
 
 FLAGS = [
     "--headless",
@@ -58,6 +62,14 @@ SIZES: tuple[ViewportSize, ...] = (
     PHONE,
     {"width": 1280, "height": 800},
 )
+WIDTHS = "all => all.map((part) => part.getBoundingClientRect().width)"
+LEFT = "slider => slider.max - slider.value"
+WRITTEN = """window.written = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (word, ...rest) {
+    window.written.push(word);
+    write.call(this, word, ...rest);
+}"""
 FIRST = """[...document.querySelectorAll("main p, main h1, main h2, main h3, main dl, main section")]
     .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)[0].id"""
 SMALL = """[...document.querySelectorAll("a, button, select, input, label")]
@@ -319,19 +331,21 @@ def test_a_page_that_never_heard_anybody_says_that_and_nothing_else(play: Play) 
 @pytest.mark.slow
 def test_a_phone_scrolls_only_downwards(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        long = heard(SAMPLERS[0], 120, time.time(), seq=10**6, start=time.time(), name="N" * 40)
+        long = replace(long, beat=replace(long.beat, hardware="H" * 60))
+        async with served(Feed(State()), [*past(), long]) as url:
             page = await chromium.new_page(viewport=PHONE, color_scheme="light")
             complaints = listen(page)
             await page.goto(url)
             await expect(page.locator("#peer-rows tr")).to_have_count(7)
             await expect(page.locator("#invite")).to_have_count(1)
             await look(page, "phone")
-            for width in (PHONE["width"], NARROW):
+            for width in (1280, 1190, 900, 834, 768, 720, PHONE["width"], NARROW):
                 await page.set_viewport_size({"width": width, "height": PHONE["height"]})
                 # canvases are drawn anew after the width has changed
                 await page.wait_for_function(f"width => ({WIDE})(width).length === 0", arg=width)
                 cut = await page.locator("#peers .peer-link, #network .peer-link").evaluate_all(CUT)
-                assert cut == [], "names are whole"
+                assert cut == [] or width > PHONE["width"], "names are whole"
             await page.emulate_media(color_scheme="dark")
             await look(page, "phone-dark")
             assert complaints == []
@@ -380,6 +394,89 @@ def test_nothing_jumps_while_the_page_fills(play: Play) -> None:
             await expect(page.locator("#staleness .readout")).to_contain_text("with a policy")
             await expect(page.locator("footer")).to_have_count(1)
             assert await page.evaluate("window.shifted") < STILL
+
+    play(scene)
+
+
+def counted(sampler: PeerId, verdicts: dict[str, int]) -> happened.Counted:
+    samplers = {str(sampler): verdicts}
+    return happened.Counted(
+        at=time.time(), peer=LEARNERS[0], verdicts=verdicts, versions={}, seconds={}, samplers=samplers
+    )
+
+
+def test_strangers_move_no_members_bars_and_shares_and_verdicts_follow_the_totals(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed, now, (one, other) = Feed(State()), time.time(), SAMPLERS[:2]
+        events: list[happened.AnyEvent] = [heard(peer, 1, now) for peer in (SEED, *LEARNERS, one, other)]
+        for number in range(60, 75):
+            event = heard(who(number), 1, now, role=Role.SAMPLER)
+            loud = replace(event.beat, lag=Lag(generation=1e18))
+            events.append(replace(event, beat=loud, invited=False))
+        async with served(feed, [*events, counted(one, {"admit": 100})]) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            complaints = listen(page)
+            await page.goto(f"{url}#peer=%")
+            await expect(page.locator("#drawer-name")).to_have_text("An unknown peer")
+            await page.keyboard.press("Escape")
+            await expect(page.locator("#causes .lag-row")).to_have_count(2)
+            widths = await page.locator("#causes .part-generation").evaluate_all(WIDTHS)
+            assert min(widths[1:]) > 50, "after the legend's"
+            row = page.locator("#peer-rows tr").filter(has_text=human_name(one))
+            await expect(row).to_contain_text("100%")
+            feed(happened.Left(at=time.time(), peer=one, name="", reason="done"))
+            feed(counted(other, {"admit": 300, "stale": 100, "expired": 300}))
+            await expect(row).to_contain_text("25%")
+            await expect(page.locator("#staleness")).to_contain_text("80.0% admitted")
+            assert complaints == []
+
+    play(scene)
+
+
+def test_large_figures_are_short_and_a_curve_without_points_has_no_file(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Feed(State())
+        async with served(feed, [heard(LEARNERS[0], 1, time.time())]) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            await page.add_init_script(WRITTEN)
+            await page.goto(url)
+            await page.locator("#learning").evaluate(THERE)
+            await expect(page.locator("#curves .plot canvas")).to_have_count(CURVES)
+            await expect(page.locator("#curves a")).to_have_count(0)
+            spent = {"gather": 0.1, "learn": 0.1, "average": 0.1, "step": 0.1}
+            trained = happened.Trained(
+                at=time.time(), peer=LEARNERS[0], version=1, groups=1, members=1, metrics={}, **spent
+            )
+            for version in (1, 2):
+                feed(replace(trained, version=version, metrics={"grad_norm": version * 3.2e9}))
+            loud = heard(LEARNERS[0], 2, time.time(), seq=10**6, start=time.time())
+            feed(replace(loud, beat=replace(loud.beat, tokens=1e300)))
+            norm = page.locator("[data-curve=grad_norm]")
+            await expect(norm.locator(".value")).to_have_text("6.4e+9")
+            await expect(norm.locator("a")).to_have_count(1)
+            await page.wait_for_function("window.written.some((word) => /e\\+9$/.test(word))")
+            assert not await page.evaluate("window.written.filter((word) => /^\\d{6,}|\\dk$/.test(word))")
+            await expect(page.locator("#peer-rows")).to_contain_text("9.0e+15")
+
+    play(scene)
+
+
+def test_the_slider_of_a_replay_reaches_its_end(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        replay = Replay(list(story(30, start=1_750_000_000.123, seconds=3600.777)))
+        async with AsyncExitStack() as stack:
+            server = await serve(create_app(replay), "127.0.0.1", 0, free=False)
+            stack.push_async_callback(server.close)
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            await page.goto(f"{server.url}?speed=0")
+            slider, button = page.locator("#replay-at"), page.locator(".replay-play")
+            await slider.press("End")
+            await expect(page.locator("#version")).to_have_text("30")
+            await expect(button).to_contain_text("From the start")
+            assert abs(await slider.evaluate(LEFT)) < 0.001
+            await slider.press("ArrowLeft")
+            await expect(button).to_contain_text("Play")
+            assert 100 < await slider.evaluate(LEFT) < 120
 
     play(scene)
 
