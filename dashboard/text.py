@@ -1,9 +1,9 @@
 """Cleans text and numbers of other peers for the page, the terminal and sentences.
 
 Any string or number of a peer becomes one line of bounded length without control, bidirectional or invisible
-characters, or a finite number. This is done once, where events are folded, and not again later. Not handled
-here: HTML (the page renders text as text) and look-alike letters (the peer id is the identity, the name is
-for people).
+characters, or a finite number; texts of samples keep their lines and tabs. This is done once, where events
+are folded, and not again later. Not handled here: HTML (the page renders text as text) and look-alike letters
+(the peer id is the identity, the name is for people).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ LATEST = 253402300799.0
 
 _ID = re.compile(r"[0-9A-Za-z_.-]{1,80}")
 
+_BREAK = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_PLAIN = re.compile(r"[\t\n -~]*")
+
 K = TypeVar("K")
 
 
@@ -41,10 +44,12 @@ def clean(text: str, limit: int = NAME_LIMIT) -> str:
 
 
 def prose(text: str, limit: int) -> str:
-    """Like `clean`, but line breaks are kept."""
-    lines = (clean(line, limit) for line in text[: 4 * limit].splitlines())
-    whole = "\n".join(lines).strip()
-    return whole if len(whole) <= limit else whole[: limit - 1].rstrip() + "…"
+    """The text itself, white space at its ends too, without what cannot be seen; at most `limit` characters.
+    Every line break is a line feed."""
+    whole = _BREAK.sub("\n", text[: 4 * limit])
+    if not _PLAIN.fullmatch(whole):
+        whole = _visible(whole, "\n\t")
+    return whole if len(whole) <= limit else whole[: limit - 1] + "…"
 
 
 def proper(peer: str) -> bool:
@@ -96,13 +101,16 @@ def volume(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def _visible(text: str) -> str:
+def _visible(text: str, blanks: str = "") -> str:
+    """`text` without what cannot be seen; white space that is none of `blanks` becomes a space."""
     kept: list[str] = []
     marks = 0
     for character in text:
         kind = unicodedata.category(character)
         marks = marks + 1 if kind in ("Mn", "Me") else 0
-        if kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
+        if character in blanks:
+            kept.append(character)
+        elif kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
             kept.append(" ")
         elif kind[0] != "C" and marks <= 2:
             # Letters of scripts in use carry at most two marks; more of them would overflow the line.

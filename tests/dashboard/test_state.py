@@ -334,8 +334,22 @@ def test_accuracy_before_and_after_are_those_of_the_first_and_the_last_version()
 
 
 def test_prose_keeps_its_lines_and_loses_its_tricks() -> None:
-    assert prose("a\u202e b\n\x1b[31mc\r\n  d", 99) == "a b\n[31mc\nd"
+    assert prose("a\u202e b\n\x1b[31mc\r\nd", 99) == "a b\n[31mc\nd"
     assert len(prose("x" * 999, 50)) == 50 and prose("x" * 999, 50).endswith("…")
+
+
+@pytest.mark.parametrize(
+    "text", ["   ", "", "\t42", "42  ", "a  b", "def f(x):\n    return  1\n", "\n\n\tä  \n"]
+)
+def test_prose_keeps_the_white_space_that_a_policy_wrote(text: str) -> None:
+    assert prose(text, 99) == text == prose(prose(text, 99), 99)
+
+
+@given(st.text(), st.integers(1, 20))
+def test_prose_is_bounded_and_settled_after_once(text: str, limit: int) -> None:
+    once = prose(text, limit)
+    assert len(once) <= limit and prose(once, limit) == once
+    assert not {each for each in once if unicodedata.category(each)[0] == "C"} - {"\n", "\t"}
 
 
 @given(st.lists(happenings, max_size=6), strange)

@@ -198,7 +198,7 @@ def test_groups_to_read_are_the_newest_clean_and_cut() -> None:
             group=f"g{number}",
             sampler=SAMPLERS[0],
             version=3,
-            prompt="1 + 1\u202e\n= ",
+            prompt="1 + 1\u202e\n=",
             answer="2",
             completions=("x" * 5000, "2\x00"),
             rewards=(0.0, 1.0),
