@@ -37,7 +37,7 @@ class History(Section):
     events: Count = 1000
     """Sentences in the list of events."""
     peers: Count = 1000
-    """Rows of peers; the one that was silent for longest is dropped first."""
+    """Rows of peers; who left is dropped first, then strangers, then the one that was silent for longest."""
     samples: Count = 24
     """Groups that can be read."""
     releases: Count = 512
