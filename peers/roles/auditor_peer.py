@@ -11,8 +11,10 @@ Drawn are all groups that a learner drew itself, and others by the rates of swar
 that only this peer's key gives; never its own. A sampler is accused once, and none of its groups is drawn
 then until the next release, or until it would be let back: who did not set it aside hears it again. The
 auditor sets nobody aside: learners act on their own replays. What it finds in groups of which none shows a
-cheat by itself is its own knowledge alone. A duty takes at most `peer.audit.share` of the time, fetches
-releases for it once a learner lists a group, and ends where memory is short or the peer's own engine fails.
+cheat by itself is its own knowledge alone. Learners are
+asked beside each other, have equal shares of the room for groups that wait, and take turns: one that is slow,
+or lists much, costs the others nothing. A duty takes at most `peer.audit.share` of the time, fetches releases
+for it once a learner lists a group, and ends where memory is short or the peer's own engine fails.
 Not handled here: what its word counts for (swarm.core.verifiers).
 """
 
@@ -20,12 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TypeVar
 
 from peers.roles.accusations import Accuser
 from peers.roles.evidence import Unsigned, signed_group
-from peers.roles.replay_queue import Drawn, ReplayQueue
+from peers.roles.replay_queue import Drawn, QueuesInTurn
 from peers.roles.replayer import MakeReplay, Replayer
 from peers.roles.reward_calls import RewardCalls
 from peers.roles.shown_groups import ASKED, ShownGroups
@@ -44,8 +46,8 @@ from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Digest, Group, PeerId
 
 BUSY, BUSY_BESIDE = 32, 4
-"""Groups that wait for their replay, at which no more are fetched; beside other work, between whose calls
-there is one: a learner waits 10 s for a verdict."""
+"""Groups that wait for their replay, at which no more are fetched than a learner's equal share; beside other
+work, between whose calls there is one: a learner waits 10 s for a verdict."""
 
 LISTS = 32
 """Answers that are read at once: a thousand groups."""
@@ -81,11 +83,15 @@ class AuditorPeer:
         self._rng = random.Random(secret)
         self._replayer = Replayer(host, make, self._end if beside else host.leave)
         self._room, self._over = BUSY_BESIDE if beside else BUSY, False
-        self._queue = ReplayQueue(self.audits.proven)
+        self._queue = QueuesInTurn(self.audits.proven)
         self._shown = ShownGroups(host)
         self._accuser, self._teller = Accuser(host, self._shown), VerdictTeller(host, self._shown)
         self._asked: dict[PeerId, tuple[int, int]] = {}
         """Learner -> its incarnation, and the number of the last group that it told of."""
+        self._asking = set[PeerId]()
+        """Learners that were asked and did not answer to the end."""
+        self._coming = 0
+        """Groups that are fetched."""
         self._seen: OrderedDict[Digest, None] = OrderedDict()
         """Groups that came: what a learner lists and does not show may be another one's to show."""
         self._requested: OrderedDict[tuple[PeerId, Digest], None] = OrderedDict()
@@ -138,15 +144,23 @@ class AuditorPeer:
     # --- groups ---------------------------------------------------------------------------------------------
 
     async def _ask_forever(self) -> None:
-        while True:
-            await self.host.ports.clock.sleep(self.host.config.run.pace.beat)
-            if self.host.rest.reason is None:
-                for learner in self.host.roster.learners():
-                    await self._ask(learner)
+        async with asyncio.TaskGroup() as asks:
+            while True:
+                await self.host.ports.clock.sleep(self.host.config.run.pace.beat)
+                if self.host.rest.reason is None:
+                    for learner in sorted({*self.host.roster.learners()} - self._asking):
+                        self._asking.add(learner)
+                        asks.create_task(self._ask(learner))
 
     async def _ask(self, learner: PeerId) -> None:
+        try:
+            await self._take_of(learner)
+        finally:
+            self._asking.discard(learner)
+
+    async def _take_of(self, learner: PeerId) -> None:
         """Take the newest of what a learner lists and this peer draws, as far as there is room."""
-        drawn = deque[SubmittedGroup](maxlen=max(0, self._room - len(self._queue)))
+        drawn = list[SubmittedGroup]()
         for _ in range(LISTS):
             life, after = self._asked.get(learner, (0, 0))
             try:
@@ -162,7 +176,16 @@ class AuditorPeer:
             drawn.extend(one for one in told.groups if self._draws(learner, one))
             if len(told.groups) < LISTED:
                 break
-        await asyncio.gather(*(self._take(learner, one) for one in drawn))
+        taken = drawn[max(0, len(drawn) - self._room_of(learner)) :]
+        self._coming += len(taken)
+        await asyncio.gather(*(self._take(learner, one) for one in taken))
+        self._coming -= len(taken)
+
+    def _room_of(self, learner: PeerId) -> int:
+        """How many more groups of a learner may wait."""
+        share = max(1, self._room // max(1, len(self.host.roster.learners())))
+        left = self._room - len(self._queue) - self._coming
+        return max(0, share - self._queue.waiting(learner), left)
 
     def _draws(self, learner: PeerId, one: SubmittedGroup) -> bool:
         """Whether a group that a learner lists is replayed."""
@@ -192,7 +215,7 @@ class AuditorPeer:
         weights = self._replayer.hold(one.version, one.weights)
         if weights is not None and one.group not in self._seen:
             remember(self._seen, one.group, None)
-            self._queue.append(Drawn(group, frame, one.group, task.prompt, weights))
+            self._queue.append(learner, Drawn(group, frame, one.group, task.prompt, weights))
             self.host.move()
 
     async def _send(self, learner: PeerId, query: SubmittedQuery) -> bytes:

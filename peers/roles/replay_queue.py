@@ -2,6 +2,7 @@
 
     append(drawn) -> full? one is let go                 take(loaded) -> the next one
     spare(digest): an auditor replayed it
+    QueuesInTurn: one queue for each learner whose groups an auditor replays
     unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
 
 Groups of unproven samplers are in no batch (swarm.core.batcher), so theirs come first: a name that is given
@@ -14,7 +15,7 @@ can replay was never unproven. Not handled here: what is drawn, what a replay te
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -111,3 +112,43 @@ class ReplayQueue:
     @staticmethod
     def _is_drawn(sampler: PeerId) -> Callable[[Drawn], bool]:
         return lambda one: one.shown is None and one.group.sampler == sampler
+
+
+class QueuesInTurn:
+    """What an auditor replays: learners have a queue each, and take turns, so that none waits for more than
+    one group of each other one."""
+
+    def __init__(self, proven: Callable[[PeerId], bool]) -> None:
+        """As ReplayQueue."""
+        self._proven = proven
+        self._queues: OrderedDict[PeerId, ReplayQueue] = OrderedDict()
+        """Of learners of whom a group waits; whose turn is next comes first."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def waiting(self, learner: PeerId) -> int:
+        """How many groups of this learner wait."""
+        return len(self._queues.get(learner, ()))
+
+    def append(self, learner: PeerId, drawn: Drawn) -> None:
+        self._queues.setdefault(learner, ReplayQueue(self._proven)).append(drawn)
+
+    def take(self, loaded: Digest | None) -> Drawn:
+        """The next group of the learner whose turn it is."""
+        learner, queue = self._queues.popitem(last=False)
+        drawn = queue.take(loaded)
+        if queue:
+            self._queues[learner] = queue
+        return drawn
+
+    def settle(self, sampler: PeerId) -> None:
+        """As ReplayQueue."""
+        for queue in self._queues.values():
+            queue.settle(sampler)
+
+    def drop(self, sampler: PeerId) -> None:
+        """As ReplayQueue."""
+        for queue in self._queues.values():
+            queue.drop(sampler)
+        self._queues = OrderedDict((learner, queue) for learner, queue in self._queues.items() if queue)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from itertools import islice
 from typing import Annotated, NamedTuple, Protocol
 
@@ -47,9 +47,9 @@ REMEMBERED = 1024
 """Groups that were replayed here, whose verdicts are compared; and that were drawn and not replayed yet, or
 believed."""
 
-FETCHED = 4
-"""Groups of verdicts that are fetched or wait for their replay at once: no verifier makes a learner fetch
-more."""
+FETCHED = 8
+"""Groups of verdicts that are fetched or wait for their replay at once. One verifier has no more of these
+places than are free: half of them where it is alone, so that one that stalls leaves room for the others."""
 
 SILENT = 10.0
 """Seconds since a group was drawn in which an auditor said nothing: it is not waited for until it speaks."""
@@ -145,7 +145,8 @@ class VerdictExchange:
         """What my replays say of an accusation of each group."""
         self._unanswered: dict[PeerId, float] = {}
         """Auditor that counts -> when the first group was drawn since it spoke, by the clock of waits."""
-        self._fetched = 0
+        self._fetched = Counter[PeerId]()
+        """By verifier."""
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
@@ -200,11 +201,16 @@ class VerdictExchange:
         mine = self._drawn.get(verdict.group)
         if mine is not None and not mine.believed:
             self._take_of_drawn(mine, verdict, may_count and not looked_at)
-        elif looked_at and self._fetched < FETCHED and self._auditor.holds(verdict.version, verdict.weights):
-            self._fetched += 1
+        elif looked_at and self._fetches(verdict):
+            self._fetched[verdict.verifier] += 1
             self._tasks.create_task(self._fetch(verdict))
         elif mine is not None:
             mine.compared.append(verdict._replace(sampler=mine.sampler))
+
+    def _fetches(self, verdict: Verdict) -> bool:
+        """Whether there is a place for this verdict's group, and it can be replayed here."""
+        has, free = self._fetched[verdict.verifier], FETCHED - self._fetched.total()
+        return has < free and self._auditor.holds(verdict.version, verdict.weights)
 
     def _take_of_drawn(self, mine: DrawnHere, verdict: Verdict, may_count: bool) -> None:
         verdict = verdict._replace(sampler=mine.sampler)
@@ -232,12 +238,12 @@ class VerdictExchange:
             if judged is not None:
                 self._auditor.enqueue(judged)
                 return
-        self._fetched -= 1
+        self._fetched[verdict.verifier] -= 1
 
     def judged(self, verdict: Verdict, opinion: Opinion) -> None:
         """A group that was fetched for a verdict waits no more, and what my replay says of an accusation of
         it."""
-        self._fetched -= 1
+        self._fetched[verdict.verifier] -= 1
         self._compare(verdict, opinion)
 
     def replayed(self, group: Digest, opinion: Opinion) -> None:
