@@ -7,6 +7,7 @@
                         hears that there is a second one
             disagreed   Rejected event with the accuser's name
             undecided   nothing: the replay does not tell, or the memory is not here
+            let go      nothing, for want of room, until it is said again
 
 Learners accuse, and members that audit; learners act, and everybody hears that a learner sets somebody aside
 (peers.runtime.set_aside). Groups of samplers that this learner does not audit
@@ -177,6 +178,10 @@ class AccusationExchange:
         if accused is None:
             self._cases.unshown(claim, accuser)
         return accused
+
+    def let_go(self, said: Verdict) -> None:
+        """The group that is accused finds no room: when it is accused again it may."""
+        self._cases.let_go(Claim(said.sampler, said.group, said.version, said.weights))
 
     def judged(self, said: Verdict, opinion: Opinion) -> None:
         """What this learner thinks of an accusation, by a replay of its own."""

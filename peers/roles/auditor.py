@@ -169,8 +169,11 @@ class Auditor:
             self._append(Drawn(group, frame, digest, prompt, weights, until=until))
 
     def _append(self, drawn: Drawn) -> None:
-        if (let_go := self._queue.append(drawn)) is not None:
-            self._undecided(let_go)
+        gone = self._queue.append(drawn)
+        if gone is not None and gone.shown is not None and not gone.shown.verdict.honest:
+            self._accusations.let_go(gone.shown.verdict)
+        elif gone is not None:
+            self._undecided(gone)
         self._news.set()
 
     def holds(self, version: int, weights: Digest) -> bool:

@@ -7,16 +7,17 @@
 
 Groups of unproven samplers are in no batch (swarm.core.batcher), so theirs come first: a name that is given
 up after its first groups has trained nobody. Those of suspects come next. Let go is the oldest group of a
-sampler that has another one here, so that who sends much displaces nobody's only one; where none has, the
-oldest of all, whose sampler stays unproven: who floods an auditor gets nothing past it. Whose groups nobody
-can replay was never unproven. Not handled here: what is drawn, what a replay tells (peers.roles.auditor).
+sampler that has another one here, so that who sends much displaces nobody's only one, nor what another
+verifier shows of it; where none has, the oldest of all, whose sampler stays unproven: who floods an auditor
+gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is drawn, what
+a replay tells (peers.roles.auditor).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from peers.roles.shown_groups import Shown
@@ -68,8 +69,8 @@ class ReplayQueue:
         return self._let_go() if len(self._waiting) > WAITING else None
 
     def _let_go(self) -> Drawn:
-        many = Counter(one.group.sampler for one in self._waiting)
-        gone = next((one for one in self._waiting if many[one.group.sampler] > 1), self._waiting[0])
+        drawn = [one for one in self._waiting if one.shown is None]
+        gone = _oldest_of_many(drawn) or _oldest_of_many(self._waiting) or self._waiting[0]
         self._waiting.remove(gone)
         return gone
 
@@ -112,6 +113,12 @@ class ReplayQueue:
     @staticmethod
     def _is_drawn(sampler: PeerId) -> Callable[[Drawn], bool]:
         return lambda one: one.shown is None and one.group.sampler == sampler
+
+
+def _oldest_of_many(waiting: Collection[Drawn]) -> Drawn | None:
+    """The oldest group of a sampler that has another one among these."""
+    many = Counter(one.group.sampler for one in waiting)
+    return next((one for one in waiting if many[one.group.sampler] > 1), None)
 
 
 class QueuesInTurn:

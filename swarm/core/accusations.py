@@ -2,7 +2,7 @@
 
     an accusation of a group --heard--> its case waits --judged, after a replay of one's own--> agreed: the
         sampler is set aside here too        disagreed: whoever accused it is named
-        undecided: nobody is blamed
+        undecided: nobody is blamed       --let go, for want of room--> a case again when it is said again
 
 Nobody's word counts: what a learner acts on it has replayed. A case is of one claim, whoever makes it: who
 says something else of a group has a case of its own, and one accuser that does not show the group leaves it
@@ -157,6 +157,13 @@ class Accusations:
         if (case := self._cases.get(claim)) is not None:
             case.accusers.pop(accuser, None)
             case.unshown.add(accuser)
+
+    def let_go(self, claim: Claim) -> None:
+        """The group is not replayed, for want of room here: whoever says it again is heard again."""
+        if (case := self._cases.get(claim)) is not None:
+            case.asking = False
+            case.accusers.clear()
+            case.unasked.clear()
 
     def judged(self, claim: Claim, opinion: Opinion) -> Case | None:
         """A replay of an accused group; None where its case was forgotten meanwhile."""

@@ -57,6 +57,20 @@ def test_a_group_that_could_not_be_had_is_a_case_again() -> None:
     )
 
 
+def test_a_group_that_was_let_go_is_a_case_again_whoever_says_so() -> None:
+    all_cases = Accusations()
+    for accuser in (ADA, BOB):
+        all_cases.heard(accuser, group(1), 0.0)
+    all_cases.next_accuser(group(1))
+    all_cases.let_go(group(1))
+    all_cases.let_go(group(2))
+    for accuser in (BOB, ADA):
+        case = all_cases.heard(accuser, group(1), 1.0)
+        assert case is not None and case.opinion is None and not case.asking
+        assert all_cases.next_accuser(group(1)) == accuser and case.asking
+        all_cases.let_go(group(1))
+
+
 def test_what_one_accuser_says_falsely_of_a_group_is_no_case_of_the_next_one() -> None:
     all_cases = Accusations()
     all_cases.heard(ADA, group(1, version=9), 0.0)

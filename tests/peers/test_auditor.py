@@ -20,9 +20,11 @@ from peers.roles import auditor as module
 from peers.roles.auditor import Auditor
 from peers.roles.evidence import keep_aside, read_aside
 from peers.roles.learner_inbox import LearnerInbox
-from peers.roles.replay_queue import Drawn
+from peers.roles.replay_queue import WAITING, Drawn
+from peers.roles.shown_groups import Shown, Verdict
 from swarm.config import Config, DelayLaw
 from swarm.core import revocation
+from swarm.core.accusations import Claim
 from swarm.core.auditing import Consequence, Weighed
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
@@ -158,6 +160,28 @@ def test_what_the_disk_did_not_take_is_written_with_the_next_news(
             assert auditor.host.disk.refuses and auditor._unwritten
             await auditor._write_aside()
             assert {*read_aside(evidence(tmp_path))} == {ADA} and not auditor.host.disk.refuses
+
+    tried(body)
+
+
+@pytest.mark.parametrize("honest", [False, True])
+def test_a_group_that_is_shown_and_finds_no_room_is_no_opinion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, honest: bool
+) -> None:
+    async def body() -> None:
+        async with auditor_of(tmp_path) as auditor:
+            one, accuser, now = drawn(group(sampler=ADA)), PeerId("learner-1"), auditor.host.now()
+            claim = Claim(ADA, one.digest, one.group.version, one.group.weights)
+            cases, verdicts = auditor._accusations._cases, auditor._verdicts
+            monkeypatch.setattr(auditor._replayer, "hold", lambda *_: one.weights)
+            assert honest or cases.heard(accuser, claim, now) is not None
+            verdicts._fetched[accuser] += 1
+            auditor.enqueue(Shown(Verdict(accuser, honest, *claim), one.group, one.frame, one.prompt))
+            for number in range(WAITING):
+                auditor._append(drawn(group(number, sampler=PeerId(f"name-{number}"))))
+            assert verdicts._fetched[accuser] == (0 if honest else 1)
+            again = cases.heard(accuser, claim, now + 20.0)  # it is said again
+            assert again is not None and again.opinion is None and not again.asking
 
     tried(body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, cast
 
 from nouns import group
 
@@ -89,6 +90,14 @@ def test_who_sends_much_displaces_nobody_s_only_group() -> None:
     for _ in range(WAITING):
         queue.settle(queue.take(None).group.sampler)
     assert not queue.unproven
+
+
+def test_who_sends_much_displaces_no_group_that_others_accuse() -> None:
+    queue = ReplayQueue(lambda sampler: False)
+    accused = replace(drawn(0, NEW), shown=cast(Any, "shown"))
+    queue.append(accused)
+    let_go = [queue.append(drawn(number, NEW)) for number in range(1, 3 * WAITING)]
+    assert accused not in let_go and queue.take(None) is accused
 
 
 def test_groups_of_a_suspect_come_before_those_of_others_and_wait_for_no_replay() -> None:
