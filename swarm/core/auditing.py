@@ -159,16 +159,19 @@ class Audits:
     """The audits of all samplers by one auditor."""
 
     def __init__(self) -> None:
-        self._samplers: OrderedDict[PeerId, Audited] = OrderedDict()
+        self._plain: OrderedDict[PeerId, Audited] = OrderedDict()
+        """Samplers that were never set aside; whose audit is the longest ago comes first."""
+        self._aside: dict[PeerId, Audited] = {}
+        """Samplers that were."""
 
     def rate(self, sampler: PeerId) -> float:
         """The share of the sampler's groups that is replayed now."""
-        record = self._samplers.get(sampler)
+        record = self._of(sampler)
         return rate_after(record.verified if record is not None else 0)
 
     def proven(self, sampler: PeerId) -> bool:
         """Whether the last replays of the sampler's groups were honest."""
-        record = self._samplers.get(sampler)
+        record = self._of(sampler)
         return record is not None and record.verified > 0
 
     def drawn(self, sampler: PeerId, rng: random.Random) -> bool:
@@ -182,7 +185,7 @@ class Audits:
         record = self._record(sampler)
         if group.off >= COUNT or (group.off and record.unlucky):
             # groups that came before their sampler was set aside are no further strike
-            struck = None if self.aside(sampler, now) else self._strike(record, _forgery(group), now, alone)
+            struck = None if self.aside(sampler, now) else self._strike(sampler, _forgery(group), now, alone)
             return Finding.FORGED, struck
         if group.off:
             record.forget()
@@ -193,7 +196,7 @@ class Audits:
             why = _drift(group, record.drift)
             record.forget()
             record.drift = 0.0
-            found = None if self.aside(sampler, now) else self._drifted(record, why, now)
+            found = None if self.aside(sampler, now) else self._drifted(sampler, why, now)
             return Finding.DRIFTED, found
         if group.deciding < DECIDING:
             return Finding.UNDECIDED, None
@@ -208,12 +211,12 @@ class Audits:
         if record.aside is not None and (released < record.aside.since or now < record.aside.until - APART):
             return None
         if group.off >= COUNT:
-            return self._strike(record, _forgery(group), now, alone=True)  # that makes two of us
-        return self._drifted(record, _drift(group, 0.0), now)
+            return self._strike(sampler, _forgery(group), now, alone=True)  # that makes two of us
+        return self._drifted(sampler, _drift(group, 0.0), now)
 
     def second(self, sampler: PeerId, strikes: int, now: float) -> Consequence | None:
         """Another learner found the sampler's `strikes`th forgery too. What follows, if anything does."""
-        record, aside = self._samplers.get(sampler), self.aside(sampler, now)
+        record, aside = self._of(sampler), self.aside(sampler, now)
         if record is None or aside is None or strikes < FINAL or strikes != record.strikes:
             return None
         if aside.until >= FOREVER:
@@ -223,7 +226,7 @@ class Audits:
 
     def doubt(self, sampler: PeerId) -> None:
         """Replay the sampler's groups as a newcomer's."""
-        if (record := self._samplers.get(sampler)) is not None:
+        if (record := self._of(sampler)) is not None:
             record.forget()
 
     def word(self, sampler: PeerId, verifier: PeerId) -> None:
@@ -235,62 +238,72 @@ class Audits:
     def reopen(self, verifier: PeerId) -> int:
         """What this verifier called honest counts no more. Returns how many groups that are."""
         gone = 0
-        for record in self._samplers.values():
+        for record in (*self._plain.values(), *self._aside.values()):
             count = record.words.pop(verifier, 0)
             record.verified, gone = record.verified - count, gone + count
         return gone
 
     def strikes(self, sampler: PeerId) -> int:
-        record = self._samplers.get(sampler)
+        record = self._of(sampler)
         return record.strikes if record is not None else 0
 
     def aside(self, sampler: PeerId, now: float) -> Consequence | None:
         """Why the sampler is set aside now, or None."""
-        record = self._samplers.get(sampler)
+        record = self._of(sampler)
         return record.aside if record is not None and record.aside and now < record.aside.until else None
 
     def pardon(self, sampler: PeerId) -> None:
         """Forget all that was said of a sampler."""
-        self._samplers.pop(sampler, None)
+        self._plain.pop(sampler, None)
+        self._aside.pop(sampler, None)
 
     def all_aside(self) -> dict[PeerId, Consequence]:
         """Samplers that have been set aside, with the last consequence of each."""
-        return {peer: each.aside for peer, each in self._samplers.items() if each.aside is not None}
+        return {peer: each.aside for peer, each in self._aside.items() if each.aside is not None}
 
     def restore(self, aside: Mapping[PeerId, Consequence]) -> None:
         """Take up what an earlier life said."""
         for peer, each in aside.items():
-            self._samplers[peer] = Audited(strikes=each.strikes, aside=each)
+            self._plain.pop(peer, None)
+            self._aside[peer] = Audited(strikes=each.strikes, aside=each)
 
-    def _strike(self, record: Audited, why: str, now: float, alone: bool) -> Consequence:
+    def _strike(self, sampler: PeerId, why: str, now: float, alone: bool) -> Consequence:
+        record = self._record(sampler)
         record.forget()
         record.unlucky, record.drift = False, 0.0
         record.strikes += 1
         final = record.strikes >= FINAL
         until = FOREVER if final and alone else now + SET_ASIDE[min(record.strikes, len(SET_ASIDE)) - 1]
-        record.aside = Consequence(until, record.strikes, why, now)
-        return record.aside
+        return self._set_aside(sampler, record, Consequence(until, record.strikes, why, now))
 
-    def _drifted(self, record: Audited, why: str, now: float) -> Consequence:
+    def _drifted(self, sampler: PeerId, why: str, now: float) -> Consequence:
+        record = self._record(sampler)
         record.forget()
         record.drift = 0.0
-        record.aside = Consequence(now + SET_ASIDE[0], record.strikes, why, now)
-        return record.aside
+        return self._set_aside(sampler, record, Consequence(now + SET_ASIDE[0], record.strikes, why, now))
+
+    def _set_aside(self, sampler: PeerId, record: Audited, aside: Consequence) -> Consequence:
+        """Where room is short, in the place of another one."""
+        record.aside = aside
+        self._plain.pop(sampler, None)
+        self._aside[sampler] = record
+        if len(self._aside) > REMEMBERED:
+            left = {peer: each.until for peer, each in self.all_aside().items() if peer != sampler}
+            for gone in sorted(left, key=lambda peer: left[peer])[: len(self._aside) - REMEMBERED]:
+                del self._aside[gone]
+        return aside
+
+    def _of(self, sampler: PeerId) -> Audited | None:
+        return self._aside.get(sampler) or self._plain.get(sampler)
 
     def _record(self, sampler: PeerId) -> Audited:
-        if sampler not in self._samplers and len(self._samplers) > REMEMBERED:
-            self._make_room()
-        record = self._samplers.setdefault(sampler, Audited())
-        self._samplers.move_to_end(sampler)
+        if (record := self._aside.get(sampler)) is not None:
+            return record
+        record = self._plain.setdefault(sampler, Audited())
+        self._plain.move_to_end(sampler)
+        if len(self._plain) > REMEMBERED:
+            self._plain.popitem(last=False)
         return record
-
-    def _make_room(self) -> None:
-        """For one more sampler."""
-        aside = {peer: each.until for peer, each in self.all_aside().items()}
-        plain = [peer for peer in self._samplers if peer not in aside]
-        soonest = sorted(aside, key=lambda peer: aside[peer])
-        for gone in (*plain[: max(0, len(plain) - REMEMBERED)], *soonest[: max(0, len(aside) - REMEMBERED)]):
-            del self._samplers[gone]
 
 
 NOTHING_REPLAYED = "its samplers may use fewer bits (run.sampling.quantized), so that no group is replayed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 
 import numpy as np
 import pytest
@@ -192,6 +193,26 @@ def test_those_whose_time_is_over_are_forgotten_first_and_then_those_with_the_le
         audits.take(PeerId(f"plain-{number}"), HONEST, 20_000.0)
     gone = {PeerId(f"key-{number}") for number in range(last)} - audits.all_aside().keys()
     assert gone == {"key-7", "key-0", "key-1"} and audits.strikes(ME) == 3
+
+
+def test_a_new_name_at_a_full_table_costs_no_look_at_all_others() -> None:
+    """A look takes about a millisecond, and of 2,000 names the quickest hundred take .1 ms each at most."""
+    audits, seconds = filled(), list[float]()
+    for number in range(auditing.REMEMBERED + 2000):
+        began = time.perf_counter()
+        audits.take(PeerId(f"name-{number}"), HONEST, 1.0)
+        seconds.append(time.perf_counter() - began)
+    assert sum(sorted(seconds[auditing.REMEMBERED :])[:100]) < 100 * 1e-4
+    assert len(audits.all_aside()) == auditing.REMEMBERED
+
+
+def test_who_was_set_aside_last_stays_so_though_all_others_are_for_longer() -> None:
+    audits = Audits()
+    audits.restore(
+        {PeerId(f"key-{number}"): Consequence(9e4, 2, "forged") for number in range(auditing.REMEMBERED)}
+    )
+    audits.take(ME, off(2), 0.0)
+    assert audits.aside(ME, 1.0) is not None and len(audits.all_aside()) == auditing.REMEMBERED
 
 
 def test_an_auditor_that_starts_anew_counts_strikes_on() -> None:
