@@ -1,4 +1,5 @@
-"""Size limits of what peers say to each other: frames, records, questions; what cannot be decoded.
+"""Size limits of what peers say to each other, and of what is remembered of it: frames, records, questions.
+What cannot be decoded.
 
 A limit is held before anything is decoded, so that no stranger decides how much memory a frame takes. Not
 handled: which limit is whose (swarm.protocol), limits of nouns inside a frame (swarm.types).
@@ -6,9 +7,13 @@ handled: which limit is whose (swarm.protocol), limits of nouns inside a frame (
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import OrderedDict
+from typing import NamedTuple, TypeVar
 
 import msgspec
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are nothing of the type that is asked for: it lets two of Python's own
@@ -75,3 +80,11 @@ def cut(text: str, size: int = TEXT_LIMIT) -> str:
     if text.isascii():
         return text[:size]
     return text.encode(errors="replace")[:size].decode(errors="ignore")
+
+
+def remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Take this as the newest of `known`, of which the `most` newest are kept."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)

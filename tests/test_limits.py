@@ -7,6 +7,7 @@ import ast
 import asyncio
 import os
 import tracemalloc
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -44,7 +45,7 @@ from swarm.config import DelayLaw, Sampling
 from swarm.core.lineage import Line, PointQuery
 from swarm.core.returns import DrawsCame, DrawsQuery
 from swarm.identity import Keyring
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT, Limit
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT, Limit, remember
 from swarm.net.announcing import Announcement
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.reachability import DialAnswer, DialQuery, Reserved
@@ -403,3 +404,12 @@ def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:
 
     run(main())
     assert [len(event.detail) for event in heard if isinstance(event, events.Faulted)] == [TEXT_LIMIT]
+
+
+def test_the_newest_are_remembered_and_what_is_said_again_is_new() -> None:
+    known = OrderedDict[str, int]()
+    for number, key in enumerate("abca"):
+        remember(known, key, number, most=3)
+    assert [*known.items()] == [("b", 1), ("c", 2), ("a", 3)]
+    remember(known, "d", 4, most=3)
+    assert [*known] == ["c", "a", "d"]

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from typing import TypeVar
 
 from peers.roles.accusations import Accuser
 from peers.roles.evidence import Unsigned, signed_group
@@ -39,6 +38,7 @@ from swarm import events, wire
 from swarm.blocks import digest_of
 from swarm.core.accusations import speaks_alone
 from swarm.core.auditing import SET_ASIDE, Audits, Finding, Weighed
+from swarm.limits import remember
 from swarm.net.ports import NetError
 from swarm.protocol import Phase, Role, Service
 from swarm.replays import Replayed
@@ -55,17 +55,6 @@ LISTS = 32
 SEEN = 4096
 """Groups that came and are remembered, so that one of several learners is replayed once; what learners were
 asked for, so that none is asked twice; and samplers that were accused."""
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def remember(known: OrderedDict[K, V], key: K, value: V) -> None:
-    """Of these the newest SEEN."""
-    known[key] = value
-    if len(known) > SEEN:
-        known.popitem(last=False)
 
 
 class AuditorPeer:
@@ -195,7 +184,7 @@ class AuditorPeer:
             return False
         drawn = one.wanted or self.audits.drawn(one.sampler, self._rng)
         if drawn:
-            remember(self._requested, (learner, one.group), None)
+            remember(self._requested, (learner, one.group), None, SEEN)
         return drawn
 
     def _is_accused(self, sampler: PeerId) -> bool:
@@ -214,7 +203,7 @@ class AuditorPeer:
             return self._reject(learner, f"it shows no group that it lists: {error}")
         weights = self._replayer.hold(one.version, one.weights)
         if weights is not None and one.group not in self._seen:
-            remember(self._seen, one.group, None)
+            remember(self._seen, one.group, None, SEEN)
             self._queue.append(learner, Drawn(group, frame, one.group, task.prompt, weights))
             self.host.move()
 
@@ -288,7 +277,8 @@ class AuditorPeer:
     def _accuse_once(self, group: Group, frame: bytes) -> None:
         """Each accusation costs learners a replay, of which they allow one accuser so many."""
         if not self._is_accused(group.sampler):
-            remember(self._accused, group.sampler, (self._version, self.host.now() + SET_ASIDE[0]))
+            accused = self._version, self.host.now() + SET_ASIDE[0]
+            remember(self._accused, group.sampler, accused, SEEN)
             self._accuser.accuse(group, frame)
         self._queue.drop(group.sampler)
 

@@ -11,20 +11,19 @@ only an incarnation that is heard to go on counts: heartbeats from before a rest
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from peers.errors import Refusal, say
 from peers.runtime.faults import FaultReport
 from swarm import wire
 from swarm.core.roster import REMEMBERED
+from swarm.limits import remember
 from swarm.net.ports import NetError, read_question
 from swarm.protocol import ROLES, Part, Service, Topic
 from swarm.types import Beat, PeerId, Struct
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
-
-T = TypeVar("T")
 
 LOOK = 3
 """Times the run's patience between two questions; half a minute by default, at a seed of 500 peers 17 a
@@ -84,9 +83,9 @@ class IdentityCheck:
         if peer == self._host.ports.me:
             return self._hear_own(beat)
         if ROLES[self._host.who.role].heartbeat is Topic.BEAT or ROLES[beat.role].observes:
-            _remember(self._hearers, peer, None)
+            remember(self._hearers, peer, None, REMEMBERED)
         lives = self._heard.get(peer, {})
-        _remember(self._heard, peer, lives)
+        remember(self._heard, peer, lives, REMEMBERED)
         if beat.seq > lives.get(beat.incarnation, (-1, b""))[0]:
             lives[beat.incarnation] = beat.seq, sealed
         if len(lives) > 2:
@@ -145,10 +144,3 @@ class IdentityCheck:
         if self._told != beat.incarnation:
             self._told = beat.incarnation
             say(f"swarm: {text}")
-
-
-def _remember(known: OrderedDict[PeerId, T], peer: PeerId, what: T) -> None:
-    known[peer] = what
-    known.move_to_end(peer)
-    if len(known) > REMEMBERED:
-        known.popitem(last=False)
