@@ -36,7 +36,7 @@ from swarm.core.claimed_logprobs import objection
 from swarm.core.recomputed import Rechecks
 from swarm.core.trained import mark, marks_of
 from swarm.learn.base_learner import BaseLearner, Gradient
-from swarm.learn.microbatch import OutOfMemory
+from swarm.learn.microbatch import OutOfMemory, oom_as
 from swarm.limits import MAIL_LIMIT
 from swarm.net.ports import Average, NetError, Refused, read_question
 from swarm.net.sketch import Sketches
@@ -98,6 +98,8 @@ class BatchRechecks:
         """Version and weights -> the sealed manifest, and the frames of its groups by their digests."""
         self._batch: Sequence[Waiting] = ()
         """The groups of my gradient."""
+        self._is_short = False
+        """Memory ran out for a gradient that was computed again."""
         inbox.signed = self._hold
 
     async def serve(self) -> None:
@@ -173,7 +175,8 @@ class BatchRechecks:
         why = None
         try:
             batch = await self._shown_batch(peer, weights, outcome.marks.get(peer, b""))
-            cosine, times, alike = await self._agreement(peer, batch, sketches)
+            with oom_as("a gradient that is computed again does not fit beside this learner's own"):
+                cosine, times, alike = await self._agreement(peer, batch, sketches)
             why = self._rechecks.found(peer, cosine, times, alike, host.now())
         except (NetError, Unshown, Unsigned, wire.WireError) as error:
             why = self._rechecks.showed_nothing(peer, str(error), host.now())
@@ -181,12 +184,19 @@ class BatchRechecks:
             if await self._scores():
                 shown = f"a group of its batch cannot be scored: {error}"
                 why = self._rechecks.showed_nothing(peer, shown, host.now())
-        except OutOfMemory:
-            pass  # that is this peer's own fault, and is told elsewhere
+        except OutOfMemory as error:
+            self._does_not_fit(error)
         self._rechecks.spent(peer, host.now() - began, host.now())
         if why is not None:
             reason = f"{why}: what it averages is left out for an hour where most others find the same"
             host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
+
+    def _does_not_fit(self, error: OutOfMemory) -> None:
+        """That is this peer's own fault and blames nobody; it is said once."""
+        if not self._is_short:
+            self._is_short = True
+            text = f"a gradient of another learner could not be checked: {error}"
+            self._host.emit(events.Noted, level="warning", text=text)
 
     async def _scores(self) -> bool:
         """Whether rewards work here: a group of my own batch was scored before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -24,7 +25,7 @@ from swarm.blocks import digest_of
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draws
 from swarm.core.recomputed import SILENT, Rechecks
-from swarm.events import Event, Faulted, Moved, Rejected, Trained
+from swarm.events import Event, Faulted, Moved, Noted, Rejected, Trained
 from swarm.learn.base_learner import Gradient
 from swarm.limits import MAIL_LIMIT
 from swarm.net.sketch import Sketches
@@ -175,6 +176,36 @@ def test_a_learner_whose_own_rewards_fail_blames_nobody(monkeypatch: pytest.Monk
     two("honest")
     assert {*asked} == {"learner-0", "learner-1"} and looked and not any(looked)
     assert RewardCalls.task_and_rewards is true
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_a_learner_whose_memory_ends_while_it_checks_blames_nobody_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    tried, spent = Counter[str](), Counter[str]()
+    again, pays = BatchRechecks._masked, Rechecks.spent
+
+    def ends(its: BatchRechecks, gradient: Gradient) -> tuple[int, ...]:
+        if sys._getframe(1).f_code.co_name == "_agreement":
+            tried[its._host.ports.me] += 1
+            raise error
+        return again(its, gradient)
+
+    def pay(checks: Rechecks, peer: PeerId, *rest: Any) -> None:
+        spent[peer] += 1
+        pays(checks, peer, *rest)
+
+    monkeypatch.setattr(BatchRechecks, "_masked", ends)
+    monkeypatch.setattr(Rechecks, "spent", pay)
+    monkeypatch.setattr(Rechecks, "showed_nothing", lambda *_: pytest.fail("somebody is blamed"))
+    told = two("honest")
+    assert {*tried} == {*spent} == {"learner-0", "learner-1"} and tried.total() == spent.total()
+    assert not [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
+    notes = [
+        event.peer for event in told if isinstance(event, Noted) and "could not be checked" in event.text
+    ]
+    assert sorted(notes) == ["learner-0", "learner-1"]
+    assert len([event for event in told if isinstance(event, Trained)]) >= 4
 
 
 def test_honest_learners_agree_and_spend_little_on_it() -> None:
