@@ -66,9 +66,12 @@ class Seed:
             self._warn(f"no release is whole on this disk: {offered} until a peer that holds one is heard")
 
     async def _hold(self) -> bool:
-        """Fetch a better release, to hold it for others. False when there is none now."""
+        """Offer a better release, fetched where its bytes are not here. False when there is none now."""
         host = self.host
         held = host.releases.held
+        if held is not None and (held.version, held.weights) != (host.status.version, host.status.weights):
+            self._set_status(held)  # nothing was fetched: its bytes are those of a version that is here
+            return True
         if (found := await host.releases.obtain(rank(held) if held is not None else ())) is None:
             return False
         release, _ = found

@@ -9,12 +9,15 @@ from nouns import release
 from still_host import membership, still_host
 
 from peers.roles.other_learners import OtherLearners
-from swarm.config import DelayLaw
+from peers.roles.seed import Seed
+from swarm.config import Config, DelayLaw, Stop
+from swarm.config import Run as RunSettings
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
+from swarm.weights import Weights
 
 SAME = Digest("a" * 64)
 
@@ -37,5 +40,33 @@ def test_a_learner_at_the_same_weights_of_another_version_is_not_at_this_one() -
                 assert learners.at_point((version, SAME)) == there
                 announced = release(version=version, weights=SAME, publisher="gone")
                 assert learners.at_release(announced) == (there[0] if there else None)
+
+    run(scene())
+
+
+def test_a_seed_offers_a_version_with_the_bytes_of_the_one_before_and_ends_the_run_at_it() -> None:
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            config = Config(run=RunSettings(stop=Stop(versions=2)))
+            hosts = [
+                still_host(network, name, role, config, membership=membership(name, role))
+                for name, role in (("seed", Role.SEED), ("learner", Role.LEARNER))
+            ]
+            seed, learner = hosts
+            async with asyncio.TaskGroup() as tasks:
+                served = tasks.create_task(seed.run(Seed(seed, Weights.of(b"same", 0)).run))
+                learns = tasks.create_task(learner.run(learner.stop.wait))
+                told = list[tuple[int, Phase]]()
+                for version in (1, 2):
+                    await asyncio.sleep(5.0)
+                    parent = seed.status.weights
+                    await learner.releases.publish(
+                        Weights.of(b"same", version), parent=parent, learners=1, groups=1
+                    )
+                    await asyncio.sleep(2.0)
+                    told.append((seed.status.version, seed.status.phase))
+                assert told == [(1, Phase.SERVING), (2, Phase.COMPLETE)]
+                await asyncio.wait_for(served, 60.0)
+                learns.cancel()
 
     run(scene())
