@@ -17,7 +17,7 @@ is held out never occurs in training: here a word belongs to either half by a ha
 import random
 import zlib
 
-from swarm.tasks.base import Exercises, Options, check_options
+from swarm.tasks.base import Exercises, Options, TaskError, check_options
 from swarm.types import Task
 
 LETTERS = "abcdefgh"
@@ -32,7 +32,7 @@ class Reversal(Exercises):
     def __init__(self, seed: int, options: Options) -> None:
         self.seed, self.letters = seed, int(check_options("reversal", options, {"letters": 4})["letters"])
         if not 3 <= self.letters <= 16:
-            raise ValueError(f"option letters of task reversal is {self.letters}, it has to be 3 to 16")
+            raise TaskError(f"option letters of task reversal is {self.letters}, it has to be 3 to 16")
 
     def task(self, index: int) -> Task:
         return self._about(index, self._word(f"train/{index}", held_out=False))

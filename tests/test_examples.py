@@ -74,6 +74,8 @@ def test_the_objective_weighs_less_what_has_moved_further(monkeypatch: pytest.Mo
 def test_the_task_is_tried_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["task", "try", "reversal", "-n", "3"]) == 0
     assert "Right answers earn 1 on average" in capsys.readouterr().out
+    assert cli.main(["task", "try", "reversal", "--set", "task.options.letters=2"]) == 2
+    assert "option letters of task reversal is 2, it has to be 3 to 16" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("installed")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import zlib
 
-from swarm.tasks.base import Exercises, Options, check_options
+from swarm.tasks.base import Exercises, Options, TaskError, check_options
 from swarm.types import Task
 
 PAIRS = ("()", "[]", "{}", "<>")
@@ -107,7 +107,7 @@ class Brackets(Exercises):
 
     def _check(self, name: str, value: int, least: int, most: int) -> None:
         if not least <= value <= most:
-            raise ValueError(
+            raise TaskError(
                 f"option {name} of task {self.environment} is {value}, it has to be {least} to {most}"
             )
 

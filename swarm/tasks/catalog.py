@@ -15,7 +15,10 @@ the protocol of sources (swarm.tasks.base).
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import inspect
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -23,7 +26,8 @@ from pathlib import Path
 from typing import cast
 
 from swarm import config
-from swarm.tasks.base import CodePolicy, Say, TaskError, TaskSource, WarmStart, nearest
+from swarm.tasks.base import CodePolicy, Options, Say, TaskError, TaskSource, WarmStart, nearest
+from swarm.tasks.sandbox import NoSandbox
 
 BUILT_IN = {
     "brackets": "swarm.tasks.brackets:Brackets",
@@ -71,7 +75,7 @@ def source(
         own = {"texts": texts} if word == "gym" else {}
         found: TaskSource = _load(PREFIXED[word])(rest, seed, settings.options, settings.timeout, **own)
     else:
-        found = _factory(settings.name)(seed, settings.options)
+        found = _made(settings.name, seed, settings.options)
     return scored.make(found, named, settings, folder, code) if named else found
 
 
@@ -84,7 +88,7 @@ def warm_start(settings: config.TaskSettings, seed: int) -> WarmStart:
     """The source from which the embedded policy is made. Raises TaskError for a source without a fixed set of
     characters."""
     word, colon, _ = settings.name.partition(":")
-    found: object = None if colon and word in PREFIXED else _factory(settings.name)(seed, settings.options)
+    found: object = None if colon and word in PREFIXED else _made(settings.name, seed, settings.options)
     if found is None or not hasattr(found, "characters"):
         raise TaskError(
             f"the embedded model is made for one of {', '.join(sorted(BUILT_IN))} and knows no words: for"
@@ -98,6 +102,21 @@ def about(settings: config.TaskSettings) -> str:
     word, colon, _ = settings.name.partition(":")
     factory: object = _load(PREFIXED[word]) if colon and word in PREFIXED else _factory(settings.name)
     return " ".join((inspect.getdoc(factory) or "").split()).removesuffix(" Raises TaskError.")
+
+
+def _made(name: str, seed: int, options: Options) -> TaskSource:
+    """The source of an own factory. Raises TaskError, also for whatever an installed one raises."""
+    factory = _factory(name)
+    if name in BUILT_IN:
+        return factory(seed, options)
+    try:
+        return factory(seed, options)
+    except (TaskError, NoSandbox):
+        raise
+    except Exception as error:
+        raise TaskError(
+            f"the task source {name!r} raises {_described(error)}: mend it, or change run.task.options"
+        ) from error
 
 
 def _factory(name: str) -> Callable[..., TaskSource]:
@@ -115,10 +134,25 @@ def _factory(name: str) -> Callable[..., TaskSource]:
 def _installed(point: EntryPoint) -> Callable[..., TaskSource]:
     try:
         make: Callable[..., TaskSource] = point.load()
-    except (ImportError, AttributeError) as error:
-        why = f"is installed as {point.value} but cannot be imported: {error}"
+    except (Exception, SystemExit) as error:  # a module may do anything
+        why = f"is installed as {point.value} but cannot be imported: {_described(error)}"
         raise TaskError(f"the task source {point.name!r} {why}") from error
     return make
+
+
+def _described(error: BaseException) -> str:
+    """Type and message, with the innermost line of the author's file."""
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename} line {error.lineno})"
+    ours = (__file__, importlib.__file__, importlib.metadata.__file__)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in ours and not frame.filename.startswith("<frozen")
+    ]
+    theirs = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f"{said} ({theirs[-1].filename} line {theirs[-1].lineno})" if theirs else said
 
 
 def _load(place: str) -> Callable[..., TaskSource]:

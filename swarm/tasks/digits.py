@@ -10,7 +10,7 @@ import abc
 import random
 import zlib
 
-from swarm.tasks.base import Exercises, Options, check_options
+from swarm.tasks.base import Exercises, Options, TaskError, check_options
 from swarm.types import Task
 
 HELD_OUT = 10
@@ -31,7 +31,7 @@ class Digits(Exercises):
         self.digits = int(chosen["digits"])
         self.partial = bool(chosen["partial"])
         if not 2 <= self.digits <= self.most:
-            raise ValueError(
+            raise TaskError(
                 f"option digits of task {self.environment} is {self.digits}, it has to be 2 to {self.most}"
             )
         self._seed = seed

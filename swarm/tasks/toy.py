@@ -11,7 +11,7 @@ import random
 import string
 from functools import lru_cache
 
-from swarm.tasks.base import Exercises, Options, check_options
+from swarm.tasks.base import Exercises, Options, TaskError, check_options
 from swarm.types import Task
 
 
@@ -29,7 +29,7 @@ class Toy(Exercises):
             int(chosen["alphabet"]),
         )
         if min(self.buckets, self.letters, self.alphabet) < 1 or self.alphabet > 26:
-            raise ValueError(
+            raise TaskError(
                 "task toy needs buckets, letters and alphabet of at least 1, and an alphabet of at most 26"
             )
         self._seed = seed

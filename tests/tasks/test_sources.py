@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from swarm import tasks
 from swarm.config import TaskSettings
 from swarm.tasks import catalog
+from swarm.tasks.base import TaskError
 from swarm.tasks.toy import Toy
 
 
@@ -83,13 +87,17 @@ def test_partial_credit_is_an_option() -> None:
         ("digit-sums", {"digit": 3}, "did you mean 'digits'"),
         ("digit-sums", {"digits": "3"}, "has to be of type int"),
         ("digit-sums", {"digits": 1}, "2 to 64"),
+        ("sorting", {"digits": 65}, "option digits of task sorting is 65, it has to be 2 to"),
+        ("brackets", {"kinds": 0}, "option kinds of task brackets is 0, it has to be 2 to 4"),
+        ("toy", {"alphabet": 27}, "an alphabet of at most 26"),
     ],
 )
 def test_a_wrong_source_or_option_is_refused_with_the_nearest_right_one(
     name: str, options: dict, says: str
 ) -> None:
-    with pytest.raises(ValueError, match=says):
-        tasks.source(TaskSettings(name=name, options=options), 1)
+    for made in (tasks.source, tasks.warm_start):
+        with pytest.raises(TaskError, match=says):
+            made(TaskSettings(name=name, options=options), 1)
 
 
 class Mine(Toy):
@@ -117,6 +125,59 @@ def test_an_installed_source_is_found_by_its_name_and_among_the_nearest() -> Non
         tasks.source(TaskSettings(name="mines"), 1)
     with pytest.raises(ValueError, match=r"installed as no_such_package:Source but cannot be imported"):
         tasks.source(TaskSettings(name="broken"), 1)
+
+
+FAULTY = """import json
+from swarm.tasks.base import TaskError
+
+def divides(seed, options):
+    return 1 / 0
+
+def parses(seed, options):
+    return json.loads("{")
+
+def exits(seed, options):
+    raise TaskError("option size is 9, it has to be 1 to 8")
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An author's module whose factories raise; another one that cannot be imported."""
+    (tmp_path / "faulty_tasks.py").write_text(FAULTY)
+    (tmp_path / "unfinished_tasks.py").write_text("import os\nMAKE = Reversl\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [
+        EntryPoint(name, f"faulty_tasks:{name}", "swarm.tasks") for name in ("divides", "parses", "exits")
+    ]
+    points.append(EntryPoint("unfinished", "unfinished_tasks:MAKE", "swarm.tasks"))
+    monkeypatch.setattr(catalog, "entry_points", lambda group: points)
+    yield tmp_path
+    sys.modules.pop("faulty_tasks", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "divides",
+            "the task source 'divides' raises ZeroDivisionError: division by zero (FOLDER/faulty_tasks.py"
+            " line 5): mend it, or change run.task.options",
+        ),
+        ("parses", "(FOLDER/faulty_tasks.py line 8): mend it"),
+        ("exits", "option size is 9, it has to be 1 to 8"),
+        (
+            "unfinished",
+            "imported: NameError: name 'Reversl' is not defined (FOLDER/unfinished_tasks.py line 2)",
+        ),
+    ],
+)
+def test_an_authors_factory_that_raises_is_named_with_its_file_and_line(
+    name: str, says: str, faulty: Path
+) -> None:
+    for made in (tasks.source, tasks.warm_start):
+        with pytest.raises(TaskError, match=re.escape(says.replace("FOLDER", str(faulty)))):
+            made(TaskSettings(name=name), 1)
 
 
 @pytest.mark.parametrize("name", ["data:x.jsonl", "gym:leg_counting"])
