@@ -27,6 +27,11 @@ KINDS = {
 WHY = 300
 """Characters of what a reader says is wrong: it prints whole schemas."""
 
+BLOCK = 1000
+"""Rows whose bytes are checked at a time."""
+
+RECODE = "save it as UTF-8, such as with `iconv -f LATIN1 -t UTF-8`"
+
 PLAIN = ("Value", "List", "LargeList", "Sequence", "ClassLabel", "Json")
 """Kinds of columns that a reward function can be given."""
 
@@ -61,7 +66,21 @@ def read(place: DatasetLocation, split: str) -> Any:
     rows = rows.select_columns([name for name, kind in rows.features.items() if _plain(kind)])
     if not len(rows):
         raise TaskError(f"data set {place.name} has no rows in its split {chosen!r}")
+    _check_text(rows, place)
     return rows
+
+
+def _check_text(rows: Any, place: DatasetLocation) -> None:
+    """Raises TaskError for bytes that are no text: `datasets` copies those of a JSON file unread."""
+    for number, block in enumerate(rows.with_format("arrow").iter(batch_size=BLOCK)):
+        for name, column in zip(block.column_names, block.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except ValueError as error:
+                among = f"rows {number * BLOCK + 1} to {number * BLOCK + len(block)}"
+                raise TaskError(
+                    f"data set {place.name} is not UTF-8 in its column {name!r}, {among} ({error}): {RECODE}"
+                ) from error
 
 
 def _splits(place: DatasetLocation) -> dict[str, Any]:
@@ -111,6 +130,8 @@ def _meant_as_path(name: str) -> bool:
 
 
 def _unread(place: DatasetLocation, error: Exception) -> str:
+    if isinstance(error.__cause__ or error, UnicodeDecodeError):
+        return f"data set {place.name} is not UTF-8 ({error.__cause__ or error}): {RECODE}"
     why = " ".join(str(error.__cause__ or error).split())
     return f"data set {place.name} cannot be read: {why[:WHY] or type(error).__name__}"
 

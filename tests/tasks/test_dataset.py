@@ -220,6 +220,27 @@ def test_a_file_that_is_missing_empty_broken_or_of_another_kind_says_so(tmp_path
             make(str(tmp_path / name), 1, {})
 
 
+@pytest.mark.parametrize("column", ["prompt", "answer", "tests"])
+def test_a_file_that_is_not_utf_8_says_so_and_what_to_do_whatever_the_column(
+    column: str, tmp_path: Path
+) -> None:
+    lines = [{"prompt": f"{i}?", "answer": "1", "tests": [{"call": "f(1)"}]} for i in range(9)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    word = {"prompt": "8?", "answer": "1", "tests": "f(1)"}[column]
+    (tmp_path / "a.jsonl").write_bytes((text[:-1].rpartition("\n")[0] + "\n").encode())
+    with open(tmp_path / "a.jsonl", "ab") as file:
+        file.write(json.dumps(lines[8]).replace(word, "caf\u00e9").encode("latin-1"))
+    says = rf"is not UTF-8 in its column '{column}', rows 1 to 9 .*iconv -f LATIN1 -t UTF-8"
+    with pytest.raises(TaskError, match=says):
+        make(str(tmp_path / "a.jsonl"), 1, {})
+
+
+def test_a_csv_file_that_is_not_utf_8_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("prompt,answer\ncaf\u00e9,1\n".encode("latin-1"))
+    with pytest.raises(TaskError, match=r"a\.csv is not UTF-8 \(.*iconv"):
+        make(str(tmp_path / "a.csv"), 1, {})
+
+
 @pytest.mark.parametrize(
     ("raised", "says"),
     [
