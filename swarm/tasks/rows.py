@@ -7,6 +7,7 @@ Not handled here: the meaning of columns (swarm.tasks.dataset).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,9 @@ KINDS = {
 
 WHY = 300
 """Characters of what a reader says is wrong: it prints whole schemas."""
+
+NO_DATA = ("config.json", "dataset_info.json", "dataset_infos.json")
+"""Files of a folder in which `datasets` sees no data."""
 
 BLOCK = 1000
 """Rows whose bytes are checked at a time."""
@@ -120,9 +124,31 @@ def _load(datasets: Any, place: DatasetLocation) -> Any:
     if path.is_dir():
         if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             return datasets.load_from_disk(str(path))
+        _check_kinds(path)
         return datasets.load_dataset(str(path), place.subset or None, cache_dir=cache)
     more = {"sep": "\t"} if path.suffix == ".tsv" else {}
     return datasets.load_dataset(KINDS[path.suffix], data_files=str(path), cache_dir=cache, **more)
+
+
+def _check_kinds(folder: Path) -> None:
+    """Raises TaskError where files are of several kinds: `datasets` reads those of the commonest alone. What a
+    README.md with `configs:` names is its author's choice."""
+    about = folder / "README.md"
+    if about.is_file() and re.search(r"^configs:", about.read_text("utf-8", "replace"), re.MULTILINE):
+        return
+    kinds: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        apart = path.name in NO_DATA or any(part.startswith((".", "__")) for part in place.parts)
+        kind = next((end.lower() for end in path.suffixes if end.lower() in KINDS), "")
+        if kind and not apart and path.is_file():
+            kinds.setdefault("tab" if kind == ".tsv" else KINDS[kind], []).append(str(place))
+    if len(kinds) > 1:
+        named = "; ".join(f"{len(files)} of {kind}, such as {files[0]}" for kind, files in kinds.items())
+        raise TaskError(
+            f"data set {folder} has files of several kinds ({named}), and only those of one would be read: name"
+            " one file, or keep files of one kind in the folder"
+        )
 
 
 def _meant_as_path(name: str) -> bool:

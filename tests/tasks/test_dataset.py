@@ -241,6 +241,26 @@ def test_a_csv_file_that_is_not_utf_8_says_so(tmp_path: Path) -> None:
         make(str(tmp_path / "a.csv"), 1, {})
 
 
+def test_a_folder_with_files_of_several_kinds_is_refused_with_those_that_would_be_lost(
+    tmp_path: Path,
+) -> None:
+    jsonl(tmp_path / "a.jsonl", ROWS[:9])
+    jsonl(tmp_path / "b.json", ROWS[9:20])
+    for name in ("config.json", ".notes.csv", "about.txt"):
+        (tmp_path / name).write_text("{}")
+    assert len(make(str(tmp_path), 1, {"held_out": 0})) == 20
+    (tmp_path / "more").mkdir()
+    comma(tmp_path / "more" / "c.csv", ROWS[20:])
+    with pytest.raises(
+        TaskError, match=r"several kinds \(2 of json, such as a\.jsonl; 1 of csv, such as more/c\.csv\)"
+    ):
+        make(str(tmp_path), 1, {})
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: '*.jsonl'\n---\n"
+    )
+    assert len(make(str(tmp_path), 1, {"held_out": 0})) == 9
+
+
 @pytest.mark.parametrize(
     ("raised", "says"),
     [
