@@ -23,6 +23,11 @@ CodePolicy = Literal["sandbox", "trust", "refuse"]
 """What is done with reward code that came with a run, or texts that are run as code: see `config.Rewards`."""
 
 
+LARGEST = 1e15
+"""Largest absolute value of a reward: learners compute in float32, where the squares of a group's rewards,
+and of the gradient that they make, still have a finite sum."""
+
+
 class TaskError(ValueError):
     """The source does not exist, or cannot be built from these options or this data. The message says what to
     do."""
@@ -70,7 +75,7 @@ class TaskSource(UnscoredSource, Protocol):
         ...
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
-        """One finite reward for each completion. Raises RewardError."""
+        """One reward for each completion, at most LARGEST in absolute value. Raises RewardError."""
         ...
 
 
@@ -118,10 +123,23 @@ class Exercises(OneByOne):
         """The completion's reward, 0 to 1."""
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
-        return [self.reward(task, completion) for completion in completions]
+        return checked_rewards(
+            f"task {task.environment}", [self.reward(task, completion) for completion in completions]
+        )
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def checked_rewards(name: str, values: list[float]) -> list[float]:
+    """The rewards that `name` returned. Raises RewardError for one that a learner cannot compute with."""
+    for i, value in enumerate(values):
+        if not abs(value) <= LARGEST:
+            raise RewardError(
+                f"{name} returned {value} as reward {i}: a reward is finite and at most {LARGEST:g} in"
+                " absolute value, or None where it does not apply"
+            )
+    return values
 
 
 def checked(it: Started) -> Started:

@@ -15,14 +15,22 @@ makes other exercises and rewards on this peer than on others until it ends.
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from swarm import extras
-from swarm.tasks.base import CodePolicy, NotInstalled, OneByOne, Options, RewardError, TaskError, checked
+from swarm.tasks.base import (
+    LARGEST,
+    CodePolicy,
+    NotInstalled,
+    OneByOne,
+    Options,
+    RewardError,
+    TaskError,
+    checked,
+)
 from swarm.tasks.worker import Worker
 from swarm.types import Task
 
@@ -128,7 +136,7 @@ class Gym(OneByOne):
             values = msgspec.convert(self._worker.ask(self.environment, arguments), list[float])
         except msgspec.ValidationError as error:
             raise RewardError(f"{self.environment} {NO_ANSWER} ({error})") from error
-        if len(values) != len(completions) or not all(map(math.isfinite, values)):
+        if len(values) != len(completions) or not all(abs(value) <= LARGEST for value in values):
             raise RewardError(f"{self.environment} {NO_ANSWER}: no row of {len(completions)} rewards")
         return values
 

@@ -14,14 +14,13 @@ which no function says anything is an error. Not handled: two machines of which 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from swarm.tasks import sandbox
-from swarm.tasks.base import CodePolicy, RewardError, nearest
+from swarm.tasks.base import LARGEST, CodePolicy, RewardError, nearest
 from swarm.tasks.worker import MEMORY, Worker
 
 BUILT_IN = {
@@ -125,8 +124,10 @@ class RunRewards:
         totals = [0.0] * len(completions)
         for i, weight in enumerate(self._weights):
             totals = [total + weight * (value or 0.0) for total, value in zip(totals, rows[i], strict=True)]
-        if not all(map(math.isfinite, totals)):
-            raise RewardError("the weighted sum of the rewards is not finite")
+        if not all(abs(total) <= LARGEST for total in totals):
+            raise RewardError(
+                f"the weighted sum of the rewards is not finite, or above {LARGEST:g} in absolute value"
+            )
         return totals
 
     def printed(self) -> str:

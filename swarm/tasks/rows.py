@@ -131,8 +131,8 @@ def _load(datasets: Any, place: DatasetLocation) -> Any:
 
 
 def _check_kinds(folder: Path) -> None:
-    """Raises TaskError where files are of several kinds: `datasets` reads those of the commonest alone. What a
-    README.md with `configs:` names is its author's choice."""
+    """Raises TaskError where files are of several kinds: `datasets` reads those of the commonest alone. What
+    a README.md with `configs:` names is its author's choice."""
     about = folder / "README.md"
     if about.is_file() and re.search(r"^configs:", about.read_text("utf-8", "replace"), re.MULTILINE):
         return
@@ -146,8 +146,8 @@ def _check_kinds(folder: Path) -> None:
     if len(kinds) > 1:
         named = "; ".join(f"{len(files)} of {kind}, such as {files[0]}" for kind, files in kinds.items())
         raise TaskError(
-            f"data set {folder} has files of several kinds ({named}), and only those of one would be read: name"
-            " one file, or keep files of one kind in the folder"
+            f"data set {folder} has files of several kinds ({named}), and only those of one would be read:"
+            " name one file, or keep files of one kind in the folder"
         )
 
 

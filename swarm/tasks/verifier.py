@@ -23,7 +23,7 @@ from typing import Any
 
 from swarm import extras
 from swarm.tasks import sandbox
-from swarm.tasks.base import NotInstalled, OneByOne, Options, RewardError, TaskError, checked
+from swarm.tasks.base import NotInstalled, OneByOne, Options, RewardError, TaskError, checked, checked_rewards
 from swarm.tasks.permutation import permuted
 from swarm.tasks.worker import Worker
 from swarm.types import Message, Task
@@ -105,7 +105,8 @@ class Verifier(OneByOne):
         if not self._worker.running:
             # It hung or died. Loading the taskset again does not count in a group's seconds.
             self._worker.ask("problem", self._spec, LOAD_SECONDS)
-        return [float(value) for value in self._worker.ask(self.environment, arguments)]
+        values = [float(value) for value in self._worker.ask(self.environment, arguments)]
+        return checked_rewards(f"task {self.environment}", values)
 
     def close(self) -> None:
         self._worker.close()

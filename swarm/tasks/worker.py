@@ -17,7 +17,6 @@ starts in a session of their own.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -30,7 +29,7 @@ import msgspec
 
 from swarm.process import Child, Hung, Lost, environment, wait
 from swarm.tasks import sandbox
-from swarm.tasks.base import RewardError
+from swarm.tasks.base import RewardError, checked_rewards
 from swarm.tasks.worker_process import (
     Answer,
     Ask,
@@ -270,9 +269,5 @@ def _checked(name: str, row: Reply, length: int) -> list[float | None]:
         raise RewardError(f"{name} answered with something that is no answer")
     if len(row.values) != length:
         raise RewardError(f"{name} returned {len(row.values)} rewards for {length} completions")
-    for i, value in enumerate(row.values):
-        if value is not None and not math.isfinite(value):
-            raise RewardError(
-                f"{name} returned {value} as reward {i}: a reward is finite, or None where it does not apply"
-            )
+    checked_rewards(name, [0.0 if value is None else value for value in row.values])
     return row.values

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from swarm import tasks
 from swarm.config import TaskSettings
 from swarm.tasks import catalog
-from swarm.tasks.base import TaskError
+from swarm.tasks.base import RewardError, TaskError
 from swarm.tasks.toy import Toy
+from swarm.types import Task
 
 
 @pytest.mark.parametrize("name", sorted(catalog.BUILT_IN))
@@ -125,6 +126,22 @@ def test_an_installed_source_is_found_by_its_name_and_among_the_nearest() -> Non
         tasks.source(TaskSettings(name="mines"), 1)
     with pytest.raises(ValueError, match=r"installed as no_such_package:Source but cannot be imported"):
         tasks.source(TaskSettings(name="broken"), 1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e30])
+def test_a_reward_that_no_learner_can_compute_with_is_refused_of_any_source(value: float) -> None:
+    class Odd(Toy):
+        environment = "odd"
+
+        def reward(self, task: Task, completion: str) -> float:
+            return value if completion else 1e15
+
+    source = Odd(1, {})
+    assert source.rewards(source.task(0), [""]) == [1e15]
+    with pytest.raises(
+        RewardError, match=r"task odd returned .* as reward 1: a reward is finite and at most"
+    ):
+        source.rewards(source.task(0), ["", "x"])
 
 
 FAULTY = """import json

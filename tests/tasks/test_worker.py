@@ -90,6 +90,9 @@ def nan(completions, **columns):
 def infinite(completions, **columns):
     return [1.0, float("-inf")]
 
+def huge(completions, **columns):
+    return [1e15, -1e30]
+
 def none(completions, **columns):
     return None
 
@@ -192,6 +195,7 @@ def test_leaving_python_is_an_exception_like_others(make: Make) -> None:
         ("words", "mine.py:words returned 'good', a str, as reward 0, which is no number"),
         ("nan", "mine.py:nan returned nan as reward 0"),
         ("infinite", "mine.py:infinite returned -inf as reward 1"),
+        ("huge", r"mine.py:huge returned -1e\+30 as reward 1: a reward is finite and at most 1e\+15"),
         ("none", "mine.py:none returned None, a NoneType, instead of a list"),
         ("everything", "mine.py:everything returned .* a dict, instead of a list"),
     ],
