@@ -82,8 +82,13 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
         raise TaskError("task source 'data:' names no data: write data:FILE, data:FOLDER or data:HUB-ID")
     place = rows.DatasetLocation(name, str(options.get("subset", "")), str(options.get("revision", "")))
     held_split = str(options.get("held_out_split", ""))
-    return rows.read(place, str(options.get("split", ""))), (
-        rows.read(place, held_split) if held_split else None
+    texts = [
+        *PROMPTS,
+        *ANSWERS,
+        *filter(None, (str(options.get("prompt", "")), str(options.get("answer", "")))),
+    ]
+    return rows.read(place, str(options.get("split", "")), texts), (
+        rows.read(place, held_split, texts) if held_split else None
     )
 
 

@@ -8,6 +8,7 @@ Not handled here: the meaning of columns (swarm.tasks.dataset).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,10 +57,19 @@ class DatasetLocation(NamedTuple):
         path = Path(self.name).expanduser()
         return path if path.exists() else None
 
+    @property
+    def is_untyped(self) -> bool:
+        """Files whose columns are all text."""
+        path = self.path
+        if path is None or path.is_file():
+            return path is not None and KINDS.get(path.suffix) == "csv"
+        return {"csv", "tab"}.issuperset(kinds := _kinds(path)) and bool(kinds)
 
-def read(place: DatasetLocation, split: str) -> Any:
-    """The `datasets.Dataset` of that split; with "" the training split, or the only one. Raises TaskError."""
-    splits = _splits(place)
+
+def read(place: DatasetLocation, split: str, texts: Sequence[str] = ()) -> Any:
+    """The `datasets.Dataset` of that split; with "" the training split, or the only one. Of files without
+    types (.csv, .tsv) columns of `texts` keep what is written. Raises TaskError."""
+    splits = _splits(place, texts)
     chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
     if chosen not in splits:
         raise TaskError(
@@ -71,6 +81,24 @@ def read(place: DatasetLocation, split: str) -> Any:
     if not len(rows):
         raise TaskError(f"data set {place.name} has no rows in its split {chosen!r}")
     _check_text(rows, place)
+    return _numbered(rows, texts) if place.is_untyped else rows
+
+
+def _numbered(rows: Any, texts: Sequence[str]) -> Any:
+    """The columns `texts` as numbers where these, written again, are what the file says."""
+    import pyarrow as pa
+    from datasets import Value
+
+    for name in set(texts).intersection(rows.column_names):
+        written = pa.chunked_array(rows.data.column(name).chunks).cast(pa.string())
+        for kind in ("int64", "float64"):
+            try:
+                same = written.cast(pa.type_for_alias(kind)).cast(pa.string()).equals(written)
+            except pa.ArrowInvalid:
+                continue
+            if same:
+                rows = rows.cast_column(name, Value(kind))
+                break
     return rows
 
 
@@ -87,7 +115,7 @@ def _check_text(rows: Any, place: DatasetLocation) -> None:
                 ) from error
 
 
-def _splits(place: DatasetLocation) -> dict[str, Any]:
+def _splits(place: DatasetLocation, texts: Sequence[str]) -> dict[str, Any]:
     try:
         import datasets
     except ImportError as error:
@@ -103,7 +131,7 @@ def _splits(place: DatasetLocation) -> dict[str, Any]:
     datasets.disable_progress_bars()  # a peer's log is no terminal
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would say is in the TaskError
     try:
-        found = _load(datasets, place)
+        found = _load(datasets, place, texts)
     except (FileNotFoundError, ConnectionError) as error:
         raise TaskError(_unread(place, error) if path is not None else _absent(place, error)) from error
     except StopIteration as error:
@@ -113,8 +141,9 @@ def _splits(place: DatasetLocation) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) else {"train": found}
 
 
-def _load(datasets: Any, place: DatasetLocation) -> Any:
+def _load(datasets: Any, place: DatasetLocation, texts: Sequence[str]) -> Any:
     path, cache = place.path, str(place.cache) if place.cache else None
+    more: dict[str, Any] = {"converters": dict.fromkeys(texts, str)} if place.is_untyped else {}
     if path is None:
         if _meant_as_path(place.name):
             raise FileNotFoundError(place.name)
@@ -125,17 +154,16 @@ def _load(datasets: Any, place: DatasetLocation) -> Any:
         if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             return datasets.load_from_disk(str(path))
         _check_kinds(path)
-        return datasets.load_dataset(str(path), place.subset or None, cache_dir=cache)
-    more = {"sep": "\t"} if path.suffix == ".tsv" else {}
+        return datasets.load_dataset(str(path), place.subset or None, cache_dir=cache, **more)
+    more |= {"sep": "\t"} if path.suffix == ".tsv" else {}
     return datasets.load_dataset(KINDS[path.suffix], data_files=str(path), cache_dir=cache, **more)
 
 
-def _check_kinds(folder: Path) -> None:
-    """Raises TaskError where files are of several kinds: `datasets` reads those of the commonest alone. What
-    a README.md with `configs:` names is its author's choice."""
+def _kinds(folder: Path) -> dict[str, list[str]]:
+    """Kind -> the files of it. None where a README.md with `configs:` says what is read."""
     about = folder / "README.md"
     if about.is_file() and re.search(r"^configs:", about.read_text("utf-8", "replace"), re.MULTILINE):
-        return
+        return {}
     kinds: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
@@ -143,7 +171,12 @@ def _check_kinds(folder: Path) -> None:
         kind = next((end.lower() for end in path.suffixes if end.lower() in KINDS), "")
         if kind and not apart and path.is_file():
             kinds.setdefault("tab" if kind == ".tsv" else KINDS[kind], []).append(str(place))
-    if len(kinds) > 1:
+    return kinds
+
+
+def _check_kinds(folder: Path) -> None:
+    """Raises TaskError where files are of several kinds: `datasets` reads those of the commonest alone."""
+    if len(kinds := _kinds(folder)) > 1:
         named = "; ".join(f"{len(files)} of {kind}, such as {files[0]}" for kind, files in kinds.items())
         raise TaskError(
             f"data set {folder} has files of several kinds ({named}), and only those of one would be read:"

@@ -262,6 +262,29 @@ def test_a_folder_with_files_of_several_kinds_is_refused_with_those_that_would_b
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (["007", "012", ""], ["007", "012"]),
+        (["1.50", "2"], ["1.50", "2"]),
+        (["true", "False"], ["true", "False"]),
+        (["7", "-12", ""], [7, -12]),
+        (["0.5", "2"], [0.5, 2]),
+        (["x", "None", "NA"], ["x"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.csv", "folder"])
+def test_answers_of_a_csv_file_are_what_it_says(
+    written: list[str], read: list[Any], name: str, tmp_path: Path
+) -> None:
+    lines = [{"prompt": f"{i}?", "answer": text} for i, text in enumerate(written)]
+    comma(tmp_path / "a.csv", lines)
+    source = make(str(tmp_path / name.replace("folder", "")), 1, {"shuffle": False, "held_out": 0})
+    tasks = [source.task(i) for i in range(len(source))]
+    assert [task.answer for task in tasks] == [str(value) for value in read]
+    assert [source.columns(task)["answer"] for task in tasks] == read
+
+
+@pytest.mark.parametrize(
     ("raised", "says"),
     [
         (ConnectionError("Couldn't reach"), "not on this disk and the Hub cannot be reached"),
