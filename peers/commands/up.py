@@ -160,6 +160,8 @@ class Children:
         (self.folder / "logs").mkdir(exist_ok=True)
         self.console = spoken(sys.stderr)
         self._line_due = 0.0
+        self._problem = ""
+        """Key of the problem that the last line found."""
         self._unreadable = False
 
     def run(self) -> None:
@@ -310,11 +312,10 @@ class Children:
         if time.monotonic() < self._line_due:
             return
         self._line_due = time.monotonic() + LINE_EVERY
-        said = "; ".join(
-            filter(
-                None, (headline(self.state, time.time()), missing_peers(self.state, self.config.peer.swarm))
-            )
-        )
+        now = time.time()
+        problem, self._problem = new_problem(self.state, now, self._problem)
+        parts = (headline(self.state, now), missing_peers(self.state, self.config.peer.swarm), problem)
+        said = "; ".join(filter(None, parts))
         self.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -354,6 +355,15 @@ def missing_peers(state: State, wanted: Swarm) -> str:
     came = [peer.role for peer in state.peers.values() if peer.beating]
     missing = [f"{most - came.count(role)} {role}s" for role, most in counts if came.count(role) < most]
     return f"waiting for {' and '.join(missing)} (they load the program and the model)" if missing else ""
+
+
+def new_problem(state: State, now: float, last: str) -> tuple[str, str]:
+    """(the worst problem and what to do about it, its key); no text where that of key `last` goes on, and
+    neither where nothing is wrong."""
+    worst = next(iter(state.problems(now)), None)
+    if worst is None or worst.key == last:
+        return "", last if worst is not None else ""
+    return f"{worst.text.removesuffix('.')}: {worst.todo}", worst.key
 
 
 def _cause_of_death(code: int) -> str:
