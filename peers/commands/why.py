@@ -99,7 +99,7 @@ def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
         return Explained(
             (f"{name} {says}", *_shown("log", _log(journal))), DONE if pid is not None else CANNOT
         )
-    reason = _stopped(row, now) if pid is None else _reason(state, row, now)
+    reason = _stopped(state, row, now) if pid is None else _reason(state, row, now)
     lines = [f"{row.role} {row.name} ({name}), {f'process {pid}' if pid is not None else 'does not run'}"]
     if pid is not None:
         lines += _shown("does", _does(state, row, now))
@@ -124,9 +124,12 @@ def _log(journal: Path) -> str:
     return str(journal.with_name(LOG))
 
 
-def _stopped(row: PeerRow, now: float) -> Reason:
+def _stopped(state: State, row: PeerRow, now: float) -> Reason:
     how = "the command that began the run" if row.role is Role.SEED else "`swarm join WORD`"
     again = f"{how} with the same --folder starts it again: it goes on where the swarm is"
+    if row.gone == "left" and 0 < state.run.stop.versions <= (row.version or 0):
+        complete = f"it left {duration(now - row.heard)} ago: the run is complete, with version {row.version}"
+        return Reason(complete, "`swarm export DIR` in this folder writes the model", DONE)
     if row.gone == "left":
         return Reason(f"it left {duration(now - row.heard)} ago, as it was asked to", again, CANNOT)
     return Reason(

@@ -13,7 +13,7 @@ from peers import cli
 from peers.build.run_folder import RunFolder
 from peers.commands.why import Explained, explain
 from swarm import events
-from swarm.config import Run
+from swarm.config import Run, Stop
 from swarm.identity import Keyring
 from swarm.journal import to_line
 from swarm.protocol import Phase, Role
@@ -39,6 +39,7 @@ def told(
     pid: int | None = PID,
     later: float = 0.0,
     version: int = 3,
+    run: Run | None = None,
 ) -> Explained:
     """What is said of a peer that was in this phase for so long, heard `others` (with their credit), and is
     looked at `later`."""
@@ -51,7 +52,7 @@ def told(
         for subject, of, credit in others:
             lines.append(heard(NOW + second, subject, second + 1, role=of, credit=credit, version=4))
     journal.write_bytes(b"".join(map(to_line, [*lines, *more])))
-    return explain(journal, Run(), pid, NOW + seconds + later)
+    return explain(journal, run or Run(), pid, NOW + seconds + later)
 
 
 FULL = ((LEARNER, Role.LEARNER, 0), (SEED, Role.SEED, 0))
@@ -129,6 +130,19 @@ def test_a_peer_that_does_not_run_says_how_it_ended(tmp_path: Path) -> None:
     left = events.Left(at=NOW + 90, peer=ME, name="", reason="asked to stop")
     asked = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0, more=[left])
     assert asked.code == 3 and "as it was asked to" in "\n".join(asked.lines)
+
+
+@pytest.mark.parametrize(
+    ("versions", "code", "says"),
+    [(3, 0, "the run is complete, with version 3"), (4, 3, "as it was asked to")],
+)
+def test_a_learner_that_left_a_complete_run_says_so(
+    tmp_path: Path, versions: int, code: int, says: str
+) -> None:
+    left, run = events.Left(at=NOW + 90, peer=ME, name="", reason="ended"), Run(stop=Stop(versions=versions))
+    said = told(tmp_path, Phase.GATHERING, role=Role.LEARNER, pid=None, later=300.0, more=[left], run=run)
+    text = "\n".join(said.lines)
+    assert said.code == code and says in text and ("starts it again" in text) is (code == 3)
 
 
 def test_a_process_that_writes_nothing_any_more_hangs(tmp_path: Path) -> None:
