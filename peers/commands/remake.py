@@ -24,7 +24,7 @@ import msgspec
 from peers.build import task_source
 from peers.build.run_folder import RunFolder
 from peers.commands.export import opened
-from peers.errors import DONE, REFUSED, CannotHere, Refusal, say
+from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
 from peers.roles.evidence import Unsigned, signed_group
 from peers.roles.manifests import BatchManifest, StepManifest
 from peers.roles.recorder import (
@@ -75,6 +75,8 @@ class Line(NamedTuple):
 def remake(version: int, records: Sequence[Path], folder: Path) -> int:
     """Make `version` again from `records`, or from those of the run `folder`, and print what comes out.
     Returns an exit code; raises UserError."""
+    if version < 1:
+        raise WrongUsage(f"--version {version}: no step made it; give 1 or more")
     run = opened(folder)
     found = list(records) or sorted(run.path.glob(f"peers/*/{FOLDER}"))
     if not found:

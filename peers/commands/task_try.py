@@ -27,6 +27,7 @@ from peers.errors import DONE, USAGE, CannotHere, WrongUsage
 from swarm.config import Run
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import RewardError, TaskSource
+from swarm.tasks.worker import START_SECONDS
 from swarm.types import Task
 
 WIDE = 100
@@ -71,6 +72,8 @@ def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
         raise WrongUsage(f"-n {count}: there is nothing to try; give 1 or more")
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
     render = _render(run) if modelled else None
+    if imported := [name for name in tasks.named_rewards(run.task) if ":" in name]:
+        say(f"waiting for the imports of {', '.join(imported)}, {START_SECONDS:.0f} s at most")
     source = tasks.source(run.task, run.seed, texts="trust", say=say)
     try:
         trials = [_tried(source, index, render) for index in range(count)]

@@ -90,6 +90,7 @@ def test_a_config_shows_prompts_as_its_model_reads_them_and_its_weighted_rewards
     ran = tried("mine.toml", "-n", "2", "--json")
     told = json.loads(ran.out)
     assert ran.code == 0 and told["rewards"] == ["mine.py:number", "exact"], ran.err
+    assert "waiting for the imports of mine.py:number, 120 s at most" in ran.err
     for task in told["tasks"]:
         assert "Answer briefly." in task["prompt"] and "How much is" in task["prompt"]
         assert task["prompt"] not in ("", task["answer"]) and task["prompt"].rstrip().endswith("assistant")

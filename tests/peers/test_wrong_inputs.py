@@ -218,6 +218,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
         "a file is in the folder's place",
         "name another folder with --folder",
     ),
+    ("replay empty --version -1", 2, "--version -1: no step made it", "1 or more"),
     ("replay nowhere", 2, "nowhere", "journal"),
     ("replay --audit empty", 2, "there is no journal in empty", "name run folders"),
     ("replay --audit notes.txt", 2, "notes.txt is no journal", "of this program"),

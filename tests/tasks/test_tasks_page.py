@@ -17,6 +17,7 @@ from swarm.tasks import base, catalog, rewards
 from swarm.tasks.dataset import ANSWERS, DEFAULTS, PROMPTS
 from swarm.tasks.rows import KINDS
 from swarm.tasks.task_files import LARGEST
+from swarm.tasks.worker import START_SECONDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 PYTHON, TOML = (
@@ -74,3 +75,8 @@ def test_the_pages_names_and_numbers_are_the_programs() -> None:
     assert all(f"`{name}`" in TEXT for name in (*PROMPTS, *ANSWERS, *rewards.BUILT_IN, *catalog.BUILT_IN))
     assert all(f"`{suffix}`" in TEXT for suffix in KINDS if suffix != ".ndjson")
     assert f"up to {LARGEST >> 20} MiB" in TEXT
+
+
+def test_the_page_says_how_long_an_import_may_take_and_how_large_a_reward_may_be() -> None:
+    assert f"imports may take {START_SECONDS:.0f} seconds" in TEXT
+    assert f"more than {base.LARGEST:g} in absolute value".replace("e+", "e") in TEXT
