@@ -262,11 +262,11 @@ class BatchRechecks:
 
         scored = await asyncio.gather(*map(again_scored, batch.groups))
 
-        def again() -> Gradient:
+        def again(groups: Sequence[Group]) -> Gradient:
             prompts, rewards = [task.prompt for task, _ in scored], [rewards for _, rewards in scored]
-            return self._learner.gradient(batch.groups, prompts, rewards, self._host.now())
+            return self._learner.gradient(groups, prompts, rewards, self._host.now())
 
-        mine = await self._host.ports.work.run(Kind.LEARN, again)
+        mine = await self._host.ports.work.run(Kind.LEARN, again, batch.groups)
         if self._masked(mine) != batch.said.masked:
             raise Unshown("it leaves other groups of its batch out than their log-probabilities say here")
         sent = sketches.members[peer].tolist()

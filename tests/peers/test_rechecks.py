@@ -28,8 +28,9 @@ from swarm.core.recomputed import SILENT, Rechecks
 from swarm.events import Event, Faulted, Moved, Noted, Rejected, Trained
 from swarm.learn.base_learner import Gradient
 from swarm.limits import MAIL_LIMIT
+from swarm.net.in_memory import MemoryWork
 from swarm.net.sketch import Sketches
-from swarm.protocol import Role, Service
+from swarm.protocol import Kind, Role, Service
 from swarm.sim.world import World
 from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
@@ -50,11 +51,11 @@ def test_a_false_gradient_is_named_in_the_first_rounds_whatever_the_noise(attack
     assert int(str(found["struck"])) >= 2 and found["falsely"] == 0
 
 
-def two(attack: str, seconds: float = 8.0) -> list[Event]:
+def two(attack: str, seconds: float = 8.0, each: tuple[str, ...] = ()) -> list[Event]:
     told: list[Event] = []
     one = Attacked(attack=attack, defended=True, seconds=seconds, gradients=True, learners=2)
     peers = {Role.SEED: 1, Role.LEARNER: 2, Role.SAMPLER: 6}
-    scenario = msgspec.structs.replace(adversaries.scenario(one), peers=peers)
+    scenario = msgspec.structs.replace(adversaries.scenario(one), peers=peers, each=each)
     heard = adversaries.Overheard()
     World(scenario, lambda peer: adversaries.spawn(peer, one, heard), sinks=[told.append]).run()
     return told
@@ -277,3 +278,20 @@ def test_sketches_of_parts_tell_the_cosine_of_vectors() -> None:
     assert abs(compared(its.of(vector).tolist(), its.of(near).tolist())[0] - exact) < 0.01
     assert abs(compared(its.of(vector).tolist(), its.of(other).tolist())[0]) < 0.15
     assert compared([0.0], [0.0]) == (1.0, 1.0) and compared([0.0], [1.0])[0] == 0.0
+
+
+def test_a_scenario_that_prices_each_group_prices_the_groups_of_a_recheck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    priced: list[int] = []
+    run = MemoryWork.run
+
+    async def watched(self: MemoryWork, kind: Kind, function: Any, *args: Any) -> Any:
+        if kind is Kind.LEARN and "_agreement" in function.__qualname__:
+            priced.append(len(args[0]))
+        return await run(self, kind, function, *args)
+
+    monkeypatch.setattr(MemoryWork, "run", watched)
+    told = two("honest", seconds=14.0, each=("learn",))
+    assert [event for event in told if isinstance(event, Trained)]
+    assert max(priced) > 1
