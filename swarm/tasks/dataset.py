@@ -87,8 +87,8 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
         *ANSWERS,
         *filter(None, (str(options.get("prompt", "")), str(options.get("answer", "")))),
     ]
-    return rows.read(place, str(options.get("split", "")), texts), (
-        rows.read(place, held_split, texts) if held_split else None
+    return rows.read(place, str(options.get("split", "")), texts=texts), (
+        rows.read(place, held_split, texts=texts) if held_split else None
     )
 
 
