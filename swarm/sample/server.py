@@ -184,13 +184,7 @@ class ServerEngine:
 
     def _check_logprobs(self) -> None:
         """Raises EngineError when the server reports anything but log-probabilities after the temperature."""
-        body = {
-            "model": self._served,
-            "prompt": vllm_process.probe(8, 100),
-            "max_tokens": 1,
-            "logprobs": 5,
-            "seed": 1,
-        }
+        body = {**fixed(self._served, 1), "prompt": vllm_process.probe(8, 100), "logprobs": 5, "seed": 1}
         bodies = [{**body, "temperature": heat} for heat in (1.0, 0.5)]
         hot, cold = (self._post("/v1/completions", body, self._recipe.settings.timeout) for body in bodies)
         tops = [

@@ -19,8 +19,8 @@ from swarm.sample.vllm_noise import Told
 
 
 def fixed(model: str, tokens: int) -> dict[str, Any]:
-    """What all of them say, for so many tokens at most: the server's own defaults come from the model's
-    generation config, and nothing is left to them."""
+    """What all of them say, for so many tokens at most; with a temperature, all that a server would take from
+    the model's generation_config.json otherwise."""
     return {
         "model": model,
         "max_tokens": tokens,
@@ -29,29 +29,30 @@ def fixed(model: str, tokens: int) -> dict[str, Any]:
         "return_tokens_as_token_ids": True,
         "ignore_eos": True,
         "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
         "skip_special_tokens": False,
     }
 
 
 def own_noise(seed: int, group: int, temperature: float) -> dict[str, Any]:
-    return {**_untruncated(group), "temperature": temperature, "seed": vllm_seed(seed)}
+    return {"n": group, "temperature": temperature, "seed": vllm_seed(seed)}
 
 
 def named_noise(seed: int, group: int, temperature: float, shown: int = 0) -> dict[str, Any]:
     """`shown`: most probable tokens that are told with each token. vLLM adds a completion's number to the
     seed of a request."""
     argument = vllm_noise.argument(seed, group, temperature)
-    return {**_untruncated(group), "temperature": 1.0, "seed": 0, "logprobs": shown, "vllm_xargs": argument}
+    return {"n": group, "temperature": 1.0, "seed": 0, "logprobs": shown, "vllm_xargs": argument}
 
 
 def vllm_seed(seed: int) -> int:
     """The seed of a group for a server's own noise: 62 bits, so that adding a completion's number neither
     overflows nor collides with another group."""
     return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
-
-
-def _untruncated(group: int) -> dict[str, Any]:
-    return {"n": group, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 
 
 def told_by(answers: Sequence[dict[str, Any]]) -> list[list[list[Told]]]:

@@ -30,6 +30,7 @@ from swarm.sample import vllm_process
 from swarm.sample.base import EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
+from swarm.sample.server_requests import fixed, named_noise, own_noise
 from swarm.types import Noise
 from swarm.weights import Weights
 
@@ -136,6 +137,53 @@ def test_a_server_that_hangs_is_an_engine_error(folder: Path, monkeypatch: pytes
         silent.listen()
         with pytest.raises(EngineError, match=r"did not answer /v1/models within 0\.5 s"):
             engine_at(folder, silent.getsockname()[1]).check()
+
+
+DEFAULTS = {
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+}
+"""What a server takes from the model's generation_config.json where a request says nothing, the temperature
+apart, and the values that change no probability."""
+
+
+def test_no_request_leaves_sampling_to_the_models_generation_config(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def told(_: ServerEngine, path: str, body: dict[str, object], *rest: object) -> dict[str, object]:
+        asked.append(body)
+        low, high = (-1.0, -0.5) if body["temperature"] == 1.0 else (-2.0, -0.2)
+        logprobs = {"top_logprobs": [{"token_id:1": low, "token_id:2": high}], "token_logprobs": [high]}
+        return {"choices": [{"index": 0, "token_ids": [2], "logprobs": logprobs}]}
+
+    monkeypatch.setattr(ServerEngine, "_post", told)
+    monkeypatch.setattr(ServerEngine, "_ready", lambda _: None)
+    engine = engine_at(folder, free_port())
+    engine.sample(PROMPTS, 1, seeds(1, PROMPTS))
+    engine.greedy(PROMPTS)
+    engine._proves()
+    engine._check_logprobs()
+    assert len(asked) == 2 * len(PROMPTS) + 3
+    for body in asked:
+        assert "temperature" in body and {name: body.get(name) for name in DEFAULTS} == DEFAULTS
+    engine.close()
+
+
+@pytest.mark.vllm
+def test_vllm_takes_nothing_else_from_a_generation_config() -> None:
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    defaults = CompletionRequest._DEFAULT_SAMPLING_PARAMS
+    defaults = getattr(defaults, "default", defaults)  # pydantic keeps a class's private attribute so
+    assert defaults == {**DEFAULTS, "temperature": 1.0}
+    for own in (named_noise(1, 4, 0.8), own_noise(1, 4, 0.8), {"temperature": 0.0}):
+        assert defaults.keys() <= {**fixed("model", 12), **own}.keys()
 
 
 def adapting() -> tuple[HTTPServer, list[str]]:
