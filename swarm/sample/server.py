@@ -151,6 +151,12 @@ class ServerEngine:
             raise EngineError(
                 f"{self._recipe.settings.url} does not let weights be replaced (no {needed}): {self._start()}"
             )
+        if not self._process():
+            raise EngineError(
+                f"{self._recipe.settings.url} does not tell when its process started, so that a restart,"
+                " which brings other weights, would go unnoticed: start it as one API server and with"
+                " PROMETHEUS_MULTIPROC_DIR unset"
+            )
         self._noise = Noise.GUMBEL if self._proves() else Noise.UNKNOWN
         if self._noise:
             return

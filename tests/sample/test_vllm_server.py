@@ -186,12 +186,20 @@ def test_vllm_takes_nothing_else_from_a_generation_config() -> None:
         assert defaults.keys() <= {**fixed("model", 12), **own}.keys()
 
 
-def adapting() -> tuple[HTTPServer, list[str]]:
+STARTED = b"process_start_time_seconds 1.7e+09\n"
+
+
+def adapting(metrics: bytes = STARTED) -> tuple[HTTPServer, list[str]]:
     """An HTTP server that takes adapters as vLLM does, and their names."""
     loaded: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(metrics)
+                return
             self._say(
                 {
                     "/v1/models": {"data": [{"id": name} for name in ("model", *loaded)]},
@@ -217,6 +225,19 @@ def adapting() -> tuple[HTTPServer, list[str]]:
     server = HTTPServer(("127.0.0.1", 0), Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server, loaded
+
+
+def test_a_server_whose_restart_would_go_unnoticed_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServerEngine, "_proves", lambda _: True)
+    server, loaded = adapting(b"vllm:num_requests_running 0.0\n")
+    engine = ServerEngine(recipe(folder, LORA, url=f"http://127.0.0.1:{server.server_port}"), "org/model")
+    with pytest.raises(EngineError, match=r"one API server and with PROMETHEUS_MULTIPROC_DIR unset"):
+        engine.load(Versions(folder, LORA).move())
+    assert engine.version == -1 and not loaded
+    engine.close()
+    server.shutdown()
 
 
 def test_an_adapter_has_a_name_of_its_own_also_beside_one_of_its_version(
