@@ -43,6 +43,10 @@ COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
 START = 1200.0
 """Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time."""
 
+AT_ONCE = 1024
+"""Completions that vLLM makes at once, at most; others wait in it. It starts with no more than the tokens of
+one step, 4096 on a CPU."""
+
 _answers = msgspec.msgpack.Decoder(vllm_process.Answer)
 
 
@@ -178,7 +182,7 @@ class VllmEngine:
             device=recipe.settings.device.split(":")[0],
             length=recipe.settings.length,
             memory=recipe.settings.memory,
-            sequences=recipe.settings.tasks * recipe.sampling.group_size,
+            sequences=min(recipe.settings.tasks * recipe.sampling.group_size, AT_ONCE),
             temperature=recipe.sampling.temperature,
             max_tokens=recipe.sampling.max_tokens,
             heads=recipe.sampling.heads,

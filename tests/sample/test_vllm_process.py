@@ -62,6 +62,15 @@ def test_a_process_that_dies_says_how_and_why(folder: Path, monkeypatch: pytest.
     assert said.endswith("ended its process with exit code 1: MemoryError: no room for the weights")
 
 
+@pytest.mark.parametrize(("tasks", "sequences"), [(8, 32), (256, 1024), (2048, 1024)])
+def test_vllm_is_asked_for_no_more_completions_at_once_than_it_starts_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, sequences: int
+) -> None:
+    told = "lambda served, call: (served, vllm_process.Failed(f'{call.sequences} at once'))"
+    program(monkeypatch, f"vllm_process.answer = {told}; vllm_process.main(sys.argv[1])")
+    assert failure(VllmEngine(recipe(folder, tasks=tasks)), Versions(folder)) == f"vLLM: {sequences} at once"
+
+
 def test_a_process_that_hangs_is_killed_by_the_deadline(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
