@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from peers.errors import CannotHere, WrongUsage
 from peers.fit import hardware
 from peers.fit.hardware import Gpu
@@ -35,6 +37,7 @@ class EngineFacts(NamedTuple):
     vllm: bool
     """vLLM can be imported."""
     gpus: tuple[Gpu, ...]
+    """Whole, whatever the peer's limits are."""
     parameters: int
     """Parameters of the whole model."""
     quantize: str
@@ -52,14 +55,21 @@ def foreseen(settings: EngineSettings) -> bool:
 
 def chosen(model: Path, config: Config) -> EngineChoice:
     """Raises as `choose`, and ModelError."""
-    asked, vllm = config.peer.engine, installed()
-    gpus = hardware.lent(hardware.machine(), config.peer.limits).gpus
+    asked, vllm = limited(config), installed()
+    gpus = hardware.machine().gpus
     parameters = 0
     if vllm and gpus and asked.name == "auto":
         from peers.fit.model_shape import examine  # imports torch
 
         parameters = examine(model).parameters
     return choose(asked, EngineFacts(vllm, gpus, parameters, quantization(config)))
+
+
+def limited(config: Config) -> EngineSettings:
+    """The engine's settings within the peer's limits: vLLM takes a share of all of a GPU's memory, and its
+    caller counts by the same one."""
+    asked = config.peer.engine
+    return msgspec.structs.replace(asked, memory=min(asked.memory, config.peer.limits.gpu_memory))
 
 
 def quantization(config: Config) -> str:
@@ -147,7 +157,8 @@ def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
 
 
 def _lacks(settings: EngineSettings, seen: EngineFacts, gpu: Gpu) -> str:
-    """The sentence that says how much GPU memory vLLM lacks; empty when it has enough."""
+    """The sentence that says how much GPU memory vLLM lacks; empty when it has enough. The settings are
+    `limited`."""
     claim = settings.memory * gpu.total
     need = ROOM * seen.parameters * (2.0 if seen.quantize == "none" else 0.6)
     if gpu.free < claim:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import torch
 
 from peers.build import base_model, engine_choice, vllm_folder
@@ -153,8 +152,7 @@ def chosen_engine(choice: EngineChoice, model: Path, config: Config) -> Engine:
 def _recipe(model: Path, config: Config) -> Recipe:
     """The Recipe of the engines `vllm` and `vllm-server`."""
     run, tokens = config.run, load_tokenization(model, config.run)
-    quantize, asked = engine_choice.quantization(config) != "none", config.peer.engine
-    settings = msgspec.structs.replace(asked, memory=min(asked.memory, config.peer.limits.gpu_memory))
+    quantize, settings = engine_choice.quantization(config) != "none", engine_choice.limited(config)
     if run.model.training == "full":
         return Recipe(
             settings,

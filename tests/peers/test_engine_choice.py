@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from peers.build import engine_choice
 from peers.build.engine_choice import EngineChoice, EngineFacts, choose
 from peers.errors import CannotHere, WrongUsage
-from peers.fit.hardware import Gpu
-from swarm.config import EngineSettings
+from peers.fit.hardware import Gpu, Machine
+from swarm.config import Config, EngineSettings, Peer
+from swarm.peer_limits import Limits
 
 GIB = 1 << 30
 H100 = Gpu("H100", 80 * GIB, 79 * GIB)
@@ -119,3 +124,25 @@ def test_what_cannot_be_had_says_what_to_do(
 
 def test_the_sentence_names_the_engine() -> None:
     assert str(choose(EngineSettings(), seen(gpus=()))).startswith("engine hf: there is no GPU")
+
+
+@pytest.mark.parametrize(
+    ("share", "free", "billions", "said"),
+    [
+        (0.5, 36, 8, "vLLM would take 40.0 GB of the H100, 36.0 GB are free: lower peer.engine.memory"),
+        (0.6, 80, 16, "vLLM is installed, and the H100 has room for it"),
+        (1.0, 80, 30, "the model needs 72.6 GB in vLLM, which may take 68.0 GB of the H100"),
+    ],
+)
+def test_auto_counts_the_memory_that_vllm_is_then_told_to_take(
+    monkeypatch: pytest.MonkeyPatch, share: float, free: int, billions: int, said: str
+) -> None:
+    gpu = H100._replace(free=free * GIB)
+    monkeypatch.setattr(engine_choice, "installed", lambda: True)
+    monkeypatch.setattr(engine_choice.hardware, "machine", lambda: Machine((gpu,), 8, 64 * GIB, 64 * GIB))
+    monkeypatch.setattr(
+        "peers.fit.model_shape.examine", lambda _: SimpleNamespace(parameters=billions * BILLION)
+    )
+    config = Config(peer=Peer(limits=Limits(gpu_memory=share)))
+    assert engine_choice.chosen(Path("model"), config).reason == said
+    assert engine_choice.limited(config).memory == min(share, 0.85)
