@@ -19,7 +19,6 @@ several users of it.
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
 import math
 import os
@@ -29,14 +28,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from swarm.sample import vllm_noise, vllm_process
 from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, writing
 from swarm.sample.scratch import Scratch
-from swarm.sample.server_connections import Connections
+from swarm.sample.server_connections import Connections, address
 from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
 from swarm.sample.vllm import LoadedRelease, Recipe, completions
 from swarm.sample.vllm_noise import Told
@@ -53,8 +51,15 @@ less."""
 SAME_LOGPROB = 1e-4
 """Nats: log-probabilities at two temperatures that differ by less are computed before the temperature."""
 
+LEAST_SHOWN = 20
+"""Most probable tokens that a server reports without `--max-logprobs`."""
+
 Reference = Callable[[Path, Sequence[int]], list[float]]
 """(a release's folder, token ids) -> log-probabilities of all but the first, at temperature 1."""
+
+
+class Refused(EngineError):
+    """The server answers a request with an error."""
 
 
 class ServerEngine:
@@ -66,7 +71,7 @@ class ServerEngine:
         """`model`: what the server should have been started with, for messages. Raises ValueError for a URL
         that is no loopback HTTP address."""
         self._recipe, self._model, self._reference = recipe, model, reference
-        self._host, self._port, self._path = _address(recipe.settings.url)
+        self._host, self._port, self._path = address(recipe.settings.url)
         self._place = Scratch("server", 0o755)  # the server may be another user's
         self._scratch = self._place.path
         self._adapters = f"swarm-{os.getpid()}-{time.time_ns() % 1_000_000}"
@@ -169,12 +174,13 @@ class ServerEngine:
 
     def _proves(self) -> bool:
         """Whether the server draws with the noise that it is asked for."""
-        shown = min(vllm_noise.SHOWN, self._recipe.vocabulary)
-        [told] = self._drawn_once(
-            vllm_process.probe(8, 100),
-            vllm_process.PROVING,
-            named_noise(vllm_process.PROOF, vllm_process.PROVING, vllm_noise.HEAT, shown),
-        )
+        heads = self._recipe.sampling.heads
+        shown = min(max(vllm_noise.SHOWN, heads + 1), self._recipe.vocabulary)
+        asked = named_noise(vllm_process.PROOF, vllm_process.PROVING, vllm_noise.HEAT, shown)
+        try:
+            [told] = self._drawn_once(vllm_process.probe(8, 100), vllm_process.PROVING, asked)
+        except Refused as error:
+            raise EngineError(f"{error}: {self._start()}") from None
         return vllm_noise.proven(told, vllm_process.PROOF, self._recipe.vocabulary)
 
     def _drawn_once(self, prompt: list[int], tokens: int, own: dict[str, Any]) -> list[list[list[Told]]]:
@@ -339,7 +345,7 @@ class ServerEngine:
         finally:
             connection.close()
         if answer.status >= 400:
-            raise EngineError(f"{url} answered {path} with {answer.status}: {_reason(data)}")
+            raise Refused(f"{url} answered {path} with {answer.status}: {_reason(data)}")
         return data
 
     def _start(self) -> str:
@@ -348,39 +354,13 @@ class ServerEngine:
         mode = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if adapters else "VLLM_SERVER_DEV_MODE=1"
         rank = next((rank for rank in vllm_process.RANKS if rank >= adapters), vllm_process.RANKS[-1])
         own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
+        if (shown := self._recipe.sampling.heads + 1) > LEAST_SHOWN:
+            own += f" --max-logprobs {shown}"
         return (
             f"start it with {mode} python -m vllm.entrypoints.openai.api_server --model {self._model} --host"
             f" {self._host} --port {self._port} --logits-processors {vllm_process.PROCESSOR} --logprobs-mode"
             f" processed_logits{own}"
         )
-
-
-def _address(url: str) -> tuple[str, int, str]:
-    """Host, port and path of `peer.engine.url`. Raises ValueError."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port or 80
-    except ValueError as error:
-        raise ValueError(
-            f"peer.engine.url = {url!r} is no URL ({error}): write http://127.0.0.1:8000"
-        ) from error
-    if parts.scheme != "http" or not host:
-        raise ValueError(
-            f"peer.engine.url = {url!r} is not the URL of a vLLM server: write http://127.0.0.1:8000"
-        )
-    if not _loopback(host):
-        raise ValueError(
-            f"peer.engine.url names another machine ({host}): releases reach the server through files, so run"
-            " this peer there"
-        )
-    return host, port, parts.path.rstrip("/").removesuffix("/v1")
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _object(data: bytes) -> dict[str, Any]:

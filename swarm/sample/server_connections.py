@@ -1,11 +1,14 @@
-"""The connections of a call, which another thread may close while they wait for answers."""
+"""A server's address, and the connections of a call, which another thread may close while they wait for
+answers."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import threading
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from swarm.sample.base import Stopped
 
@@ -39,3 +42,31 @@ class Connections:
                 # One whose answer has come may be closed already.
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
+
+
+def address(url: str) -> tuple[str, int, str]:
+    """Host, port and path of `peer.engine.url`. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError as error:
+        raise ValueError(
+            f"peer.engine.url = {url!r} is no URL ({error}): write http://127.0.0.1:8000"
+        ) from error
+    if parts.scheme != "http" or not host:
+        raise ValueError(
+            f"peer.engine.url = {url!r} is not the URL of a vLLM server: write http://127.0.0.1:8000"
+        )
+    if not _loopback(host):
+        raise ValueError(
+            f"peer.engine.url names another machine ({host}): releases reach the server through files, so run"
+            " this peer there"
+        )
+    return host, port, parts.path.rstrip("/").removesuffix("/v1")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -29,7 +29,7 @@ from swarm.learn import model, replay, tiny, tokenization, weights
 from swarm.sample import vllm_process
 from swarm.sample.base import EngineError
 from swarm.sample.hf import HfEngine
-from swarm.sample.server import ServerEngine
+from swarm.sample.server import Refused, ServerEngine
 from swarm.sample.server_requests import fixed, named_noise, own_noise
 from swarm.types import Noise
 from swarm.weights import Weights
@@ -89,6 +89,29 @@ def test_a_server_for_adapters_is_started_differently(folder: Path) -> None:
         EngineError, match=r"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 .* --enable-lora --max-lora-rank 8"
     ):
         engine.check()
+
+
+@pytest.mark.parametrize(("heads", "shown"), [(0, ""), (19, ""), (20, " --max-logprobs 21")])
+def test_the_command_makes_room_for_the_heads_of_the_run(folder: Path, heads: int, shown: str) -> None:
+    engine = ServerEngine(recipe(folder, heads=heads, url=f"http://127.0.0.1:{free_port()}"), "org/model")
+    with pytest.raises(EngineError) as raised:
+        engine.check()
+    assert str(raised.value).endswith(f" --logprobs-mode processed_logits{shown}")
+    engine.close()
+
+
+def test_a_server_that_reports_fewer_tokens_than_the_run_asks_for_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(engine: ServerEngine, path: str, body: dict[str, int], *rest: object) -> dict[str, object]:
+        raise Refused(f"asked for {body['logprobs']}")
+
+    monkeypatch.setattr(ServerEngine, "_post", told)
+    for heads, asked in ((4, 19), (30, 31)):
+        engine = ServerEngine(recipe(folder, heads=heads, url="http://127.0.0.1:9"), "org/model")
+        with pytest.raises(EngineError, match=f"asked for {asked}: start it with "):
+            engine._proves()
+        engine.close()
 
 
 def answering(status: int, body: bytes) -> tuple[HTTPServer, int]:
@@ -462,6 +485,16 @@ def test_adapters_are_replaced_on_a_server(tied: tuple[Path, int]) -> None:
         assert versions.apart(engine) < SAME
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as told:
         assert told.read().count(b'"swarm-') == 1, "old adapters are unloaded"
+    engine.close()
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+def test_a_server_without_room_for_the_heads_of_the_run_is_refused(tied: tuple[Path, int]) -> None:
+    folder, port = tied
+    engine = ServerEngine(recipe(folder, LORA, heads=30, url=f"http://127.0.0.1:{port}"), str(folder))
+    with pytest.raises(EngineError, match=r"31, .* 20.*: start it with .* --max-logprobs 31"):
+        engine.check()
     engine.close()
 
 
