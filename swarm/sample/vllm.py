@@ -252,12 +252,18 @@ def start_process(settings: Settings, scratch: Path) -> Child:
 
 
 def _why(lost: Lost) -> str:
-    """Why the process was lost: with advice, or with the last line of its output that names an error."""
+    """Why the process was lost: with advice, or with the last line of its output that names an error. vLLM's
+    warnings name errors that it has overcome, and who sends a signal writes no line."""
     match lost:
         case Hung():
             return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
         case Ended():
-            named = [line for line in lost.lines if "Error" in line]
+            if lost.code is not None and lost.code < 0:
+                return lost.how
+            overcome = " WARNING ", " INFO "
+            named = [
+                line for line in lost.lines if "Error" in line and not any(word in line for word in overcome)
+            ]
             return lost.how + (f": {named[-1]}" if named else "")
         case _:
             return str(lost)

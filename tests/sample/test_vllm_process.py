@@ -62,6 +62,27 @@ def test_a_process_that_dies_says_how_and_why(folder: Path, monkeypatch: pytest.
     assert said.endswith("ended its process with exit code 1: MemoryError: no room for the weights")
 
 
+WARNS = "(MainProcess pid=7) WARNING 11-28 07:22:11 [base.py:380] ValueError: Tokenizer not available"
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("raise MemoryError('no room')", "exit code 1: MemoryError: no room"),
+        ("sys.exit(3)", "exit code 3"),
+        (
+            "print('OSError: before', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)",
+            "signal SIGKILL",
+        ),
+    ],
+)
+def test_a_warning_of_vllms_does_not_explain_its_death(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, said: str
+) -> None:
+    program(monkeypatch, f"import os; print({WARNS!r}, file=sys.stderr, flush=True); {end}")
+    assert failure(VllmEngine(recipe(folder)), Versions(folder)) == f"vLLM ended its process with {said}"
+
+
 @pytest.mark.parametrize(("tasks", "sequences"), [(8, 32), (256, 1024), (2048, 1024)])
 def test_vllm_is_asked_for_no_more_completions_at_once_than_it_starts_with(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, sequences: int
