@@ -113,7 +113,8 @@ class Engine(Protocol):
         ...
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        """The most likely completion of each prompt, token by token."""
+        """The most likely completion of each prompt, token by token; an empty one of a prompt that vLLM has
+        no room for with its completion."""
         ...
 
     def stop(self) -> None:

@@ -78,6 +78,8 @@ class ServerEngine:
         self._served = ""
         self._models: list[str] = []
         """Names under which the server answers: the model's, and those of adapters."""
+        self._length = 0
+        """Most tokens of a prompt and its completion together."""
         self._started: str | None = None
         """Start time of the server process that has loaded the release; None: it has to be loaded again."""
         self._held: LoadedRelease | None = None
@@ -113,14 +115,18 @@ class ServerEngine:
         self._ready()
         shown = min(sampling.heads + 1, self._recipe.vocabulary) if sampling.heads else 0
         asked = [self._drawn(seed, group_size, sampling.temperature, shown) for seed in seeds]
-        told = vllm_process.sampled(self._complete(prompts, asked), sampling.heads)
+        drawn = self._complete(self._recipe.tokenizer.encode(prompts), asked)
+        told = vllm_process.sampled(drawn, sampling.heads)
         groups = completions(told, self._recipe.tokenizer, self._noise)
         self._counts.add(groups, began)
         return groups
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         self._ready()
-        told = vllm_process.sampled(self._complete(prompts, [{"temperature": 0.0}] * len(prompts)))
+        ids, room = self._recipe.tokenizer.encode(prompts), self._length - self._recipe.sampling.max_tokens
+        asked = [row for row in ids if len(row) <= room]
+        groups = iter(self._complete(asked, [{"temperature": 0.0}] * len(asked)))
+        told = vllm_process.sampled([next(groups) if len(row) <= room else [[]] for row in ids])
         return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
 
     def stop(self) -> None:
@@ -145,8 +151,9 @@ class ServerEngine:
         """Check that the server answers and is configured as needed. Raises EngineError with the command that
         starts it correctly."""
         try:
-            self._models = [str(model["id"]) for model in self._get("/v1/models")["data"]]
-            self._served = self._models[0]
+            told = self._get("/v1/models")["data"]
+            self._models = [str(model["id"]) for model in told]
+            self._served, self._length = self._models[0], int(told[0]["max_model_len"])
         except (KeyError, IndexError, TypeError):
             raise EngineError(
                 f"what answers at {self._recipe.settings.url} is no vLLM server: {self._start()}"
@@ -176,12 +183,12 @@ class ServerEngine:
         """Whether the server draws with the noise that it is asked for."""
         heads = self._recipe.sampling.heads
         shown = min(max(vllm_noise.SHOWN, heads + 1), self._recipe.vocabulary)
-        asked = named_noise(vllm_process.PROOF, vllm_process.PROVING, vllm_noise.HEAT, shown)
+        asked = named_noise(vllm_noise.PROOF, vllm_noise.PROVING, vllm_noise.HEAT, shown)
         try:
-            [told] = self._drawn_once(vllm_process.probe(8, 100), vllm_process.PROVING, asked)
+            [told] = self._drawn_once(vllm_noise.probe(8, 100), vllm_noise.PROVING, asked)
         except Refused as error:
             raise EngineError(f"{error}: {self._start()}") from None
-        return vllm_noise.proven(told, vllm_process.PROOF, self._recipe.vocabulary)
+        return vllm_noise.proven(told, vllm_noise.PROOF, self._recipe.vocabulary)
 
     def _drawn_once(self, prompt: list[int], tokens: int, own: dict[str, Any]) -> list[list[list[Told]]]:
         """The answer to one request, whose completions end after so many tokens."""
@@ -196,7 +203,7 @@ class ServerEngine:
 
     def _check_logprobs(self) -> None:
         """Raises EngineError when the server reports anything but log-probabilities after the temperature."""
-        body = {**fixed(self._served, 1), "prompt": vllm_process.probe(8, 100), "logprobs": 5, "seed": 1}
+        body = {**fixed(self._served, 1), "prompt": vllm_noise.probe(8, 100), "logprobs": 5, "seed": 1}
         bodies = [{**body, "temperature": heat} for heat in (1.0, 0.5)]
         hot, cold = (self._post("/v1/completions", body, self._recipe.settings.timeout) for body in bodies)
         tops = [
@@ -246,7 +253,7 @@ class ServerEngine:
 
     def _verify(self, release: LoadedRelease, known: bool) -> None:
         """Raises EngineError when what the server draws is not drawn from this release."""
-        prompt = vllm_process.probe(8, self._recipe.vocabulary)
+        prompt = vllm_noise.probe(8, self._recipe.vocabulary)
         [[row]] = self._drawn_once(prompt, vllm_process.PROBE, self._drawn(1, 1, 1.0))
         tokens, seen = [each.token for each in row], [each.logprob for each in row]
         if self._reference is not None:
@@ -274,21 +281,17 @@ class ServerEngine:
             self._take(self._held)
 
     def _complete(
-        self, prompts: Sequence[str], parameters: Sequence[dict[str, Any]]
+        self, prompts: Sequence[list[int]], parameters: Sequence[dict[str, Any]]
     ) -> list[list[list[Told]]]:
-        tokenizer = self._recipe.tokenizer
         common = {
             **fixed(self._served, self._recipe.sampling.max_tokens),
-            "stop_token_ids": list(tokenizer.ends),
+            "stop_token_ids": list(self._recipe.tokenizer.ends),
         }
-        bodies = [
-            {**common, **own, "prompt": ids}
-            for ids, own in zip(tokenizer.encode(prompts), parameters, strict=True)
-        ]
+        bodies = [{**common, **own, "prompt": ids} for ids, own in zip(prompts, parameters, strict=True)]
         seconds = self._recipe.settings.timeout
         self._sampling = sampling = Connections()
         try:
-            with ThreadPoolExecutor(len(bodies)) as pool:
+            with ThreadPoolExecutor(max(len(bodies), 1)) as pool:
                 answers = list(
                     pool.map(lambda body: self._post("/v1/completions", body, seconds, sampling), bodies)
                 )

@@ -40,6 +40,10 @@ HEAT, SHOWN = 2.0, 19
 """Temperature and number of most probable tokens, less one, of a proof: many tokens are likely then, and no
 vLLM reports more unasked."""
 
+PROOF, PROVING = 1 << 63 | 7919, 4
+"""Seed, and completions and their tokens, of the group by which it is tried whether vLLM draws as it is
+asked."""
+
 
 class Draw(NamedTuple):
     """What a request asks for."""
@@ -224,6 +228,11 @@ class Told(NamedTuple):
         reported."""
         known = {token: score + HIDDEN for token, score in self.scores.items()} | {self.token: self.logprob}
         return sorted(known.items(), key=lambda one: -one[1])[:k]
+
+
+def probe(length: int, vocabulary: int) -> list[int]:
+    """A fixed sequence of many different tokens."""
+    return [(7919 * i + 11) % vocabulary for i in range(length)]
 
 
 def proven(told: Sequence[Sequence[Told]], seed: int, vocabulary: int) -> bool:

@@ -30,7 +30,7 @@ from swarm import extras
 from swarm.process import Pipe
 from swarm.sample import vllm_noise, vllm_worker
 from swarm.sample.base import Stopped
-from swarm.sample.vllm_noise import Told
+from swarm.sample.vllm_noise import HEAT, PROOF, PROVING, SHOWN, Told
 
 PROBE = 48
 """Tokens of the fixed sequence: every one is a chance to see that something changed."""
@@ -40,10 +40,6 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 PROCESSOR = "swarm.sample.vllm_processor:GumbelProcessor"
 """What draws, as vLLM's logits processor."""
-
-PROOF, PROVING = 1 << 63 | 7919, 4
-"""Seed, and completions and their tokens, of the group by which it is tried whether vLLM draws as it is
-asked."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +82,7 @@ class Load(Message, frozen=True):
 
 class Sample(Message, frozen=True):
     """`group` completions of each prompt, drawn with its seed, or the most likely one where `seeds` is
-    empty."""
+    empty: none of a prompt that is too long."""
 
     prompts: list[list[int]]
     group: int
@@ -163,7 +159,7 @@ class Served:
             gpu_memory_utilization=setup.memory,
             logits_processors=[PROCESSOR],
             logprobs_mode="processed_logits",
-            max_logprobs=max(setup.heads, vllm_noise.SHOWN) + 1,
+            max_logprobs=max(setup.heads, SHOWN) + 1,
             enable_prefix_caching=True,
             disable_log_stats=True,
             skip_tokenizer_init=True,
@@ -174,7 +170,7 @@ class Served:
         config = self.llm.llm_engine.vllm_config.model_config
         self.length = int(config.max_model_len)
         self._vocabulary = int(config.get_vocab_size())
-        self._probe = probe(min(PROBE, self.length - 1), self._vocabulary)
+        self._probe = vllm_noise.probe(min(PROBE, self.length - 1), self._vocabulary)
         self._adapter: Any = None
         self._seen: list[float] = []
         self.stopped = False
@@ -205,18 +201,24 @@ class Served:
         return time.perf_counter() - began
 
     def sample(self, call: Sample) -> Sampled:
-        longest = max(map(len, call.prompts))
-        if longest + self.setup.max_tokens > self.length:
-            raise Unsuited(
-                f"a prompt of {longest} tokens and {self.setup.max_tokens} of completion do not fit into"
-                f" {self.length}: raise peer.engine.length (and peer.engine.memory where it does not fit)"
-            )
+        fits = [len(prompt) + self.setup.max_tokens <= self.length for prompt in call.prompts]
         if not call.seeds:
-            parameters = self._parameters(temperature=0.0)
-            return sampled([[row] for row in self._told(call.prompts, [parameters] * len(call.prompts))])
+            asked = [prompt for prompt, fit in zip(call.prompts, fits, strict=True) if fit]
+            rows = iter(self._told(asked, [self._parameters(temperature=0.0)] * len(asked)))
+            return sampled([[next(rows) if fit else []] for fit in fits])
+        if not all(fits):
+            raise Unsuited(self._too_long(max(map(len, call.prompts))))
         setup, size = self.setup, call.group
-        rows = self._draw(call.prompts, size, call.seeds, setup.temperature, setup.heads)
-        return sampled([rows[k : k + size] for k in range(0, len(rows), size)], setup.heads)
+        drawn = self._draw(call.prompts, size, call.seeds, setup.temperature, setup.heads)
+        return sampled([drawn[k : k + size] for k in range(0, len(drawn), size)], setup.heads)
+
+    def _too_long(self, prompt: int) -> str:
+        own = int(self.llm.llm_engine.vllm_config.model_config.get_and_verify_max_len(None))
+        said = f"a prompt of {prompt} tokens and {self.setup.max_tokens} of completion do not fit into"
+        if self.length == own:
+            return f"{said} {own}, the model's own limit: the run needs shorter prompts or completions"
+        most = f", to {own} at most" if own > self.length else ""
+        return f"{said} {self.length}: raise peer.engine.length{most} (and peer.engine.memory if it is full)"
 
     def _check(self) -> None:
         setup = self.setup
@@ -231,7 +233,7 @@ class Served:
 
     def _prove(self) -> None:
         """Raises Unsuited when tokens are not drawn as they are asked for."""
-        told = self._draw([self._probe[:8]], PROVING, [PROOF], vllm_noise.HEAT, vllm_noise.SHOWN, PROVING)
+        told = self._draw([self._probe[:8]], PROVING, [PROOF], HEAT, SHOWN, PROVING)
         if not vllm_noise.proven(told, PROOF, self._vocabulary):
             raise Unsuited(
                 f"vLLM {self.version} does not draw tokens as it is asked on {self.device}, so that nobody"
@@ -333,11 +335,6 @@ class Served:
                 raise Stopped
             ended += (told for told in engine.step() if told.finished)
         return sorted(ended, key=lambda told: int(told.request_id))
-
-
-def probe(length: int, vocabulary: int) -> list[int]:
-    """A fixed sequence of many different tokens."""
-    return [(7919 * i + 11) % vocabulary for i in range(length)]
 
 
 def sampled(groups: Sequence[Sequence[Sequence[Told]]], heads: int = 0) -> Sampled:

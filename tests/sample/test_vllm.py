@@ -136,6 +136,15 @@ def test_a_prompt_that_is_too_long_costs_a_call_and_no_restart(served: tuple[Vll
     assert versions.apart(engine) < SAME and pid(engine) == process
 
 
+def test_a_held_out_prompt_that_is_too_long_has_an_empty_answer_and_the_others_theirs(
+    served: tuple[VllmEngine, Versions],
+) -> None:
+    engine, _ = served
+    first, last = engine.greedy(PROMPTS[:2])
+    assert engine.greedy([PROMPTS[0], "0123456789" * 30, PROMPTS[1]]) == [first, "", last]
+    assert engine.greedy(["0123456789" * 30]) == [""]
+
+
 def test_a_call_that_is_stopped_ends_and_leaves_nothing_in_vllm(
     served: tuple[VllmEngine, Versions], folder: Path
 ) -> None:

@@ -11,11 +11,14 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from nouns import seeds
@@ -27,6 +30,7 @@ from swarm.sample import vllm, vllm_process, vllm_worker
 from swarm.sample.base import EngineError
 from swarm.sample.server_requests import vllm_seed
 from swarm.sample.vllm import VllmEngine
+from swarm.sample.vllm_noise import Told
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +156,44 @@ def test_seeds_of_neighbouring_groups_are_far_apart_and_fit_vllm() -> None:
     seeds = sorted(vllm_seed(seed) for seed in [*range(1000), (1 << 64) - 1, 1 << 63])
     assert all(after - before > 1 << 20 for before, after in pairwise(seeds))
     assert seeds[0] >= 0 and seeds[-1] + 4096 < 1 << 63
+
+
+class Canned(vllm_process.Served):
+    """Tells one token of each prompt, without vLLM: its length. `own`: the model's limit."""
+
+    def __init__(self, length: int, own: int) -> None:
+        model_config = SimpleNamespace(get_and_verify_max_len=lambda _: own)
+        config = SimpleNamespace(vllm_config=SimpleNamespace(model_config=model_config))
+        self.setup: Any = SimpleNamespace(max_tokens=12)
+        self.length, self.llm = length, SimpleNamespace(llm_engine=config)
+
+    def _parameters(self, heads: int = 0, tokens: int = 0, **drawn: Any) -> Any:
+        return None
+
+    def _told(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[list[Told]]:
+        return [[Told(len(ids), {len(ids): -0.5})] for ids in prompts]
+
+
+def test_a_held_out_prompt_that_does_not_fit_has_an_empty_answer_and_the_others_theirs() -> None:
+    told = Canned(256, 1024).sample(vllm_process.Sample([[1] * 300, [1] * 244, [1] * 245, [1]], 1, []))
+    assert told.lengths == [[0], [1], [0], [1]]
+    assert np.frombuffer(told.tokens, np.int32).tolist() == [244, 1]
+    alone = Canned(256, 1024).sample(vllm_process.Sample([[1] * 300], 1, []))
+    letters: Any = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
+    assert [group.texts for group in vllm.completions(alone, letters)] == [("",)]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (1024, r"raise peer\.engine\.length, to 1024 at most \(and peer\.engine\.memory"),
+        (256, r"the model's own limit: the run needs shorter"),
+        (128, r"raise peer\.engine\.length \(and peer\.engine\.memory"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_told_with_what_would_help(own: int, said: str) -> None:
+    with pytest.raises(vllm_process.Unsuited, match=f"of 300 tokens and 12 .* do not fit into 256.*{said}"):
+        Canned(256, own).sample(vllm_process.Sample([[1], [1] * 300], 4, [1, 2]))
 
 
 class Attention(torch.nn.Module):

@@ -188,6 +188,7 @@ def test_no_request_leaves_sampling_to_the_models_generation_config(
     monkeypatch.setattr(ServerEngine, "_post", told)
     monkeypatch.setattr(ServerEngine, "_ready", lambda _: None)
     engine = engine_at(folder, free_port())
+    engine._length = 256
     engine.sample(PROMPTS, 1, seeds(1, PROMPTS))
     engine.greedy(PROMPTS)
     engine._proves()
@@ -225,7 +226,9 @@ def adapting(metrics: bytes = STARTED) -> tuple[HTTPServer, list[str]]:
                 return
             self._say(
                 {
-                    "/v1/models": {"data": [{"id": name} for name in ("model", *loaded)]},
+                    "/v1/models": {
+                        "data": [{"id": name, "max_model_len": 256} for name in ("model", *loaded)]
+                    },
                     "/openapi.json": {"paths": {"/v1/load_lora_adapter": {}}},
                 }.get(self.path, {})
             )
@@ -259,6 +262,29 @@ def test_a_server_whose_restart_would_go_unnoticed_is_refused(
     with pytest.raises(EngineError, match=r"one API server and with PROMETHEUS_MULTIPROC_DIR unset"):
         engine.load(Versions(folder, LORA).move())
     assert engine.version == -1 and not loaded
+    engine.close()
+    server.shutdown()
+
+
+def test_a_held_out_prompt_that_does_not_fit_gets_an_empty_answer_and_the_others_theirs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12 tokens of completion: of the server's 256, 244 are left."""
+    asked: list[int] = []
+
+    def told(_: ServerEngine, path: str, body: dict[str, list[int]], *rest: object) -> dict[str, object]:
+        asked.append(len(body["prompt"]))
+        logprobs = {"top_logprobs": None, "token_logprobs": [-0.5]}
+        return {"choices": [{"index": 0, "token_ids": [40], "logprobs": logprobs}]}
+
+    monkeypatch.setattr(ServerEngine, "_proves", lambda _: True)
+    server, _ = adapting()
+    engine = ServerEngine(recipe(folder, LORA, url=f"http://127.0.0.1:{server.server_port}"), "org/model")
+    engine.load(Versions(folder, LORA).move())
+    monkeypatch.setattr(ServerEngine, "_post", told)
+    answer = engine._recipe.tokenizer.decode([40])
+    assert answer and engine.greedy(["1" * 300, "1" * 244, "1" * 245, "1"]) == ["", answer, "", answer]
+    assert sorted(asked) == [1, 244] and engine.greedy(["1" * 300]) == [""]
     engine.close()
     server.shutdown()
 
