@@ -115,7 +115,7 @@ class SlowServer(BaseHTTPRequestHandler):
         if self.path == "/metrics":
             self.tell(b"process_start_time_seconds 1.5\n")
         elif self.path == "/v1/models":
-            self.tell(json.dumps({"data": [{"id": "model"}]}).encode())
+            self.tell(json.dumps({"data": [{"id": "model", "max_model_len": 256}]}).encode())
         else:
             self.tell(json.dumps({"paths": {"/collective_rpc": {}}}).encode())
 
