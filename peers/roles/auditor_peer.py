@@ -11,10 +11,10 @@ Drawn are all groups that a learner drew itself, and others by the rates of swar
 that only this peer's key gives; never its own. A sampler is accused once, and none of its groups is drawn
 then until the next release, or until it would be let back: who did not set it aside hears it again. The
 auditor sets nobody aside: learners act on their own replays. What it finds in groups of which none shows a
-cheat by itself is its own knowledge alone. Learners are
-asked beside each other, have equal shares of the room for groups that wait, and take turns: one that is slow,
-or lists much, costs the others nothing. A duty takes at most `peer.audit.share` of the time, fetches releases
-for it once a learner lists a group, and ends where memory is short or the peer's own engine fails.
+cheat by itself is its own knowledge alone. Learners are asked beside each other, have equal shares of the
+room for groups that wait, and take turns: one that is slow, or lists much, costs the others nothing. A duty
+takes at most `peer.audit.share` of the time, fetches releases for it once a learner lists a group, and ends
+where memory is short or the peer's own engine fails.
 Not handled here: what its word counts for (swarm.core.verifiers).
 """
 
