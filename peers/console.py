@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, TextIO, cast
+import sys
+from typing import Any, Literal, TextIO, cast
 
 from rich.console import Console
 
@@ -25,17 +26,21 @@ class Listing(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def spoken(stream: TextIO, width: int | None = None) -> Console:
+def spoken(name: Literal["stdout", "stderr"], width: int | None = None) -> Console:
     """A console of a program that needs no reader: what its stream refuses is not said. `width`: columns;
     None: those of the terminal."""
-    return Console(file=cast(TextIO, _Unneeded(stream)), width=width)
+    return Console(file=cast(TextIO, _Unneeded(name)), width=width)
 
 
 class _Unneeded:
-    """A stream that may be closed at its other end, and may lie on a full disk."""
+    """A stream of `sys` that may be closed at its other end, and may lie on a full disk."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def _stream(self) -> TextIO:
+        return cast(TextIO, getattr(sys, self._name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -158,7 +158,7 @@ class Children:
         self.state = State(self.config.run)
         self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
-        self.console = spoken(sys.stderr)
+        self.console = spoken("stderr")
         self._line_due = 0.0
         self._problem = ""
         """Key of the problem that the last line found."""
@@ -229,7 +229,7 @@ class Children:
         if exported.returncode:
             self.console.print(exported.stderr.decode(), end="", markup=False)
         # In a file or a pipe a path must not be wrapped: readers copy it, or search for it.
-        screen = spoken(sys.stdout, width=None if sys.stdout.isatty() else 240)
+        screen = spoken("stdout", width=None if sys.stdout.isatty() else 240)
         screen.print(
             summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path)
         )

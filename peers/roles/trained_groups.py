@@ -79,6 +79,7 @@ class TrainedGroups:
         self._stepped: deque[dict[bytes, Scored]] = deque()
         """The groups of my last steps, by their marks, after those that were trained and came back."""
         self._stepped_bytes = 0
+        self._last = set[bytes]()  # marks of my groups in my last step
         self._follows = False
         """My policy is what my last step made."""
         self._loaded = asyncio.Queue[Policy]()
@@ -185,7 +186,9 @@ class TrainedGroups:
         return step
 
     def _remember(self, step: dict[bytes, Scored]) -> None:
-        self._stepped.append(step)
+        self._last = set(step)
+        if step:  # others' groups alone may have made it
+            self._stepped.append(step)
         self._stepped_bytes += _bytes(step)
         while self._stepped_bytes > REMEMBERED_BYTES:
             self._stepped_bytes -= _bytes(self._stepped.popleft())
@@ -268,8 +271,8 @@ class TrainedGroups:
 
     def _settle(self) -> None:
         """My last step was taken: its groups are in my policy."""
-        if self._follows and self._stepped and self._ledger.mine[-1].version == self._at()[0]:
-            self._trained |= self._stepped[-1].keys()
+        if self._follows and self._last and self._ledger.mine[-1].version == self._at()[0]:
+            self._trained |= self._last
 
     def _add(self, step: TrainedStep, follows: bool) -> None:
         if follows:
@@ -302,9 +305,8 @@ class TrainedGroups:
         waiting = {mark(group.id) for group in self._inbox.batcher.groups()}
         waiting |= {mark(item.group.id) for item in self._under_way()}
         back = {each: its for step in self._stepped for each, its in step.items() if each in marks}
-        self._stepped = deque(
-            {each: step[each] for each in step if each not in marks} for step in self._stepped
-        )
+        left = ({each: step[each] for each in step if each not in marks} for step in self._stepped)
+        self._stepped, self._last = deque(filter(None, left)), self._last.difference(marks)
         self._stepped_bytes = sum(map(_bytes, self._stepped))
         self._return([its for each, its in back.items() if each not in waiting])
 

@@ -11,7 +11,6 @@ there is one at the start, one with the first policy and one every half minute. 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -99,7 +98,7 @@ class StatusLine:
 
     async def show(self) -> None:
         """Show it until cancelled."""
-        console = spoken(sys.stderr)
+        console = spoken("stderr")
         if not console.is_terminal:
             return await self._print(say)
         async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO
 
 import pytest
 
@@ -73,16 +73,17 @@ def test_a_swarm_goes_on_when_nobody_reads_its_lines(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_full_disk_below_its_log_and_a_closed_terminal_do_not_end_it_either(
-    number: int, unread: TextIO
+    number: int, unread: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing:
         write = staticmethod(refusing(number))
         encoding, flush, fileno = "utf-8", unread.flush, unread.fileno
 
-    spoken(cast(TextIO, Refusing())).print("a line")
+    monkeypatch.setattr(sys, "stderr", Refusing())
+    spoken("stderr").print("a line")
 
 
 def test_what_is_read_is_printed_as_before(capsys: pytest.CaptureFixture[str]) -> None:
     Listing().print("one")
-    spoken(sys.stdout).print("two")
+    spoken("stdout").print("two")
     assert capsys.readouterr().out == "one\ntwo\n"
