@@ -45,7 +45,7 @@ from swarm.blocks import Damaged
 from swarm.config import Config, EngineSettings
 from swarm.process import Child, Hung, Lost, environment
 from swarm.protocol import Role
-from swarm.sample.base import Completions, EngineError, SampleCounts, writing
+from swarm.sample.base import Completions, EngineError, SampleCounts
 from swarm.sample.scratch import Scratch
 from swarm.tasks.base import RewardError
 from swarm.types import Task
@@ -160,8 +160,7 @@ class ProcessEngine:
             raise CannotHere(f"{error}; peer.engine.name chooses another engine") from error
 
     def _put(self, path: Path, weights: Weights) -> None:
-        with writing(self.scratch):
-            self._place.ensure()
+        with self._place.writing():
             weights.blocks.put(path)
 
     def _load(self, path: Path, weights: Weights) -> None:

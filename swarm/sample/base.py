@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -26,19 +24,6 @@ class Stopped(EngineError):
 
     def __init__(self) -> None:
         super().__init__("what was sampled is of no use any more")
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """What the disk of `folder` refuses in the body is an EngineError: there may be room with the next
-    call."""
-    try:
-        yield
-    except OSError as error:
-        raise EngineError(
-            f"{folder} cannot be written ({error.strerror}): make room there, or name another folder in the"
-            " environment variable TMPDIR"
-        ) from error
 
 
 class Tokenizer(Protocol):

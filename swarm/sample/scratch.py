@@ -17,7 +17,10 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+from swarm.sample.base import EngineError
 
 
 class Scratch:
@@ -37,6 +40,19 @@ class Scratch:
             if not self._removed and not self._is_there():
                 lost, self._lock = self._lock, self._made()
                 os.close(lost)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """The folder is there for the body; what its disk refuses is an EngineError: there may be room with
+        the next call."""
+        try:
+            self.ensure()
+            yield
+        except OSError as error:
+            raise EngineError(
+                f"{self.path} cannot be written ({error.strerror}): make room there, or name another folder"
+                " in the environment variable TMPDIR"
+            ) from error
 
     def remove(self) -> None:
         """For good, with all that is in it."""

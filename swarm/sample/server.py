@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from swarm.sample import vllm_noise, vllm_process
-from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, writing
+from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped
 from swarm.sample.scratch import Scratch
 from swarm.sample.server_connections import Connections, address
 from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
@@ -141,8 +141,7 @@ class ServerEngine:
         self._place.remove()
 
     def _write(self, release: LoadedRelease) -> None:
-        with writing(self._scratch):
-            self._place.ensure()
+        with self._place.writing():
             self._recipe.write(release.weights.blocks, release.folder)
 
     # --- the server -----------------------------------------------------------------------------------------

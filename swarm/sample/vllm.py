@@ -34,7 +34,7 @@ from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
 from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer, writing
+from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
 from swarm.sample.scratch import Scratch
 from swarm.types import Digest, Noise
 from swarm.weights import Weights
@@ -134,8 +134,7 @@ class VllmEngine:
         self._place.remove()
 
     def _write(self, release: LoadedRelease) -> None:
-        with writing(self._scratch):
-            self._place.ensure()
+        with self._place.writing():
             self._recipe.write(release.weights.blocks, release.folder)
 
     def _sampled(self, prompts: Sequence[str], group: int, seeds: list[int]) -> vllm_process.Sampled:

@@ -107,13 +107,11 @@ def about(settings: config.TaskSettings) -> str:
 def _made(name: str, seed: int, options: Options) -> TaskSource:
     """The source of an own factory. Raises TaskError, also for whatever an installed one raises."""
     factory = _factory(name)
-    if name in BUILT_IN:
-        return factory(seed, options)
     try:
         return factory(seed, options)
-    except (TaskError, NoSandbox):
-        raise
     except Exception as error:
+        if name in BUILT_IN or isinstance(error, (TaskError, NoSandbox)):
+            raise
         raise TaskError(
             f"the task source {name!r} raises {_described(error)}: mend it, or change run.task.options"
         ) from error
