@@ -77,12 +77,12 @@ async def fetched(blobs: Blobs, release: Release, holders: Sequence[PeerId]) -> 
 Promise = Callable[[MemoryNetwork, Callable[..., Peer]], Awaitable[None]]
 
 
-def over(links: SimLinks, promise: Promise, play: Callable[[Any], Any] = run) -> None:
+def over(links: SimLinks, promise: Promise) -> None:
     async def main() -> None:
         async with MemoryNetwork(random.Random(2), links) as network:
             await promise(network, lambda name, **rest: Peer(network.ports(name, lambda kind: 0.0), **rest))
 
-    play(main())
+    run(main())
 
 
 def now() -> float:
@@ -158,7 +158,7 @@ def test_what_was_fetched_before_a_restart_is_not_asked_for_again(tmp_path: Path
         assert len(asked) == 13 and set(asked.values()) == {1}
         assert again.blobs.statistics() == {"releases": 1, "blobs": 14}
 
-    over(SimLinks(DelayLaw(law="constant", seconds=0.001), 1e9, random.Random(1)), promise, asyncio.run)
+    over(SimLinks(DelayLaw(law="constant", seconds=0.001), 1e9, random.Random(1)), promise)
     assert not list(tmp_path.glob("*.begun"))
 
 
