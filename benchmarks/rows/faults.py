@@ -154,7 +154,14 @@ def _costs(kind: str, found: Sequence[Trial]) -> Iterator[Figure]:
         known = [value for value in values if value is not None]
         if known:
             note = f"p99 {_p99(known):.1f} s, {len(known)} of {len(values)}"
-            yield Figure(row="faults", what=f"{kind}: {what}", value=median(known), unit="s", note=note)
+            yield Figure(
+                row="faults",
+                what=f"{kind}: {what}",
+                value=median(known),
+                unit="s",
+                note=note,
+                turns=tuple(known),
+            )
 
 
 def _p99(values: Sequence[float]) -> float:

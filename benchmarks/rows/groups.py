@@ -124,12 +124,14 @@ def _figures(
     yield _against(f"admitted, {who}", admitted, "bare TCP", tcp, under_way)
     if "zmq" in turns:
         yield _against(f"admitted, {who}", admitted, "ZMQ push/pull", turns["zmq"], "no receipts there")
+    kept = tuple(map(truediv, admitted.wall, memory.wall))
     yield Figure(
         row="groups",
         what=f"admitted, of those without a log on the disk, {who}",
-        value=median(map(truediv, admitted.wall, memory.wall)),
+        value=median(kept),
         unit="of the rate without it",
         note=f"{rates}, median of {passes} turns",
+        turns=kept,
     )
     yield _against(
         f"acknowledged only, {who}", mail, "bare TCP", tcp, "Mail with a handler that does nothing"

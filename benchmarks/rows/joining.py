@@ -75,12 +75,21 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
             unit="s",
             against="all answer",
             other=median(one.joined for one in first),
+            turns=tuple(one.joined for one in mostly),
+            other_turns=tuple(one.joined for one in first),
         ),
     ]
 
 
 def _figure(what: str, seconds: list[float], note: str = "") -> Figure:
-    return Figure(row="join", what=f"`swarm join` {what}", value=median(seconds), unit="s", note=note)
+    return Figure(
+        row="join",
+        what=f"`swarm join` {what}",
+        value=median(seconds),
+        unit="s",
+        note=note,
+        turns=tuple(seconds),
+    )
 
 
 def _said(joins: list[Join]) -> str:

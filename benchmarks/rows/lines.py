@@ -128,6 +128,7 @@ def _spread(
         other=8 * size / swarm.up / 1e6,
         note=f"{swarm.up:g} Mbit/s up, {size / 1e6:.0f} MB, a patch {patch / size:.2%}; loading included, the"
         f" middle one of {len(late)}",
+        turns=tuple(late),
     )
     sent = sum(
         event.sent.get("weights", 0)
@@ -157,6 +158,7 @@ def _rounds(home: LocalSwarm, swarm: Swarm, trained: list[str]) -> Iterator[Figu
             against="its bytes over one line",
             other=8 * share * (_size(home) / 2) * INT8 / swarm.up / 1e6,
             note=f"int8, the middle one of {len(seconds)}",
+            turns=tuple(seconds),
         )
 
 

@@ -58,13 +58,18 @@ def _figures(direct: tuple[Answer, Answer, float], over: tuple[Answer, Answer, f
     def figure(what: str, unit: str, value: float, other: float, note: str = "") -> Figure:
         return Figure("relay", what, value, unit, against="direct", other=other, note=note)
 
+    relayed, dialled = (tuple(1000 * seconds for seconds in told[0]["seconds"]) for told in (over, direct))
     return [
-        figure(
-            "a small answer over a relay",
-            "ms",
-            1000 * median(over[0]["seconds"]),
-            1000 * median(direct[0]["seconds"]),
-            f"{SMALL} bytes, the middle one of {TIMES}",
+        Figure(
+            row="relay",
+            what="a small answer over a relay",
+            value=median(relayed),
+            unit="ms",
+            against="direct",
+            other=median(dialled),
+            note=f"{SMALL} bytes, the middle one of {TIMES}",
+            turns=relayed,
+            other_turns=dialled,
         ),
         figure(
             "large answers over a relay",

@@ -107,9 +107,16 @@ def test_what_a_swarm_costs_is_said_with_its_spread_and_its_cpu() -> None:
     inside, outside = engines._figures(quiet, "hf", (2, 8), done)
     assert isinstance(inside, Figure) and isinstance(outside, Figure)
     assert (inside.what, inside.ratio) == ("hf, 16 completions a call, in a swarm", pytest.approx(0.95))
-    assert "costs 5.0% (5.0% to 5.0% in 3 turns), 2.0 ms of CPU" in inside.note
+    assert "costs 5.0% (5.0% to 5.0% by 3 turns), 2.0 ms of CPU" in inside.note
+    assert (len(inside.turns), len(inside.other_turns), len(outside.turns)) == (3, 3, 3)
     assert (outside.against, outside.ratio) == ("transformers' generate", pytest.approx(2.0))
     assert {question["calls"] for question in swarm.questions[1:]} == {10}
+
+
+def test_the_interval_of_a_median_is_that_of_the_binomial_distribution() -> None:
+    assert engines.interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert engines.interval(range(15)) == (3, 11)  # .965 by the exact distribution
+    assert engines.interval(range(100)) == (40, 59)  # .943
 
 
 def test_an_engine_that_is_not_installed_leaves_its_reason_and_the_others_go_on(
