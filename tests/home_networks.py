@@ -86,6 +86,18 @@ class Internet:
         _run(*within, "iptables", "-t", "nat", "-A", "PREROUTING", *about, "-j", "DNAT", "--to", to)
         _run(*within, "iptables", "-A", "FORWARD", *about, "-j", "ACCEPT")
 
+    def move(self, place: Place, number: int) -> Place:
+        """Give a machine another address in its network, in the place of the one that it has."""
+        network = place.address.rpartition(".")[0]
+        behind, here = network != NETWORK, ("-n", place.space)
+        device = "eth0" if behind else "wan"
+        _ip(*here, "addr", "del", f"{place.address}/24", "dev", device)
+        _ip(*here, "addr", "add", f"{network}.{number}/24", "dev", device)
+        if behind:
+            _ip(*here, "route", "replace", "default", "via", f"{network}.1")
+        new = f"{network}.{number}"
+        return Place(place.space, new, place.outside if behind else new)
+
     @contextmanager
     def cut(self, place: Place) -> Iterator[None]:
         """The uplink of a machine or of a home's router carries nothing, and nobody is told."""

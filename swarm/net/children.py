@@ -60,7 +60,8 @@ class NodeChildren:
         self.daemon: Daemon | None = None
         """The last one launched, dead or alive; None while there is none."""
         self.addresses: tuple[str, ...] = ()
-        """Where this p2pd listens, or what the settings say of that; empty for one that only dials."""
+        """Where this p2pd listens, or what the settings say of that, as of `locate`; empty for one that only
+        dials."""
         self.port = 0 if listen.dial_only else listen.port or port or free_port(listen.host)
         self.doubted = asyncio.Event()
         """A call found no answer: the living are to be asked now."""
@@ -100,9 +101,13 @@ class NodeChildren:
         if not self._listen.dial_only:
             self._have_port()
         self.daemon = await Daemon.launch(self._key, self._me, self._listen, self.port)
-        self.addresses = _told(self._me, announced(self._listen, self.port), await self.daemon.identify())
+        await self.locate(self.daemon)
         await self._attach(self.daemon)
         self._daemon_up.set()
+
+    async def locate(self, daemon: Daemon) -> None:
+        """Ask p2pd where it listens now: a machine's addresses change. Raises Unreachable or Silent."""
+        self.addresses = _told(self._me, announced(self._listen, self.port), await daemon.identify())
 
     def _have_port(self) -> None:
         """Another one where a program took mine, unless the settings name it. Raises PortTaken."""

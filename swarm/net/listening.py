@@ -30,14 +30,14 @@ def announced(listen: Listen, port: int) -> list[str]:
     """What the settings say where others reach this peer, without its id, and then this machine's address in
     a private network: not every router leads its own machines to a port that it forwards."""
     said = [address.split("/p2p/")[0] for address in listen.announce]
-    host = _route() if listen.host in EVERYWHERE else listen.host
+    host = way_out() if listen.host in EVERYWHERE else listen.host
     if not said or listen.dial_only or host is None or scope_of(host) is not Scope.PRIVATE:
         return said
     beside = f"/ip{6 if ':' in host else 4}/{host}/tcp/{port}"
     return list(dict.fromkeys([*said, beside]))
 
 
-def _route() -> str | None:
+def way_out() -> str | None:
     """This machine's address on the way to others; None where there is no way. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

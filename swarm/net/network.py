@@ -5,6 +5,8 @@
     what others tell of a peer ------ introduce --^
       nobody is connected, or a bootstrap peer is missing: dial, until they are back
       nobody listens to what is published here: connect anew with the bootstrap peers
+      this machine has another address: hang up on who does not answer, and dial
+      a peer tells another address, and is connected twice: hang up, and dial it there
 
 Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
 is missing, and those that were met as long as nobody is connected. Not handled: who is worth seeking, whether
@@ -27,10 +29,11 @@ import base58
 from swarm.net.addresses import Address
 from swarm.net.board import meet
 from swarm.net.children import NodeChildren
-from swarm.net.dialling import GRACE, until_reached
+from swarm.net.dialling import GRACE, PROBE_SECONDS, until_reached
 from swarm.net.gossip import PubSub, Unheard
-from swarm.net.p2pd import Daemon
-from swarm.net.ports import NetError, Unreachable
+from swarm.net.listening import way_out
+from swarm.net.p2pd import Daemon, hang_up
+from swarm.net.ports import NetError, Silent, Unreachable
 from swarm.net.scopes import Scope
 from swarm.protocol import Part
 from swarm.types import PeerId
@@ -110,6 +113,13 @@ SOME = 8
 ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
 """Peers whose addresses are remembered, and how many of each."""
 
+MOVES_SECONDS = 60.0
+"""Seconds in which a peer that tells another address is connected from there; within 40, p2pd itself finds a
+connection that leads nowhere."""
+
+NOBODYS = "/swarm/is-anybody-there"
+"""A name that no peer serves a stream by."""
+
 REASONS = 3
 """Addresses whose failures are told: the others are counted."""
 
@@ -144,6 +154,10 @@ class Network:
         """Where others say that a peer can be dialled that has not said it itself."""
         self._known: frozenset[PeerId] = frozenset()
         """Connected ones at the last look: they have been greeted."""
+        self._here: tuple[str | None, tuple[str, ...]] = None, ()
+        """This machine's address on the way to others, and those that p2pd found, at the last look."""
+        self._moved: dict[PeerId, float] = {}
+        """Peers that no longer tell an address -> until when they may be connected from there, monotonic."""
         self._lost_at: float | None = None
         self._dialled = 0.0
         self._unheard = Unheard()
@@ -164,7 +178,10 @@ class Network:
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Remember the addresses that a peer announces in its heartbeat."""
-        self._addresses[peer] = tuple(addresses)[:ADDRESSES_OF_ONE]
+        before, now = self._addresses.get(peer, ()), tuple(addresses)[:ADDRESSES_OF_ONE]
+        if not {*before} <= {*now} and peer in self.peers:
+            self._moved[peer] = time.monotonic() + MOVES_SECONDS
+        self._addresses[peer] = now
         self._addresses.move_to_end(peer)
         while len(self._addresses) > ADDRESSES_KNOWN:
             self._addresses.popitem(last=False)
@@ -247,7 +264,7 @@ class Network:
 
     async def watch(self) -> None:
         """Run for ever: reconnect to a network that was lost."""
-        self._known = self.peers
+        self._known, self._here = self.peers, (way_out(), self._children.addresses)
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -258,6 +275,8 @@ class Network:
 
     async def _look(self, line: Daemon) -> None:
         self.peers = await line.connected()
+        await self._follow_address(line)
+        await self._follow_moved(line)
         missing = [address for address in self._bootstrap if address.peer not in self.peers]
         if self._lost_at is None and self._known and not self.peers:
             self._lost_at = time.monotonic()
@@ -272,6 +291,39 @@ class Network:
         if self._lost_at is not None and self.peers:
             seconds, self._lost_at = time.monotonic() - self._lost_at, None
             self._report(Part.NETWORK, f"connected again with {len(self.peers)} peers", seconds)
+
+    async def _follow_address(self, line: Daemon) -> None:
+        """Where this machine has lost an address, hang up on who does not answer: a connection from there
+        leads nowhere, and p2pd keeps it for 40 seconds more."""
+        way, told = self._here
+        await self._children.locate(line)
+        self._here = way_out(), self._children.addresses
+        if {*told} <= {*self._here[1]} and way in (None, self._here[0]):
+            return
+        peers = sorted(self.peers)
+        answers = await asyncio.gather(*(_answers(line, peer) for peer in peers))
+        silent = [peer for peer, answered in zip(peers, answers, strict=True) if not answered]
+        await self._dial_anew(line, silent)
+
+    async def _follow_moved(self, line: Daemon) -> None:
+        """Hang up on a peer that has moved and is connected twice, and dial it where it is now: p2pd goes on
+        using the older connection, which leads nowhere."""
+        now = time.monotonic()
+        self._moved = {peer: until for peer, until in self._moved.items() if until > now}
+        if not self._moved:
+            return
+        ends = await line.direct()
+        twice = [peer for peer in self._moved if len(ends.get(peer, ())) > 1]
+        for peer in twice:
+            del self._moved[peer]
+        await self._dial_anew(line, twice)
+
+    async def _dial_anew(self, line: Daemon, peers: Sequence[PeerId]) -> None:
+        self.peers -= {*peers}
+        for peer in peers:
+            await line.disconnect(peer)
+        await self._reach(line, [one for peer in peers for one in self._told(peer)])
+        self.peers = await line.connected()
 
     async def _be_heard(self, line: Daemon) -> None:
         """Where nobody listens to what is published here, connect anew with the bootstrap peers, who then
@@ -317,3 +369,15 @@ class Network:
         far = [one for one in found if one.scope is Scope.PRIVATE and not one.relayed]
         far = [one for one in far if mine and not any(one.beside(own) for own in mine)]
         return [one for one in found if one not in far] or found
+
+
+async def _answers(line: Daemon, peer: PeerId) -> bool:
+    """Whether what is sent to a connected peer comes back."""
+    try:
+        _, writer = await line.open_stream(peer, NOBODYS, PROBE_SECONDS)
+    except Silent:
+        return False
+    except Unreachable:  # it says that it serves nothing of that name
+        return True
+    hang_up(writer)
+    return True

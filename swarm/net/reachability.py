@@ -114,6 +114,8 @@ class Reachability:
         self._me, self._listen, self._network = me, listen, network
         self._line, self._own, self._circuits = line, own, circuits
         self._reached: tuple[str, ...] = ()
+        self._asked_of: tuple[str, ...] = ()
+        """Where p2pd listened when others were asked last."""
         self._reservations: dict[PeerId, Reservation] = {}
         self._rests: dict[PeerId, float] = {}
         """Peers that refused -> until when they are not asked."""
@@ -202,6 +204,8 @@ class Reachability:
     async def look(self, mail: Mail) -> None:
         """Ask, if it is time, and keep reservations where they are needed. Raises NetError."""
         direct, now = await (await self._line()).direct(), time.monotonic()
+        if (own := tuple(self._own())) != self._asked_of:
+            self._asked_of, self._again, self._reached = own, 0.0, ()
         if direct and not self._listen.dial_only and now > self._again:
             await self._ask(mail, direct)
             pause = AGAIN_SECONDS if self.open else DOUBTED_SECONDS if self.answers else ASK_SECONDS

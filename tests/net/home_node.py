@@ -55,7 +55,9 @@ async def obey(node: Node, order: dict[str, Any]) -> dict[str, Any]:
         case "ask":
             began = time.monotonic()
             try:
-                got = await node.mail.send(order["peer"], SERVICE, b"%d" % order["size"], timeout=60)
+                got = await node.mail.send(
+                    order["peer"], SERVICE, b"%d" % order["size"], timeout=order.get("timeout", 60)
+                )
             except NetError as error:
                 return {"error": str(error)}
             return {"size": len(got), "seconds": time.monotonic() - began}

@@ -18,6 +18,11 @@ PORT = 31337
 PROGRAM = Path(__file__).with_name("home_node.py")
 
 
+MOVED = 25.0
+"""Seconds in which a node with another address is back; p2pd's own probes find a dead connection after 30 to
+40."""
+
+
 class HomeNode:
     def __init__(self, place: Place, folder: Path, name: str, *bootstrap: str, **listen: object) -> None:
         how = json.dumps({"port": PORT, "host": "0.0.0.0", **listen})
@@ -40,6 +45,11 @@ class HomeNode:
             assert time.monotonic() < deadline, json.dumps(status)
             time.sleep(0.2)
         return status
+
+    def asks(self, other: HomeNode, until: float) -> None:
+        """Get an answer of another one, before a time of time.monotonic()."""
+        while "size" not in (said := self.do("ask", peer=other.peer, size=10, timeout=2)):
+            assert time.monotonic() < until, said
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -64,6 +74,13 @@ class Homes:
         way = [f"/ip4/{self.seed_at.address}/tcp/{PORT}/p2p/{self.nodes[0].peer}"] if self.nodes else []
         self.nodes.append(HomeNode(place, self.folder, str(len(self.nodes)), *way))
         return self.nodes[-1]
+
+
+def tell_each_other(one: HomeNode, *others: HomeNode) -> None:
+    """What their heartbeats say."""
+    for other in others:
+        other.do("met", peer=one.peer, addresses=one.do("status")["addresses"][:2])
+        one.do("met", peer=other.peer, addresses=other.do("status")["addresses"][:2])
 
 
 @pytest.fixture
@@ -108,6 +125,34 @@ def test_a_home_with_a_forwarded_port_learns_its_public_address_and_needs_no_rel
     two.do("met", peer=one.peer, addresses=told["addresses"][:2])
     assert two.do("ask", peer=one.peer, size=10)["size"] == 10
     assert two.until(lambda status: one.peer in status["peers"])["relayed"] == []
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("behind", [False, True], ids=["public", "behind a router"])
+def test_one_whose_address_changes_is_back_long_before_p2pd_finds_its_dead_connections(
+    homes: Homes, behind: bool
+) -> None:
+    here = homes.net.home() if behind else homes.net.machine()
+    moves, other = homes.node(here), homes.node(homes.net.machine())
+    others = (homes.seed, other)
+    moves.until(lambda status: status["relays"] if behind else status["open"])
+    tell_each_other(moves, *others)
+    for one in others:
+        one.asks(moves, time.monotonic() + SECONDS)
+
+    there, began = homes.net.move(here, 77), time.monotonic()
+    told = f"/ip4/{there.address}/tcp/{PORT}/p2p/{moves.peer}"
+    gone = f"/ip4/{here.address}/"
+    moves.until(
+        lambda status: (
+            told in status["addresses"] and not any(text.startswith(gone) for text in status["addresses"])
+        )
+    )
+    for one in others:
+        moves.asks(one, began + MOVED)
+    tell_each_other(moves, *others)
+    for one in others:
+        one.asks(moves, began + MOVED)
 
 
 @pytest.mark.timeout(400)
