@@ -35,7 +35,7 @@ from swarm.net.listening import way_out
 from swarm.net.p2pd import Daemon, hang_up
 from swarm.net.ports import NetError, Silent, Unreachable
 from swarm.net.scopes import Scope
-from swarm.protocol import Part
+from swarm.protocol import Part, Topic
 from swarm.types import PeerId
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,9 @@ connection that leads nowhere."""
 
 NOBODYS = "/swarm/is-anybody-there"
 """A name that no peer serves a stream by."""
+
+UNHEARD = frozenset({Topic.CONTRIBUTION, Topic.COUNTED, Topic.VERDICT})
+"""Topics to which nobody subscribes where there is no other learner."""
 
 REASONS = 3
 """Addresses whose failures are told: the others are counted."""
@@ -333,7 +336,8 @@ class Network:
         near = [address for address in self._bootstrap if address.peer in self.peers]
         if not near:
             return  # others are dialled first
-        deaf = [topic for topic in sorted(self._gossip.published) if not await line.listeners(topic)]
+        wanted = [topic for topic in sorted(self._gossip.published) if topic.partition("/")[2] not in UNHEARD]
+        deaf = [topic for topic in wanted if not await line.listeners(topic)]
         if deaf and self._unheard.due(time.monotonic()):
             self._report(
                 Part.GOSSIP,

@@ -98,6 +98,24 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
     in_world(body)
 
 
+@pytest.mark.parametrize("name", ["verdict", "contribution", "counted"])
+def test_what_is_for_learners_alone_costs_no_connection_where_there_is_no_other_learner(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.net.gossip.UNHEARD_SECONDS", 0.1)
+    monkeypatch.setattr("swarm.net.network.LOOK_SECONDS", 0.1)
+
+    async def body(world: HiveWorld) -> None:
+        _, second = await world.ports(2)
+        await second.gossip.publish(topic(world.run, name), b"to nobody")
+        await asyncio.sleep(1.5)
+        assert not [detail for _, part, detail, _ in world.reports if part == "gossip"]
+        await second.gossip.publish(topic(world.run, "beat"), b"to nobody")
+        await until(lambda: any(part == "gossip" for _, part, _, _ in world.reports), 10.0)
+
+    in_world(body)
+
+
 def test_connections_are_tls_and_nothing_else() -> None:
     def agreed(port: int, protocol: bytes) -> bytes:
         """multistream-select: lines, each behind its length."""
