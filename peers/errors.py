@@ -25,6 +25,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import resource
 import sys
 import time
 import traceback
@@ -80,6 +82,7 @@ _BY_NAME = {
     "swarm.tasks.base.NotInstalled": CANNOT,
     "swarm.identity.IdentityError": CANNOT,
     "swarm.learn.pretrained.ModelError": CANNOT,
+    "swarm.learn.microbatch.OutOfMemory": CANNOT,
     "swarm.learn.template_limits.Overrun": CANNOT,
     "swarm.tasks.sandbox.NoSandbox": CANNOT,
     "dashboard.server.PortTaken": CANNOT,
@@ -97,11 +100,14 @@ _SYSTEM = {
         "the disk fails (see the kernel's log, `dmesg`): name another folder with --folder, on another disk"
     ),
     errno.EMFILE: (
-        "this program has as many files and connections open as it may: raise `ulimit -n`, for a service"
-        " LimitNOFILE="
+        "this program has as many files and connections open as it may ({files}): raise `ulimit -n`, for a"
+        " service LimitNOFILE="
     ),
     errno.ENFILE: "this machine has as many files open as it may: end other programs, or raise fs.file-max",
-    errno.ENOMEM: "this machine has no memory left: end other programs, or use a machine with more",
+    errno.ENOMEM: (
+        "no memory is left on this machine or its GPU: end other programs, or use a machine with more (`swarm"
+        " fit` says what a model needs)"
+    ),
     errno.EROFS: "the file system is read-only: name another folder with --folder",
     errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
     errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
@@ -114,6 +120,12 @@ _SYSTEM = {
     errno.EADDRNOTAVAIL: "this machine has no such address: check --set peer.listen.host and peer.page.host",
 }
 
+
+_WORDS = {
+    errno.EMFILE: re.compile(re.escape(os.strerror(errno.EMFILE))),
+    errno.ENOMEM: re.compile(r"(can't|cannot) allocate memory|out of memory", re.IGNORECASE),
+}
+"""What torch and the loader of libraries say where the system refuses."""
 
 _NAMES = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors that are those of a name, and not of the disk below it."""
@@ -139,8 +151,11 @@ def writing(target: Path | None) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
-    """(exit code, sentence) of an error that a person can fix; None for a bug of ours."""
-    error = _innermost(error)
+    """(exit code, sentence) of an error that a person can fix, of several the first one's; None for a bug of
+    ours, and where one of several is such."""
+    if isinstance(error, BaseExceptionGroup):
+        each = [explain(one) for one in error.exceptions]
+        return None if None in each else each[0]
     if isinstance(error, UserError):
         return error.code, str(error)
     for kind in type(error).__mro__:
@@ -148,9 +163,21 @@ def explain(error: BaseException) -> tuple[int, str] | None:
             return code, (error.strerror if isinstance(error, OSError) else None) or str(error)
     if isinstance(error, ModuleNotFoundError) and (sentence := extras.lack(error)) is not None:
         return CANNOT, sentence
-    if isinstance(error, OSError) and error.errno in _SYSTEM:
-        where = f"cannot use {error.filename}: " if error.filename else ""
-        return CANNOT, where + _SYSTEM[error.errno]
+    if (number := _lacks(error)) in _SYSTEM:
+        named = error.filename if isinstance(error, OSError) else None
+        where = f"cannot use {named}: " if named else ""
+        return CANNOT, where + _SYSTEM[number].format(files=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return None
+
+
+def _lacks(error: BaseException) -> int | None:
+    """What the system refused, as its own errors number it: libraries say so in their words, too."""
+    if isinstance(error, OSError):
+        return error.errno
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    if isinstance(error, RuntimeError | ImportError):
+        return next((number for number, words in _WORDS.items() if words.search(str(error))), None)
     return None
 
 

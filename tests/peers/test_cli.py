@@ -4,6 +4,7 @@ that matters."""
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -236,6 +237,9 @@ def test_closed_descriptors_are_no_bug_and_no_sockets_number(closed: str, tmp_pa
         assert ended.returncode == 0 and not ended.stderr, ended
 
 
+TOO_MANY = OSError(errno.EMFILE, "Too many open files")
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -258,6 +262,12 @@ def test_closed_descriptors_are_no_bug_and_no_sockets_number(closed: str, tmp_pa
         (errors.Interrupted(15), 143),
         (KeyboardInterrupt(), 130),
         (ExceptionGroup("tasks", [ExceptionGroup("inner", [errors.Refusal("x")])]), 5),
+        (ExceptionGroup("tasks", [TOO_MANY, ExceptionGroup("inner", [TOO_MANY, TOO_MANY])]), 3),
+        (ImportError("libz.so.1: cannot open shared object file: Too many open files"), 3),
+        (RuntimeError("unable to open file </torch_1>: Too many open files (24)"), 3),
+        (MemoryError(), 3),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."), 3),
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"), 3),
     ],
 )
 def test_each_error_has_the_exit_code_of_the_design(
@@ -271,6 +281,15 @@ def test_a_full_disk_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None
     raising(OSError(errno.ENOSPC, "No space left on device", "/var/x"))
     said = "the disk is full: free some space, or name another folder with --folder"
     assert capsys.readouterr().err == f"swarm: cannot use /var/x: {said}\n"
+
+
+def test_of_several_errors_one_that_nobody_can_fix_is_told_as_a_bug() -> None:
+    assert errors.explain(ExceptionGroup("tasks", [TOO_MANY, KeyError("x")])) is None
+
+
+def test_too_many_open_files_names_how_many_there_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    raising(TOO_MANY)
+    assert f"({resource.getrlimit(resource.RLIMIT_NOFILE)[0]})" in capsys.readouterr().err
 
 
 def test_errors_that_are_matched_by_name_exist() -> None:
