@@ -116,7 +116,9 @@ class Learner(BaseLearner):
     def _learn(self, work: GradientWork) -> GradientResult:
         self._peak_memory.peak = 0
         with microbatch.oom_as(f"a gradient of {self.size} values does not fit in memory"):
-            total = GradientAccumulator(self._named, self._page_locked)
+            return self._added_up(work, GradientAccumulator(self._named, self._page_locked))
+
+    def _added_up(self, work: GradientWork, total: GradientAccumulator) -> GradientResult:
         self._microbatch.begin()
         losses, checks, half, chunks = self._chunks(work, total)
         vector = total.vector()

@@ -15,6 +15,7 @@ from learner_batches import Batch, batch, gradient, learner, model, settings
 
 from swarm.config import Training
 from swarm.learn import microbatch
+from swarm.learn.gradient_accumulator import GradientAccumulator
 from swarm.learn.learner import Learner
 from swarm.learn.microbatch import RAISE_AFTER, MicrobatchSize, OutOfMemory, PeakMemory
 from swarm.weights import Weights
@@ -135,6 +136,22 @@ def test_when_nothing_is_left_to_give_up_a_sentence_says_what_to_change(
     assert tight.weights() == before and all(
         parameter.grad is None for parameter in tight.policy.module.parameters()
     )
+
+
+@pytest.mark.parametrize("what", ["add", "vector", "sketch"])
+def test_a_gradient_whose_sums_or_copies_do_not_fit_is_one_that_does_not_fit(
+    folder: Path, made: Batch, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tight = learner(folder, settings())
+
+    def full(_: object) -> torch.Tensor:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GradientAccumulator, what, full)
+        with pytest.raises(OutOfMemory, match=f"a gradient of {tight.size} values does not fit"):
+            gradient(tight, made)
+    assert gradient(tight, made).groups == 12
 
 
 def test_an_error_that_is_not_memorys_is_a_crash(folder: Path, made: Batch) -> None:
