@@ -86,8 +86,8 @@ class Ended(Lost):
         """`code` as subprocess gives it, None while the process runs; `tail`: the end of what it printed."""
         self.code, self.tail = code, tail
         self.lines = [line.strip() for line in tail.splitlines() if line.strip()]
-        after = f", after printing: {' / '.join(self.lines[-SHOWN:])[-SAYS:]}" if self.lines else ""
-        super().__init__(f"{self.how}{after}")
+        self.after = f", after printing: {' / '.join(self.lines[-SHOWN:])[-SAYS:]}" if self.lines else ""
+        super().__init__(f"{self.how}{self.after}")
 
     @property
     def how(self) -> str:
@@ -97,6 +97,13 @@ class Ended(Lost):
         if number in set(signal.Signals):
             return f"ended its process with signal {signal.Signals(number).name}"
         return f"ended its process with exit code {self.code}"
+
+    @property
+    def hint(self) -> str:
+        """What may be behind that, to follow `how`; empty where nothing is known."""
+        if self.code != -signal.SIGKILL:
+            return ""
+        return " (the kernel does that when the machine's memory runs out: see dmesg)"
 
 
 # -- the parent's side ---------------------------------------------------------------------------------------

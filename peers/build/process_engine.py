@@ -43,7 +43,7 @@ from peers.build.engine_worker import (
 from peers.errors import CannotHere, UserError, raised
 from swarm.blocks import Damaged
 from swarm.config import Config, EngineSettings
-from swarm.process import Child, Hung, Lost, environment
+from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError, SampleCounts
 from swarm.sample.scratch import Scratch
@@ -242,7 +242,7 @@ class ProcessEngine:
 def _why(lost: Lost) -> str:
     if isinstance(lost, Hung):
         return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
-    return str(lost)
+    return f"{lost.how}{lost.hint}{lost.after}" if isinstance(lost, Ended) else str(lost)
 
 
 def _raised(failed: Failed) -> Exception:

@@ -13,7 +13,6 @@ restarting.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 import weakref
@@ -129,13 +128,8 @@ class Ranks:
 
 def _how(ended: Ended) -> str:
     """How a rank died, with the end of its output."""
-    hint = (
-        " (the kernel does that when the machine's memory runs out: see dmesg)"
-        if ended.code == -signal.SIGKILL
-        else ""
-    )
     words = ended.tail.strip()[-TAIL:]
-    return f"{ended.how}{hint}" + (f"; its last output: {words}" if words else "")
+    return f"{ended.how}{ended.hint}" + (f"; its last output: {words}" if words else "")
 
 
 def _end(owner: int, children: list[Child], slab: Slab) -> None:
