@@ -24,7 +24,7 @@ from swarm.net import guard
 from swarm.net.addresses import Address
 from swarm.net.board import Dht, LoopDHT
 from swarm.net.dht import ChildDHT
-from swarm.net.listening import PortTaken, announced, check_port, free_port
+from swarm.net.listening import PortTaken, announced, check_port, free_port, is_here
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import Silent
 
@@ -72,6 +72,8 @@ class NodeChildren:
         self._waiting = None if in_loop else ChildDHT(self._rules)
         """Forked before this process imports what computes."""
         self._dht: Dht | None = None
+        self._once_here = frozenset[str]()
+        """IP addresses that p2pd names and the machine has or had."""
         self._daemon_up, self._dht_up = asyncio.Event(), asyncio.Event()
 
     async def line(self) -> Daemon:
@@ -107,7 +109,14 @@ class NodeChildren:
 
     async def locate(self, daemon: Daemon) -> None:
         """Ask p2pd where it listens now: a machine's addresses change. Raises Unreachable or Silent."""
-        self.addresses = _told(self._me, announced(self._listen, self.port), await daemon.identify())
+        found, said = await daemon.identify(), announced(self._listen, self.port)
+        hosts = {host for address in found if (host := _ip(address)) is not None}
+        here = frozenset(host for host in hosts if is_here(host))
+        # others told p2pd of an address that the machine had, and it goes on naming it
+        gone = (self._once_here & hosts) - here
+        self._once_here = here | gone
+        kept = [address for address in found if _ip(address) not in gone]
+        self.addresses = _told(self._me, said, kept)
 
     def _have_port(self) -> None:
         """Another one where a program took mine, unless the settings name it. Raises PortTaken."""
@@ -174,6 +183,12 @@ class NodeChildren:
         if self._dht is not None:
             await self._dht.stop()
             self._dht = None
+
+
+def _ip(address: str) -> str | None:
+    """The IP address that a multiaddr begins with."""
+    kind, _, rest = address[1:].partition("/")
+    return rest.partition("/")[0] if kind in ("ip4", "ip6") else None
 
 
 def _told(me: PeerId, said: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:

@@ -39,12 +39,22 @@ def announced(listen: Listen, port: int) -> list[str]:
 
 def way_out() -> str | None:
     """This machine's address on the way to others; None where there is no way. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((ELSEWHERE, 9))
-        except OSError:
-            return None
-        return str(probe.getsockname()[0])
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def is_here(host: str) -> bool:
+    """Whether this machine has an IP address, or may have it where that cannot be told."""
+    try:
+        with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def free_port(host: str) -> int:

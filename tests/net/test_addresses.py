@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ import base58
 import pytest
 
 from swarm.net.addresses import Address, packed
-from swarm.net.listening import check_port, free_port
+from swarm.net.listening import check_port, free_port, is_here, way_out
 from swarm.net.ports import NetError
 from swarm.types import PeerId
 
@@ -139,3 +141,13 @@ def test_a_port_whose_last_connection_has_just_ended_can_be_had() -> None:
             server.accept()[0].close()  # who closes first keeps the connection's end for a minute
             assert caller.recv(1) == b""
     check_port("127.0.0.1", port)
+
+
+def test_where_no_more_files_can_be_opened_no_address_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    assert is_here("127.0.0.1") and not is_here("192.0.2.1")
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", full)
+        assert is_here("192.0.2.1") and way_out() is None

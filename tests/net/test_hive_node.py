@@ -98,6 +98,35 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
     in_world(body)
 
 
+def test_an_address_that_the_machine_lost_is_not_told_though_p2pd_goes_on_naming_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four peers that were connected from there make it an address that libp2p knows from others."""
+    here = {"45.9.1.5"}
+    monkeypatch.setattr("swarm.net.children.is_here", lambda host: host in here)
+
+    class Names:
+        async def identify(self) -> tuple[str, ...]:
+            return tuple(f"/ip4/{host}/tcp/4711" for host in ("45.9.1.5", "45.9.1.77", "81.2.3.4"))
+
+    async def body(world: HiveWorld) -> None:
+        (peer,) = await world.ports(1)
+        told = []
+        for now in ({"45.9.1.5"}, {"45.9.1.77"}, {"45.9.1.77"}, {"45.9.1.5"}):
+            here.clear()
+            here.update(now)
+            await peer.node._children.locate(Names())  # type: ignore[arg-type]
+            told.append([text.split("/")[2] for text in peer.node._children.addresses])
+        assert told == [
+            ["45.9.1.5", "45.9.1.77", "81.2.3.4"],
+            ["45.9.1.77", "81.2.3.4"],
+            ["45.9.1.77", "81.2.3.4"],
+            ["45.9.1.5", "81.2.3.4"],
+        ]
+
+    in_world(body)
+
+
 @pytest.mark.parametrize("name", ["verdict", "contribution", "counted"])
 def test_what_is_for_learners_alone_costs_no_connection_where_there_is_no_other_learner(
     name: str, monkeypatch: pytest.MonkeyPatch
