@@ -9,8 +9,12 @@ Not handled here: what peers keep of releases (peers.runtime.releases), a model'
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +32,9 @@ from swarm.core.releases import rank
 from swarm.identity import Keyring
 from swarm.limits import RELEASE_LIMIT
 from swarm.types import Release
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk without room, or of a process that may not write so much."""
 
 
 class Exported(NamedTuple):
@@ -79,10 +86,11 @@ def write(run: RunFolder, target: Path, portable: bool) -> Exported:
             " newest that is whole here",
             file=sys.stderr,
         )
-    if settings.model.training == "full":
-        _write_policy(run.model, run.model, weights, target)
-    else:
-        _write_merged(run.model, settings, weights, target, portable)
+    with _room(target):
+        if settings.model.training == "full":
+            _write_policy(run.model, run.model, weights, target)
+        else:
+            _write_merged(run.model, settings, weights, target, portable)
     return Exported(version, state)
 
 
@@ -102,6 +110,25 @@ def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None
     for name in run_folder.MODEL_FILES:
         if name != "config.json" and (model / name).exists():
             shutil.copyfile(model / name, target / name)
+
+
+@contextlib.contextmanager
+def _room(target: Path) -> Iterator[None]:
+    """Raise CannotHere where the disk has no room for what the body writes to `target`: safetensors has an
+    error of its own for that, and a copy names the file that it reads."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        told = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if number not in FULL:
+            raise
+        raise CannotHere(
+            f"cannot write {target}: {os.strerror(number)}; what is there is no whole model: free some space,"
+            " or name another place"
+        ) from error
 
 
 def _write_merged(model: Path, run: Run, weights: bytes, target: Path, portable: bool) -> None:

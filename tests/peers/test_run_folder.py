@@ -20,6 +20,7 @@ import msgspec
 import pytest
 import torch
 from nouns import NOW, beat
+from small_disks import fill, small_memory_disk
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers.build import new_run, run_folder
@@ -263,6 +264,20 @@ def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(
     for other in (Model(name="org/model", revision="b" * 40), Model(name="org/other")):
         with pytest.raises(Refusal, match=r"other settings \(model\)"):
             run_folder.existing_run(run.path, Run(model=other))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.1])
+def test_an_export_to_a_full_disk_says_so_and_what_to_do(
+    run: RunFolder, tmp_path: Path, share: float
+) -> None:
+    """`share`: of the weights that there is room for; the tokenizer has none beside them."""
+    with small_memory_disk(tmp_path / "disk") as disk:
+        fill(disk)
+        room = int(share * (run.path / "genesis").stat().st_size)
+        os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - room)
+        says = f"cannot write {disk / 'out'}: No space left on device; .* free some space, or name another"
+        with pytest.raises(CannotHere, match=says):
+            export.write(run, disk / "out", portable=False)
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])
