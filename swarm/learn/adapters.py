@@ -9,8 +9,8 @@ W x becomes W x + (alpha / rank) B A x; only A and B are trained and released.
     a base + a release   --merged-->  a whole model's weights
 
 The first adapter changes nothing (B = 0), and its A is the same on every peer: each matrix is drawn on a CPU
-from the run's seed and its own name. Linear layers only. Not handled here: training, several adapters at
-once.
+from the run's seed and its own name. Linear layers only: no experts of a mixture, no routers. Not handled
+here: training, several adapters at once.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from swarm import config
 from swarm.blocks import Blocks
 from swarm.learn import weights
 from swarm.learn.lean_transformers import no_compilers
-from swarm.learn.pretrained import config_of
+from swarm.learn.pretrained import ModelError, config_of, first_line
 from swarm.learn.release_file import ReleaseFile
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel
 
+ALL = "all-linear"
+"""`run.lora.targets` that names every linear layer but the head."""
+
 
 def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
     """The model with the run's first adapter in its layers, which alone require gradients, in the model's own
     precision.
 
-    `model` is changed; it may be quantized, or on the meta device. Raises ValueError for targets that it does
+    `model` is changed; it may be quantized, or on the meta device. Raises ModelError for targets that it does
     not have.
     """
     from peft import PeftModel, get_peft_model
 
+    linear = _linear(model)
     dtype = model.get_input_embeddings().weight.dtype
     try:
         # peft draws an adapter of its own, and calls transformers in a way that raises a FutureWarning.
@@ -52,11 +56,16 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
             torch.random.fork_rng(devices=[]),
             warnings.catch_warnings(action="ignore", category=FutureWarning),
         ):
-            wrapped = get_peft_model(model, _settings(lora, _targets(lora)), autocast_adapter_dtype=False)
+            settings = _settings(lora, linear if lora.targets == ALL else _named(lora))
+            wrapped = get_peft_model(model, settings, autocast_adapter_dtype=False)
+        _check_targets(wrapped, lora)
     except ValueError as error:
-        raise ValueError(f"run.lora.targets = {lora.targets!r} does not fit this model: {error}") from error
+        there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        raise ModelError(
+            f"run.lora.targets = {lora.targets!r} does not fit this model: {first_line(error)}; its linear"
+            f" layers are {there or 'none that can have an adapter'}"
+        ) from error
     assert isinstance(wrapped, PeftModel)
-    _check_targets(wrapped, lora)
     for name, tensor in weights.state(wrapped).items():
         tensor.data = tensor.data.to(dtype)
         if not tensor.is_meta:
@@ -65,7 +74,7 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
 
 
 def genesis(folder: Path, lora: config.Lora, seed: int) -> bytes:
-    """Release 0 of a run on the model in `folder`, from its config.json alone. Raises ValueError as `wrap`
+    """Release 0 of a run on the model in `folder`, from its config.json alone. Raises ModelError as `wrap`
     and `config_of` do."""
     from transformers import AutoModelForCausalLM
 
@@ -128,30 +137,63 @@ def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
     return weights.release_bytes(whole.merge_and_unload())
 
 
-def _settings(lora: config.Lora, targets: str | list[str]) -> LoraConfig:
+def _settings(lora: config.Lora, targets: list[str]) -> LoraConfig:
     from peft import LoraConfig
 
     return LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")  # type: ignore[arg-type]
 
 
-def _targets(lora: config.Lora) -> str | list[str]:
-    return (
-        lora.targets
-        if lora.targets == "all-linear"
-        else [name.strip() for name in lora.targets.split(",") if name.strip()]
-    )
+def _named(lora: config.Lora) -> list[str]:
+    return [name.strip() for name in lora.targets.split(",") if name.strip()]
 
 
-def _check_targets(wrapped: PeftModel, lora: config.Lora) -> None:
+def _linear(model: PreTrainedModel) -> list[str]:
+    """Full names of the linear layers but the head; without those whose names peft takes for tensors of all
+    experts together (`gate_proj` in a Qwen3 MoE, also of its dense layers)."""
+    head = model.get_output_embeddings()
+    found = [name for name, module in model.named_modules() if module is not head and _is_linear(module)]
+    fused = {leaf for leaf in {name.rpartition(".")[2] for name in found} if _is_of_experts(model, leaf)}
+    return [name for name in found if name.rpartition(".")[2] not in fused]
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a layer gives a product alone: the router of Llama 4, a subclass of Linear, gives two."""
+    from transformers.pytorch_utils import Conv1D
+
+    if not type(module).__module__.startswith("transformers.models."):
+        return isinstance(module, nn.Linear | Conv1D)
+    if not isinstance(module, nn.Linear):
+        return False
+    with torch.no_grad():
+        return isinstance(module(module.weight.new_zeros(1, module.in_features)), Tensor)
+
+
+def _is_of_experts(model: PreTrainedModel, name: str) -> bool:
+    from peft import LoraConfig
+
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    except ImportError:  # a peft that takes no name for one of experts
+        return False
+    settings = LoraConfig(target_modules=[name])
+    try:
+        convert_peft_config_for_transformers(settings, model, None)
+    except ValueError:  # it wants the names of all that is fused with it
+        return True
+    return name not in (settings.target_modules or ())
+
+
+def _check_targets(wrapped: nn.Module, lora: config.Lora) -> None:
     """Raise ValueError for a target that no layer has; peft is content when one of several names is found."""
+    from peft.tuners.lora.layer import ParamWrapper
+
     trained = [name for name, parameter in wrapped.named_parameters() if parameter.requires_grad]
-    if strange := [name for name in trained if ".lora_A." not in name and ".lora_B." not in name]:
-        raise ValueError(
-            f"run.lora.targets names a layer that is not linear: {strange[0].split('.lora_')[0]}"
-        )
+    strange = [name for name in trained if ".lora_A." not in name and ".lora_B." not in name]
+    strange += [name for name, module in wrapped.named_modules() if isinstance(module, ParamWrapper)]
+    if strange:
+        raise ValueError(f"it names a layer that is not linear, {strange[0].split('.lora_')[0]}")
     found = {name.split(".lora_")[0].rpartition(".")[2] for name in trained}
-    targets = _targets(lora)
-    if isinstance(targets, list) and (
-        missing := [name for name in targets if name.rpartition(".")[2] not in found]
+    if lora.targets != ALL and (
+        missing := [name for name in _named(lora) if name.rpartition(".")[2] not in found]
     ):
-        raise ValueError(f"run.lora.targets names {', '.join(missing)}, which this model does not have")
+        raise ValueError(f"it names {', '.join(missing)}, which this model does not have")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from learner_batches import batch, gradient, learner, model, policy, settings
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.learn import adapters, weights
 from swarm.learn.model import load_policy
+from swarm.learn.pretrained import ModelError
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 LORA = Lora(rank=4, alpha=8.0)
@@ -158,3 +160,71 @@ def test_targets_that_a_model_does_not_have_are_told(
 def test_chosen_targets_get_adapters_and_no_others(folders: dict[str, Path]) -> None:
     names = weights.from_bytes(adapters.genesis(folders["llama"], Lora(targets="q_proj, v_proj"), 1))
     assert {name.split(".")[-3] for name in names} == {"q_proj", "v_proj"}
+
+
+@pytest.mark.parametrize("targets", ["nonesuch", "q_proj,nonesuch", "q_proj,embed_tokens"])
+def test_targets_that_do_not_fit_are_a_fault_of_the_settings_and_name_those_that_do(
+    folders: dict[str, Path], targets: str
+) -> None:
+    there = "its linear layers are down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    with pytest.raises(ModelError, match=there):
+        adapters.genesis(folders["llama"], Lora(targets=targets), 1)
+
+
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MIXTURES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "qwen3_moe": (EXPERTS, {"q_proj", "k_proj", "v_proj", "o_proj"}),
+    "mixtral": ({"num_local_experts": 4}, {"q_proj", "k_proj", "v_proj", "o_proj"}),
+    "deepseek_v3": (
+        {
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 16,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 32,
+            "first_k_dense_replace": 1,
+            "head_dim": 16,
+        },
+        {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"},
+    ),
+    "llama4_text": (
+        {"intermediate_size_mlp": 128, "num_local_experts": 2, "moe_layers": [1]},
+        {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
+    ),
+}
+"""Mixtures of experts, and the linear layers of them that get an adapter."""
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_experts_and_routers_have_no_adapter_and_peft_loads_what_a_mixture_releases(
+    family: str, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+
+    own, layers = MIXTURES[family]
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "pad_token_id": 0}
+    config = AutoConfig.for_model(family, **{**sizes, **own})
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / "base")
+    first = weights.from_bytes(adapters.genesis(tmp_path / "base", LORA, 1))
+    assert {name.split(".")[-3] for name in first} == layers
+    data = weights.to_bytes({name: tensor + 0.02 for name, tensor in first.items()})
+    ids = torch.arange(5, 25)[None]
+    ours = load_policy(tmp_path / "base", data=data, lora=LORA)(input_ids=ids).logits
+    adapters.write_folder(tmp_path / "adapter", Blocks.of(data), LORA, "base")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    assert not torch.allclose(plain(input_ids=ids).logits, ours, atol=1e-3)
+    theirs = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
+    torch.testing.assert_close(theirs(input_ids=ids).logits, ours)
+
+
+def test_a_router_that_is_named_alone_is_no_linear_layer(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("qwen3_moe", hidden_size=64, num_hidden_layers=1, **EXPERTS)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="a layer that is not linear"):
+        adapters.genesis(tmp_path, Lora(targets="q_proj,gate"), 1)
