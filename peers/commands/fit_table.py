@@ -91,6 +91,8 @@ def hints(case: Case, found: list[FitRow], before: int) -> Iterator[str]:
         )
     if any(row.measured for row in found):
         yield f"these measurements correct the next predictions: {case.corrections.path}"
+    if case.model_shape.refusal:
+        yield case.model_shape.refusal
     if all(row.fits == "no" for row in found):
         least = min(found, key=lambda row: row.needs.least.computing + row.needs.least.keeping)
         yield f"nothing fits: even {least.role} {least.kind} needs {least.why}. What would help:"

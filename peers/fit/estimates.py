@@ -89,6 +89,8 @@ class ModelShape:
     """Values of one token in the KV cache."""
     longest: int
     """Positions that the model supports; 0 when its config does not say."""
+    refusal: str = ""
+    """Why the engine `hf` cannot sample from it; empty where it can."""
 
 
 class RunShape(NamedTuple):

@@ -88,9 +88,22 @@ class Case(NamedTuple):
 def rows(case: Case, speed: Callable[[str], Speed] | None = None) -> list[FitRow]:
     """A row for every role and kind. `speed`: dtype -> the device's Speed; without it no times are
     predicted."""
-    found = [row(case, SAMPLER, kind, speed) for kind in kinds(case.config)]
+    found = [_sampled(case, row(case, SAMPLER, kind, speed)) for kind in kinds(case.config)]
     found += [row(case, LEARNER, kind, speed) for kind in TRAINED]
-    return found + [row(case, EVALUATOR, kind, speed) for kind in kinds(case.config)]
+    return found + [_sampled(case, row(case, EVALUATOR, kind, speed)) for kind in kinds(case.config)]
+
+
+def _sampled(case: Case, row: FitRow) -> FitRow:
+    """The same row; it does not fit where the engine would be `hf`, which refuses the model: who joins is
+    told so by the engine itself."""
+    name, model = case.config.peer.engine.name, case.model_shape
+    if not model.refusal or not (
+        name == "hf" or (name == "auto" and importlib.util.find_spec("vllm") is None)
+    ):
+        return row
+    return row._replace(
+        fits="no", why="another engine than hf, if one has this architecture: vllm or vllm-server"
+    )
 
 
 def kinds(config: Config) -> tuple[str, ...]:

@@ -13,19 +13,21 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from peers.errors import WrongUsage
 from peers.fit.estimates import ModelShape
 from swarm.learn.lean_transformers import no_compilers
+from swarm.learn.pretrained import config_of
+from swarm.sample import hf
 
 
 def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
     """The model in `folder`; `targets` as in `run.lora.targets`. Raises WrongUsage for what transformers
     cannot build."""
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = config_of(folder)
         with torch.device("meta"), no_compilers():
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -55,6 +57,7 @@ def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
         layers=int(text.num_hidden_layers),
         cache=2 * int(text.num_hidden_layers) * pairs * size,
         longest=int(getattr(text, "max_position_embeddings", 0) or 0),
+        refusal=hf.refusal(model),
     )
 
 

@@ -45,6 +45,10 @@ T = TypeVar("T")
 OWN_CACHE = ("minimax", "recurrent_gemma")
 """Architectures that take a cache and keep what they have read elsewhere."""
 
+UNASKED = ("output_router_logits",)
+"""What a config may ask of every forward pass and sampling does not need: a mixture's loss of balance counts
+the tokens of the mask, and beside a cache a forward pass has others."""
+
 
 class HfEngine:
     """`load_weights` loads a release into the model: all weights, an adapter, or weights to quantize; of
@@ -69,7 +73,10 @@ class HfEngine:
         that keeps no cache whose rows can be chosen."""
         self._policy = model.eval()
         self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        _check_cache(self._model)
+        if why := refusal(self._model):
+            raise ValueError(why)
+        takes = inspect.signature(type(self._model).forward).parameters
+        self._unasked = {name: False for name in UNASKED if name in takes}
         empty = growing_cache(self._model.config, max_tokens)
         self._masked, self._padding = keeps_states(empty), bears_padding(empty)
         self._tokenizer = tokenizer
@@ -239,7 +246,9 @@ class HfEngine:
         if attend is not None:
             inputs["attention_mask"] = attend
             inputs["position_ids"] = (attend.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        output = self._model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = self._model(
+            **inputs, **self._unasked, past_key_values=cache, use_cache=True, logits_to_keep=1
+        )
         return output.logits[:, -1]
 
     def _padded(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor | None]:
@@ -262,15 +271,17 @@ class HfEngine:
         ]
 
 
-def _check_cache(model: PreTrainedModel) -> None:
-    """Raises ValueError where `_generate` could not give the model what it has read."""
+def refusal(model: PreTrainedModel) -> str:
+    """Why the engine cannot sample from a model of this class, whose weights do not matter; empty where it
+    can."""
     takes, kind = inspect.signature(type(model).forward).parameters, model.config.model_type
-    if kind in OWN_CACHE or not {"past_key_values", "logits_to_keep"} <= takes.keys():
-        raise ValueError(
-            f"engine hf cannot sample from {kind} ({type(model).__name__}): it keeps what it has read in"
-            " another way than transformers' cache, of which the engine chooses rows; set peer.engine.name to"
-            " vllm or vllm-server, if that has the architecture, or take another model for the run"
-        )
+    if kind not in OWN_CACHE and {"past_key_values", "logits_to_keep"} <= takes.keys():
+        return ""
+    return (
+        f"engine hf cannot sample from {kind} ({type(model).__name__}): it keeps what it has read in"
+        " another way than transformers' cache, of which the engine chooses rows; set peer.engine.name to"
+        " vllm or vllm-server, if that has the architecture, or take another model for the run"
+    )
 
 
 def out_of_memory(error: BaseException) -> bool:

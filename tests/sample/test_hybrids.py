@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from undecided_policy import rows
 
 from peers.build import factory
+from peers.commands import fit_table
 from peers.errors import CannotHere
+from peers.fit import fits, hardware
 from peers.fit.model_shape import examine
 from swarm.config import Config
 from swarm.learn import tiny, tokenization, weights
@@ -148,3 +151,21 @@ def test_whoever_has_such_a_model_is_told_what_to_do_and_what_fits(folder: Path,
     with pytest.raises(CannotHere, match=r"engine hf cannot sample from mamba .*peer\.engine\.name"):
         factory.hf(tmp_path, Config())
     assert examine(tmp_path).cache == 0
+    case = fits.Case.of(tmp_path, Config(), hardware.machine())
+    can = {one.role for one in fits.rows(case) if one.fits != "no"}
+    assert can == {"learner"} and all("than hf" in one.why for one in fits.rows(case) if one.fits == "no")
+    assert any("cannot sample from mamba" in line for line in fit_table.hints(case, fits.rows(case), 0))
+    elsewhere = msgspec.structs.replace(Config().peer.engine, name="vllm")
+    asked = Config(peer=msgspec.structs.replace(Config().peer, engine=elsewhere))
+    assert "sampler" in {one.role for one in fits.rows(case._replace(config=asked)) if one.fits != "no"}
+
+
+def test_a_mixture_whose_config_asks_for_its_routers_is_sampled_as_another(folder: Path) -> None:
+    tokens = tokenization.load(folder)
+    own: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True}
+    engine = HfEngine(made("mixtral", tokens, **own), tokens, weights.load_into, 6)
+    asked = engine.sample(PROMPTS, 4, seeds(7, PROMPTS))
+    own["output_router_logits"] = False
+    plain = HfEngine(made("mixtral", tokens, **own), tokens, weights.load_into, 6)
+    for group, other in zip(asked, plain.sample(PROMPTS, 4, seeds(7, PROMPTS)), strict=True):
+        assert np.array_equal(group.tokens, other.tokens)
