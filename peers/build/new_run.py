@@ -84,7 +84,7 @@ def _copy_files(policy: Path, target: Path) -> None:
 
 def _genesis_of(policy: Path, run: Run) -> bytes:
     """Version 0 as a release's bytes: the model's weights, or a fresh adapter. Raises ModelError."""
-    from swarm.learn import adapters, model, pretrained, weights
+    from swarm.learn import adapters, model, pretrained
 
     # The embedded model's file is a release already: this saves the seconds of importing transformers.
     if run.model.name == "embedded":
@@ -93,7 +93,7 @@ def _genesis_of(policy: Path, run: Run) -> bytes:
         raise pretrained.ModelError(model.no_weights(policy))
     if run.model.training != "full":
         return adapters.genesis(policy, run.lora, run.seed)
-    return weights.release_bytes(model.load_policy(policy, dtype="bfloat16"))
+    return model.first_release(policy)
 
 
 def _digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:

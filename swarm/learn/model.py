@@ -28,7 +28,7 @@ from swarm.learn import adapters, quantized, weights
 from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.microbatch import ran_out
 from swarm.learn.pretrained import ModelError, config_of, first_line, reading, weight_map
-from swarm.learn.release_file import header, values
+from swarm.learn.release_file import ReleaseFile, header, values
 
 transformers_logging.disable_progress_bar()  # a bar per load would run through the swarm's own live view
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 PLACEHOLDER = 0.01
 """Value of weights before the first release; not 0, since `chunked_logprobs.linear_head` tests with the
 weights whether the head is a plain product."""
+
+FINITE = "take a model whose values bfloat16 can hold"
+"""What to do about a value that is infinite or no number, in its file or once it is rounded."""
 
 
 def load_policy(
@@ -88,7 +91,8 @@ def write_base(folder: Path, target: Path) -> None:
     """Write the weights in `folder` to `target` as one file in bfloat16: the base of a run's adapters. One
     tensor is in memory at a time.
 
-    Raises ModelError when there are none or a file is damaged or missing, OSError when the disk refuses.
+    Raises ModelError when there are none, a file is damaged or missing or a value is not finite, OSError when
+    the disk refuses.
     """
     _, parts = _as_released(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,13 +108,36 @@ def write_release(folder: Path, draft: MakeDraft) -> Blocks:
     """The weights in `folder` as a release, one tensor in memory at a time: the bytes that the model has when
     it is loaded from there, where its files name its tensors as it does.
 
-    Raises ModelError when there are none or a file is damaged or missing.
+    Raises ModelError when there are none, a file is damaged or missing or a value is not finite.
     """
     size, parts = _as_released(folder)
     out = draft(size)
     for part in parts:
         out.write(part)
     return out.done()
+
+
+def first_release(folder: Path) -> bytes:
+    """Version 0 of a run that trains all weights in `folder`, as bytes.
+
+    Raises ModelError as `load_policy`, for values that are not finite, and for weights that no model has
+    which is made from the config alone, as a joiner makes it.
+    """
+    model = load_policy(folder, dtype="bfloat16")
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if tied and head is not None and head.weight is not embedding.weight:
+        raise ModelError(
+            f"{folder} has a head of its own, and its config says that this is the embedding: set"
+            " tie_word_embeddings to false in config.json, or save the model without its head"
+        )
+    data = weights.release_bytes(model)
+    release = ReleaseFile(Blocks.of(data))
+    try:
+        release.check(release.places)
+    except ValueError as error:
+        raise ModelError(f"no run begins with {folder}: {error}; {FINITE}") from error
+    return data
 
 
 def _as_released(folder: Path) -> tuple[int, Iterator[bytes | memoryview]]:
@@ -134,7 +161,10 @@ def _parts(places: Mapping[str, Path], first: bytes) -> Iterator[bytes | memoryv
     yield first
     for name in sorted(places):
         with safe_open(places[name], "pt") as file:
-            yield from values(file.get_tensor(name))
+            tensor = file.get_tensor(name)
+        if not bool(tensor.to(torch.bfloat16).isfinite().all()):
+            raise ModelError(f"{name} in {places[name]} holds values that are not finite: {FINITE}")
+        yield from values(tensor)
 
 
 def _places(folder: Path) -> dict[str, Path]:

@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
 """File names of a tokenizer's vocabulary; one of them must be there."""
 
+ANYWHERE = (None, "eager", "sdpa")
+"""How a config may ask for attention to be computed: by what torch itself has."""
+
 
 class ModelError(ValueError):
     """A model's folder cannot be used as it is, or not as the run asks; the message says what to do."""
 
 
 def config_of(folder: Path) -> PretrainedConfig:
-    """The config of a model folder. Raises ModelError for an architecture that transformers itself does not
-    have."""
+    """The config of a model folder. Raises ModelError for one that cannot be used, and for an architecture
+    that transformers itself does not have."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, __version__
 
     path = folder / "config.json"
@@ -57,7 +61,16 @@ def config_of(folder: Path) -> PretrainedConfig:
             f"transformers {__version__} does not know the architecture {raw.get('model_type')!r}"
             f" of {folder}: upgrade transformers, or take another model"
         )
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if (kernel := raw.get("_attn_implementation") or raw.get("attn_implementation")) not in ANYWHERE:
+        raise ModelError(
+            f"{path} asks for attention by {kernel!r}, which not every peer of a run has: take the entry out,"
+            " and each takes what it has"
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, TypeError, KeyError, AttributeError, OSError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())
+        raise ModelError(f"{path} cannot be used ({said}): copy the model again") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(
             f"{folder} has a {raw['model_type']}, which is no causal language model: take one that writes"
@@ -67,10 +80,11 @@ def config_of(folder: Path) -> PretrainedConfig:
 
 
 def weight_map(folder: Path) -> dict[str, Path] | None:
-    """Tensor -> its file, as the index of weights in several files has it; None where there is no index.
-    Raises ModelError for a damaged one."""
+    """Tensor -> its file, as the index of weights in several files has it; None where there is no index, or
+    all are in one file: save_pretrained leaves an older index beside that, and from_pretrained does not read
+    it. Raises ModelError for a damaged one."""
     index = folder / "model.safetensors.index.json"
-    if not index.exists():
+    if not index.exists() or (folder / "model.safetensors").exists():
         return None
     try:
         return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
+from swarm.learn.pretrained import ModelError, config_of, first_line, load_tokenizer
 from swarm.learn.template_limits import ChatTemplate, Overrun, Turns, Unwritten, Write
 from swarm.types import Message, Task
 
@@ -180,14 +180,25 @@ def load(folder: Path, template: Template = "auto", system: str = "") -> Tokeniz
 
 def _ends(folder: Path, config: object) -> list[int]:
     """End tokens of the generation config, where there is one, else of the config: a chat model ends its turn
-    with another token than its texts."""
+    with another token than its texts. Raises ModelError."""
     from transformers import GenerationConfig
 
-    named = (
-        GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").exists() else config
-    )
-    ends = getattr(named, "eos_token_id", None)
-    return [] if ends is None else ends if isinstance(ends, list) else [ends]
+    path, named = folder / "generation_config.json", config
+    if path.exists():
+        try:
+            named = GenerationConfig.from_pretrained(folder)
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"{path} cannot be read ({first_line(error)}): copy the model again, or leave the file out"
+            ) from error
+    told = getattr(named, "eos_token_id", None)
+    ends = [] if told is None else told if isinstance(told, list) else [told]
+    if strange := [end for end in ends if type(end) is not int]:
+        raise ModelError(
+            f"the model in {folder} names {strange[0]!r} as an end token: eos_token_id in its"
+            " generation_config.json or config.json is a number, or a list of numbers"
+        )
+    return ends
 
 
 def _writes(tokenizer: PreTrainedTokenizerBase) -> Write:

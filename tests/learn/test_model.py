@@ -157,6 +157,12 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
             r"quantized already: take the plain model",
         ),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 50), r"cannot be loaded"),
+        (lambda folder: edit(folder, hidden_size="64"), r"config\.json cannot be used .*'hidden_size'"),
+        (lambda folder: edit(folder, dtype="nonsense"), r"config\.json cannot be used .*nonsense"),
+        (
+            lambda folder: edit(folder, _attn_implementation="flash_attention_2"),
+            r"attention by 'flash_attention_2', which not every peer .*: take the entry out",
+        ),
     ],
 )
 def test_a_folder_that_is_of_no_use_says_why(folder: Path, damage: Any, says: str) -> None:
@@ -206,6 +212,40 @@ def test_a_base_of_damaged_files_says_which_one(folder: Path, tmp_path: Path, da
         file.write_text("[]")
     with pytest.raises(ModelError, match=f"{file} cannot be read .*: copy the model again"):
         model.write_base(folder, tmp_path / "base")
+
+
+def test_an_older_index_beside_weights_in_one_file_says_nothing(folder: Path, tmp_path: Path) -> None:
+    policy = model.load_policy(folder)
+    policy.save_pretrained(folder, max_shard_size="100KB")
+    policy.save_pretrained(folder)  # transformers removes the parts, and leaves their index
+    assert (folder / "model.safetensors.index.json").exists()
+    model.write_base(folder, tmp_path / "base")
+    assert set(load_file(tmp_path / "base")) == set(load_file(folder / "model.safetensors"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), 3.4e38])
+def test_no_run_begins_with_values_that_no_release_can_hold(
+    folder: Path, tmp_path: Path, value: float
+) -> None:
+    state = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+    state["model.norm.weight"][3] = value
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    says = r"model\.norm\.weight .*holds values that are not finite.*: take a model|; take a model"
+    with pytest.raises(ModelError, match=says):
+        model.first_release(folder)
+    with pytest.raises(ModelError, match=says):
+        model.write_base(folder, tmp_path / "base")
+
+
+def test_no_run_begins_with_a_head_that_a_joiner_would_not_make(whole: Path, folder: Path) -> None:
+    assert model.first_release(whole) == weights.release_bytes(model.load_policy(whole))
+    state = load_file(folder / "model.safetensors")
+    state["lm_head.weight"] = 2 * state["model.embed_tokens.weight"]
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"has a head of its own, .*: set tie_word_embeddings to false"):
+        model.first_release(folder)
+    edit(folder, tie_word_embeddings=False)
+    assert "lm_head.weight" in weights.from_bytes(model.first_release(folder))
 
 
 @pytest.mark.parametrize("damage", [b"", b"version https://git-lfs.github.com/spec/v1\n"])

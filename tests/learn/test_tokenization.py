@@ -139,6 +139,24 @@ def test_the_config_names_the_end_where_there_is_no_generation_config(
     assert tokenization.load(folder).ends == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", r"generation_config\.json cannot be read .*: copy the model again, or leave the file out"),
+        ("[]", r"generation_config\.json cannot be read .*: copy the model again, or leave the file out"),
+        ('{"eos_token_id": "<|im_end|>"}', r"names '<\|im_end\|>' as an end token: eos_token_id .* a number"),
+        ('{"eos_token_id": [[2]]}', r"names \[2\] as an end token: eos_token_id .* a number"),
+    ],
+)
+def test_a_generation_config_that_cannot_be_used_is_refused(
+    folders: dict[str, Path], tmp_path: Path, content: str, says: str
+) -> None:
+    folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(ModelError, match=says):
+        tokenization.load(folder)
+
+
 def test_a_tokenizer_without_an_end_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
     edit(folder, "tokenizer_config.json", eos_token=None)
