@@ -25,6 +25,9 @@ VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
 ANYWHERE = (None, "eager", "sdpa")
 """How a config may ask for attention to be computed: by what torch itself has."""
 
+CAUSAL_ANYWAY = ("gpt_neox", "gpt_neox_japanese")
+"""Architectures that read forwards, whatever `is_decoder` says in their config."""
+
 
 class ModelError(ValueError):
     """A model's folder cannot be used as it is, or not as the run asks; the message says what to do."""
@@ -76,7 +79,21 @@ def config_of(folder: Path) -> PretrainedConfig:
             f"{folder} has a {raw['model_type']}, which is no causal language model: take one that writes"
             " text"
         )
+    if _reads_ahead(config):
+        raise ModelError(
+            f"{folder} has a {raw['model_type']} that reads texts in both directions, so that it cannot write"
+            ' one: take a causal language model; `"is_decoder": true` in config.json makes one of an encoder'
+        )
     return config
+
+
+def _reads_ahead(config: PretrainedConfig) -> bool:
+    """Whether what comes later in a text changes what a model says before it, as in BERT and EmbeddingGemma:
+    transformers makes a causal language model of those, too."""
+    if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
+        return True
+    encoder = getattr(config, "is_decoder", None) is False and not config.is_encoder_decoder
+    return encoder and config.model_type not in CAUSAL_ANYWAY
 
 
 def weight_map(folder: Path) -> dict[str, Path] | None:

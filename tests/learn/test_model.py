@@ -16,7 +16,7 @@ from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.learn import adapters, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
-from swarm.learn.pretrained import ModelError, load_tokenizer
+from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
 
 LORA = Lora(rank=4, alpha=8.0)
 
@@ -157,6 +157,13 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
             r"quantized already: take the plain model",
         ),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 50), r"cannot be loaded"),
+        (lambda folder: edit(folder, model_type="bert"), r"a bert that reads texts in both directions"),
+        (
+            lambda folder: edit(
+                folder, model_type="gemma3_text", sliding_window=8, use_bidirectional_attention=True
+            ),
+            r"a gemma3_text that reads texts in both directions",
+        ),
         (lambda folder: edit(folder, hidden_size="64"), r"config\.json cannot be used .*'hidden_size'"),
         (lambda folder: edit(folder, dtype="nonsense"), r"config\.json cannot be used .*nonsense"),
         (
@@ -169,6 +176,20 @@ def test_a_folder_that_is_of_no_use_says_why(folder: Path, damage: Any, says: st
     damage(folder)
     with pytest.raises(ModelError, match=says):
         model.load_policy(folder)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"model_type": "bert", "is_decoder": True},
+        {"model_type": "gpt_neox"},
+        {"model_type": "gemma3_text", "sliding_window": 8},
+        {"model_type": "bart"},
+    ],
+)
+def test_a_config_of_a_model_that_reads_forwards_is_taken(folder: Path, own: dict[str, Any]) -> None:
+    edit(folder, **own)
+    assert config_of(folder).model_type == own["model_type"]
 
 
 @pytest.mark.parametrize("family", list(tiny.FAMILIES))
