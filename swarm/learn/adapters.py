@@ -60,9 +60,10 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
             wrapped = get_peft_model(model, settings, autocast_adapter_dtype=False)
         _check_targets(wrapped, lora)
     except ValueError as error:
+        said = first_line(error).rstrip(".")
         there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
         raise ModelError(
-            f"run.lora.targets = {lora.targets!r} does not fit this model: {first_line(error)}; its linear"
+            f"run.lora.targets = {lora.targets!r} does not fit this model: {said}; its linear"
             f" layers are {there or 'none that can have an adapter'}"
         ) from error
     assert isinstance(wrapped, PeftModel)
