@@ -47,6 +47,7 @@ from swarm.durable import Torn, read_checked
 from swarm.identity import Keyring
 from swarm.limits import MAIL_LIMIT
 from swarm.replays import rows_of
+from swarm.tasks.base import RewardError
 from swarm.types import Digest, Group, PeerId
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class _Maker:
     def _gradient(
         self, learner: BaseLearner, tokens: Tokenization, source: TaskSource, step: Step, which: int
     ) -> Tensor:
-        """One member's. Raises Refusal where its batch is not what it signed."""
+        """One member's. Raises Refusal where its batch is not what it signed, and CannotHere."""
         if step.made.recipe is not None and not step.made.recipe.members[which].weight:
             return learner.nothing().vector
         said, groups = self._manifest(step, which), self._groups(step.batches[which], tokens.vocabulary)
@@ -201,10 +202,16 @@ class _Maker:
                 " several devices does not"
             )
         tasks = [source.task(group.task) for group in groups]
-        rewards = [
-            tuple(source.rewards(task, tokens.decode_batch(rows_of(group))))
-            for task, group in zip(tasks, groups, strict=True)
-        ]
+        try:
+            rewards = [
+                tuple(source.rewards(task, tokens.decode_batch(rows_of(group))))
+                for task, group in zip(tasks, groups, strict=True)
+            ]
+        except RewardError as error:
+            raise CannotHere(
+                f"version {step.made.version}: the rewards of a group cannot be computed here: {error}; mend"
+                " that, or make the version again where its learner ran"
+            ) from error
         prompts = [task.prompt for task in tasks]
         made = learner.gradient(groups, prompts, rewards, time.time(), chunks=chunks)
         drift = self._settings.window.drift

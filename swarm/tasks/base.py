@@ -11,9 +11,11 @@ caller goes on without that group. Not handled here: which sources there are (sw
 from __future__ import annotations
 
 import abc
+import contextlib
 import difflib
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, SupportsFloat, TypeVar
 
 from swarm.types import Task
 
@@ -131,15 +133,23 @@ class Exercises(OneByOne):
         """Nothing to free."""
 
 
-def checked_rewards(name: str, values: list[float]) -> list[float]:
+def checked_rewards(name: str, values: Sequence[SupportsFloat]) -> list[float]:
     """The rewards that `name` returned. Raises RewardError for one that a learner cannot compute with."""
-    for i, value in enumerate(values):
+    found = [_number(name, i, value) for i, value in enumerate(values)]
+    for i, value in enumerate(found):
         if not abs(value) <= LARGEST:
             raise RewardError(
                 f"{name} returned {value} as reward {i}: a reward is finite and at most {LARGEST:g} in"
                 " absolute value, or None where it does not apply"
             )
-    return values
+    return found
+
+
+def _number(name: str, place: int, value: object) -> float:
+    if isinstance(value, SupportsFloat):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return float(value)
+    raise RewardError(f"{name} returned {reprlib.repr(value)} as reward {place}, which is no number")
 
 
 def checked(it: Started) -> Started:

@@ -34,7 +34,9 @@ from swarm.net.mean_again import mean_again
 from swarm.norm import norm
 from swarm.replays import rows_of
 from swarm.sim.world import SimPeer, World
-from swarm.types import Digest, Group, Times
+from swarm.tasks.base import RewardError
+from swarm.tasks.digit_sums import DigitSums
+from swarm.types import Digest, Group, Task, Times
 from swarm.weights import Weights
 
 
@@ -168,6 +170,18 @@ def test_what_is_not_recorded_is_told_with_what_is(
 ) -> None:
     assert made_again(recorded, 7) == CANNOT
     assert "version 7 is not recorded" in (said := capsys.readouterr().err) and "has 1 to 4" in said
+
+
+def test_rewards_that_cannot_be_computed_here_are_no_bug_of_ours(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: DigitSums, task: Task, completion: str) -> float:
+        raise RewardError("mine.py:f did not answer within 1 s")
+
+    monkeypatch.setattr(DigitSums, "reward", fails)
+    assert made_again(recorded, 3) == CANNOT
+    said = "version 1: the rewards of a group cannot be computed here: mine.py:f did not answer"
+    assert said in capsys.readouterr().err
 
 
 def test_other_groups_than_were_signed_are_refused(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -49,6 +49,7 @@ from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 from swarm.tasks.base import RewardError
+from swarm.tasks.catalog import Authored
 from swarm.tasks.toy import Toy
 from swarm.types import Array, Digest, Group, PeerId, Receipt, Release, Task, Times, Verdict
 
@@ -144,6 +145,30 @@ def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() ->
     assert verdicts.count(Verdict.DUPLICATE) <= len(verdicts) / 100
     rewards = [event.metrics["reward"] for event in told.of(events.Trained)]
     assert len(rewards) > 20 and sum(rewards[-5:]) / 5 > 2 * sum(rewards[:4]) / 4
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_swarm_goes_on_without_the_tasks_and_rewards_at_which_their_authors_code_raises(slow: bool) -> None:
+    class Raises(Flawed):
+        def task(self, index: int) -> Task:
+            if index % 8 == 1:
+                raise StopIteration
+            return super().task(index)
+
+        def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
+            return [1 / (task.index % 10) - 1 / (task.index % 10)] and super().rewards(task, completions)
+
+        def held_out(self, n: int) -> list[Task]:
+            raise KeyError("held out")
+
+    told = Told(lambda role: cast(Flawed, Authored("mine", Raises(never, slow, slow))))
+    faults = [fault.detail for fault in told.of(events.Faulted, "sampler")]
+    assert any("`tasks` of the task source 'mine' raises StopIteration (" in detail for detail in faults)
+    sampled = {event.task for event in told.of(events.Sampled)}
+    assert len(sampled) > 100 and not any(task % 8 == 1 or task % 10 == 0 for task in sampled)
+    notes = [event.text for event in told.of(events.Noted, "evaluator")]
+    assert notes and "has no accuracy: `held_out` of the task source 'mine' raises KeyError" in notes[0]
+    assert len(told.of(events.Trained)) > 10
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 
 from peers import cli
 from swarm.learn import tiny
+from swarm.tasks import catalog
 
 ROOT = Path(__file__).parents[2]
 REWARDS = """
@@ -28,6 +30,28 @@ def hangs(completions, **kwargs):
 
 def short(completions, **kwargs):
     return [1.0]
+"""
+
+STEPS = """
+from swarm.tasks.base import Exercises
+from swarm.types import Task
+
+
+class Steps(Exercises):
+    environment = "steps"
+
+    def __init__(self, seed, options):
+        self.last = 8 if seed else 2
+
+    def task(self, index):
+        assert index < self.last, f"there is no step {index}"
+        return Task(environment="steps", index=index, prompt=f"{index} + 1 =", answer=str(index + 1))
+
+    def held_out(self, n):
+        return []
+
+    def reward(self, task, completion):
+        return 1 / (int(completion) - 1)
 """
 
 
@@ -146,6 +170,23 @@ def test_what_is_wrong_with_a_reward_is_said_and_is_exit_code_2(name: str, says:
     ran = tried("data:sums.jsonl", *chosen, "-n", "1")
     page = " ".join(ran.out.split())
     assert ran.code == 2 and says in page and "a peer would drop their groups" in page
+
+
+def test_what_an_authors_own_source_raises_is_told_with_its_line_and_is_exit_code_2(
+    tried: Try, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "steps_of_mine.py").write_text(STEPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("steps", "steps_of_mine:Steps", "swarm.tasks")
+    monkeypatch.setattr(catalog, "entry_points", lambda group: [point] if group == "swarm.tasks" else [])
+    page = tried("steps", "-n", "1", "--set", "run.seed=1", "--json")
+    (trial,) = json.loads(page.out)["tasks"]
+    assert page.code == 2 and trial["right"]["reward"] is None
+    assert "ZeroDivisionError: division by zero (" in trial["problem"] and "line 20)" in trial["problem"]
+    ran = tried("steps", "-n", "1", "--set", "run.seed=0")
+    (line,) = ran.err.splitlines()
+    assert (ran.code, ran.out) == (2, "") and line.startswith("swarm: `task` of the task source 'steps'")
+    assert f"AssertionError: there is no step 2 ({tmp_path}/steps_of_mine.py line 13): mend it" in line
 
 
 def test_words_that_name_no_task_are_a_usage_error_with_the_nearest(tried: Try) -> None:

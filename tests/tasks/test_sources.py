@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,6 +155,56 @@ def parses(seed, options):
 
 def exits(seed, options):
     raise TaskError("option size is 9, it has to be 1 to 8")
+
+from swarm.tasks.base import Exercises
+from swarm.types import Task
+
+class Lame(Exercises):
+    environment = "lame"
+    characters = "ab"
+
+    def __init__(self, seed, options):
+        self.rows = iter(["aba", "bab"])
+
+    def task(self, index):
+        return Task(environment="lame", index=index, prompt=self.word(), answer="b")
+
+    def word(self):
+        return next(self.rows)
+
+    def held_out(self, n):
+        yield self.task(-1)
+        raise KeyError("row 1")
+
+    def reward(self, task, completion):
+        return len(completion) / 0 if completion else None
+
+    def example(self, index):
+        return self.task(index).prompt
+
+    def close(self):
+        raise SystemExit(3)
+
+class Odd(Lame):
+    def task(self, index):
+        return {7: None, 8: Task(environment="odd", index=8, prompt=5, answer="b")}.get(
+            index, Task(environment="odd", index=0, prompt="a", answer="b")
+        )
+
+    def held_out(self, n):
+        return [self.task(0)] * 2
+
+    def rewards(self, task, completions):
+        return {"b": "1", "a": [1.0]}.get(completions[0])
+
+    def close(self):
+        pass
+
+def nothing(seed, options):
+    return None
+
+class Twice(Lame):
+    characters = "aa"
 """
 
 
@@ -165,7 +215,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "unfinished_tasks.py").write_text("import os\nMAKE = Reversl\n")
     monkeypatch.syspath_prepend(tmp_path)
     points = [
-        EntryPoint(name, f"faulty_tasks:{name}", "swarm.tasks") for name in ("divides", "parses", "exits")
+        EntryPoint(name, f"faulty_tasks:{name}", "swarm.tasks")
+        for name in ("divides", "parses", "exits", "Lame", "Odd", "nothing", "Twice")
     ]
     points.append(EntryPoint("unfinished", "unfinished_tasks:MAKE", "swarm.tasks"))
     monkeypatch.setattr(catalog, "entry_points", lambda group: points)
@@ -195,6 +246,58 @@ def test_an_authors_factory_that_raises_is_named_with_its_file_and_line(
     for made in (tasks.source, tasks.warm_start):
         with pytest.raises(TaskError, match=re.escape(says.replace("FOLDER", str(faulty)))):
             made(TaskSettings(name=name), 1)
+
+
+def test_a_factory_that_makes_no_source_is_told_with_what_is_lacking(faulty: Path) -> None:
+    with pytest.raises(TaskError, match="'nothing' makes nothing without environment, task, held_out, close"):
+        tasks.source(TaskSettings(name="nothing"), 1)
+    with pytest.raises(TaskError, match="characters of the task source 'Twice' are 'aa'"):
+        tasks.warm_start(TaskSettings(name="Twice"), 1)
+
+
+def told(kind: type[Exception], call: Callable[..., object], *args: object) -> str:
+    with pytest.raises(kind) as caught:
+        call(*args)
+    return str(caught.value)
+
+
+def test_what_an_authors_source_raises_is_told_with_its_lines_wherever_it_raises(faulty: Path) -> None:
+    def place(text: str) -> str:
+        number = next(i for i, line in enumerate(FAULTY.splitlines(), start=1) if text in line)
+        return f"line {number}"
+
+    def raises(method: str, error: str, *lines: str) -> str:
+        where = f" ({faulty}/faulty_tasks.py {', called from '.join(map(place, lines))})" if lines else ""
+        return (
+            f"`{method}` of the task source 'Lame' raises {error}{where}: mend it, or change run.task.options"
+        )
+
+    source = tasks.source(TaskSettings(name="Lame"), 1)
+    good = source.task(0)
+    ended = "StopIteration", "next(", "index=index"
+    assert told(TaskError, source.held_out, 2) == raises("held_out", "KeyError: 'row 1'", "row 1")
+    assert told(TaskError, source.task, 5) == raises("task", *ended)
+    assert told(TaskError, source.tasks, [5]) == raises("tasks", *ended)
+    zero = raises("rewards", "ZeroDivisionError: division by zero", "/ 0 if")
+    assert told(RewardError, source.rewards, good, ["a"]) == zero
+    none = "task lame returned None as reward 0, which is no number"
+    assert told(RewardError, source.rewards, good, [""]) == none
+    warm = tasks.warm_start(TaskSettings(name="Lame"), 1)
+    pair = "ValueError: too many values to unpack (expected 2)"
+    assert told(TaskError, warm.example, 0) == raises("example", pair)
+    assert told(TaskError, source.close) == raises("close", "SystemExit: 3", "SystemExit(3)")
+
+
+def test_what_an_authors_source_returns_that_is_no_task_or_reward_is_told(faulty: Path) -> None:
+    source = tasks.source(TaskSettings(name="Odd"), 1)
+    assert "returns nothing: make it a swarm.types.Task, whose prompt" in told(TaskError, source.task, 7)
+    assert "Expected `str`, got `int` - at `$.prompt`" in told(TaskError, source.tasks, [0, 8])
+    assert "returns tasks with the indices 0 for 3: give each Task" in told(TaskError, source.task, 3)
+    assert "with the indices 0, 0: give each a negative one" in told(TaskError, source.held_out, 2)
+    good = source.task(0)
+    assert "returned '1' as reward 0, which is no number" in told(RewardError, source.rewards, good, ["b"])
+    assert "returned 1 for 2 completions" in told(RewardError, source.rewards, good, ["a", "a"])
+    assert "'Odd' raises TypeError: 'NoneType'" in told(RewardError, source.rewards, good, ["c"])
 
 
 @pytest.mark.parametrize("name", ["data:x.jsonl", "gym:leg_counting"])
