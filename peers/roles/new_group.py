@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from peers.runtime.host import Host
+from swarm import events
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draw
 from swarm.sample.base import Completions
-from swarm.types import Array, Group, PeerId, Release, Times
+from swarm.types import Array, Group, PeerId, Release, Task, Times
+
+
+class Drawn(NamedTuple):
+    """Completions of a task, before they are scored."""
+
+    task: Task
+    draw: Draw
+    completions: Completions
+    policy: tuple[Release, float]
+    """The release, and when its bytes had arrived."""
+    used: float
+    """When sampling began."""
+
+
+def sealed(host: Host, drawn: Drawn, rewards: Sequence[float]) -> Group:
+    """The group of completions that were scored now. Where there are `rewards` a Sampled event tells it."""
+    (release, fetched), now = drawn.policy, host.now()
+    times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
+    group = make_group(host.ports.me, release, drawn.draw, drawn.completions, rewards, times)
+    if rewards:
+        host.emit(
+            events.Sampled,
+            group=group.id,
+            task=drawn.task.index,
+            version=release.version,
+            seconds=round(now - drawn.used, 3),
+            tokens=len(drawn.completions.tokens),
+            reward=sum(rewards) / len(rewards),
+        )
+    return group
 
 
 def make_group(

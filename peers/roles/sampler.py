@@ -8,7 +8,8 @@
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
 Invariant: all completions of a group come from one version. A table (swarm.core.deliveries) says what happens
-to a group after each try to deliver it; a learner that refuses gets nothing more for a while. A group that is
+to a group after each try to deliver it; a learner that refuses gets nothing more for a while, and so does one
+that cannot score a long row of groups. A group that is
 older than the window (peers.roles.freshness) is dropped, a call that would sample such groups is stopped, and
 a group whose rewards cannot be computed is sent without. Not handled here: what learners do with a group.
 """
@@ -17,15 +18,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from peers.roles.engine_calls import EngineCalls
 from peers.roles.freshness import Freshness
-from peers.roles.new_group import make_group
+from peers.roles.new_group import Drawn, sealed
 from peers.roles.next_tasks import NextTasks
 from peers.roles.outbox import Outbox
 from peers.roles.reward_calls import RewardCalls
@@ -39,9 +41,9 @@ from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.protocol import Phase, Service
-from swarm.sample.base import Completions, Engine, EngineError
+from swarm.sample.base import Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
-from swarm.types import Group, PeerId, Receipt, Release, Task, Times, Verdict
+from swarm.types import Group, PeerId, Receipt, Release, Verdict
 from swarm.weights import Weights
 
 UNDELIVERED = "undelivered"
@@ -49,6 +51,9 @@ UNDELIVERED = "undelivered"
 
 OUTBOX = 1024
 """Groups in delivery at once: 1800 s of delay at a group every two seconds; the sampler waits beyond."""
+
+UNSCORED = 64
+"""Groups in a row that a learner could not score, after which it gets one at a time, and seldom."""
 
 LEAVE_TIMEOUT = 5.0
 """Seconds in which deliveries may end after the sampler is asked to stop: whoever pressed Ctrl-C waits."""
@@ -66,18 +71,6 @@ LOSSES: dict[type[NetError], DeliveryLoss] = {
 }
 """Error of a message -> loss of the group in it. Unreachable and all other errors: nobody knows whether the
 group arrived."""
-
-
-class Drawn(NamedTuple):
-    """Completions of a task, before they are scored."""
-
-    task: Task
-    draw: Draw
-    completions: Completions
-    policy: tuple[Release, float]
-    """The release, and when its bytes had arrived."""
-    used: float
-    """When sampling began."""
 
 
 class Sampler:
@@ -99,6 +92,8 @@ class Sampler:
         self._deliveries: set[asyncio.Task[None]] = set()
         self._refused: dict[Outcome, float] = {}
         """Verdict -> when one of its refusals was told last."""
+        self._unscored = Counter[PeerId]()
+        """Learner -> groups in a row that it could not score."""
         self._scoring = 0
         """Groups that are being scored."""
         self._queue = asyncio.Lock()
@@ -247,25 +242,11 @@ class Sampler:
     async def _seal(self, drawn: Drawn) -> Group:
         """Score completions and make a group of them. Where the rewards cannot be computed it claims none: a
         learner that cannot either says so, and the draw has come."""
-        host, task, (release, fetched) = self.host, drawn.task, drawn.policy
         try:
-            rewards = await self.reward_calls.rewards(task, drawn.completions.texts)
+            rewards = await self.reward_calls.rewards(drawn.task, drawn.completions.texts)
         except RewardError:
             rewards = ()
-        now = host.now()
-        times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
-        group = make_group(host.ports.me, release, drawn.draw, drawn.completions, rewards, times)
-        if rewards:
-            host.emit(
-                events.Sampled,
-                group=group.id,
-                task=task.index,
-                version=release.version,
-                seconds=round(now - drawn.used, 3),
-                tokens=len(drawn.completions.tokens),
-                reward=sum(rewards) / len(rewards),
-            )
-        return group
+        return sealed(self.host, drawn, rewards)
 
     async def _score_and_deliver(self, drawn: Drawn) -> None:
         await self.engine_calls.given.wait()
@@ -293,7 +274,7 @@ class Sampler:
             if then in (NextStep.DONE, NextStep.DROPPED):
                 if then is NextStep.DROPPED and outcome is not DeliveryLoss.TOO_LARGE:
                     self._tell_refused(learner, outcome, why)
-                if outcome is Verdict.UNVERIFIED:  # nor are its next ones: it asks now and then
+                if self._takes_none(learner, outcome, why):  # nor its next ones: it asks now and then
                     host.roster.start_pause(learner, sent, host.steady())
                 else:
                     host.roster.end_pause(learner, sent)
@@ -318,6 +299,21 @@ class Sampler:
         if not host.stop.is_set():
             host.status.wasted[cause] += sum(group.lengths)
             await self.outbox.done(group.id)
+
+    def _takes_none(self, learner: PeerId, outcome: Outcome, why: str) -> bool:
+        """Whether a learner that answered so about a group would drop the next ones, too."""
+        if outcome is Verdict.UNSCORED:
+            self._unscored[learner] += 1
+        elif deliveries.TABLE[outcome] is NextStep.DONE:
+            self._unscored.pop(learner, None)
+        if outcome is Verdict.UNSCORED and self._unscored[learner] == UNSCORED:
+            text = (
+                f"{learner} scored none of {UNSCORED} groups in a row ({why}): it is sent one now and then,"
+                " until it takes one; mend what fails there, or begin a run with a reward that `swarm task"
+                " try` can compute"
+            )
+            self.host.emit(events.Noted, level="warning", text=text)
+        return outcome is Verdict.UNVERIFIED or self._unscored[learner] >= UNSCORED
 
     def _tell_refused(self, learner: PeerId, outcome: Outcome, why: str) -> None:
         """Tell why a group was refused, once a minute for each verdict."""

@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 
 from peers.commands import sim
-from peers.roles.new_group import make_group
-from peers.roles.sampler import Drawn, Sampler
+from peers.roles.new_group import Drawn, make_group
+from peers.roles.sampler import Sampler
 from peers.runtime.host import Host
 from peers.studies import liars
 from peers.studies.adversary_table import cheats_table, heads_table

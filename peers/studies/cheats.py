@@ -24,7 +24,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from peers.roles.sampler import Drawn, Sampler
+from peers.roles.new_group import Drawn
+from peers.roles.sampler import Sampler
 from peers.studies.cheat_tricks import TableTricks, Tricks, sampled
 from swarm.core.curriculum import SLOTS, Draw, Draws
 from swarm.heads import pack, unpack

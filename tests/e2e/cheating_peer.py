@@ -21,7 +21,8 @@ import numpy as np
 from peers import cli
 from peers.build import assembly
 from peers.build.model_code import ModelCode
-from peers.roles.sampler import Drawn, Sampler
+from peers.roles.new_group import Drawn
+from peers.roles.sampler import Sampler
 from peers.studies.cheats import ANYWHERE, CHEATS, Cheat, at_temperature
 from swarm.config import Config
 from swarm.core.curriculum import Draw

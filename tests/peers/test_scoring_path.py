@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +23,7 @@ from peers.roles.evaluator import GIVE_UP
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.reward_calls import RewardCalls
+from peers.roles.sampler import UNSCORED
 from peers.roles.tally import OTHERS
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.frames import Frames
@@ -145,6 +147,25 @@ def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() ->
     assert verdicts.count(Verdict.DUPLICATE) <= len(verdicts) / 100
     rewards = [event.metrics["reward"] for event in told.of(events.Trained)]
     assert len(rewards) > 20 and sum(rewards[-5:]) / 5 > 2 * sum(rewards[:4]) / 4
+
+
+def test_a_learner_that_scores_no_group_is_sent_one_now_and_then_until_it_scores_again() -> None:
+    samplers, calls = 3, count()
+    broken = Told(lambda role: Flawed(always), minutes=3.0)
+    lost = [event for event in broken.of(events.Judged) if event.verdict is Verdict.UNSCORED]
+    assert samplers * UNSCORED <= len(lost) < samplers * (UNSCORED + 30), "one sampler draws one a second"
+    notes = [event for event in broken.of(events.Noted, "sampler") if "in a row" in event.text]
+    assert len(notes) == len({note.peer for note in notes}) == samplers
+    said = "learner-0 scored none of 64 groups in a row (its rewards could not be recomputed here: mine.py:f"
+    assert said in notes[0].text and "no such color" in notes[0].text
+
+    def at_first(task: Task) -> bool:
+        return next(calls) < samplers * UNSCORED + 12
+
+    mended = Told(lambda role: Flawed(at_first if role is Role.LEARNER else never), minutes=3.0)
+    verdicts = [event.verdict for event in mended.of(events.Judged)]
+    assert any("in a row" in event.text for event in mended.of(events.Noted, "sampler"))
+    assert verdicts.count(Verdict.UNSCORED) < samplers * UNSCORED + 20 < verdicts.count(Verdict.ADMIT)
 
 
 @pytest.mark.parametrize("slow", [False, True])
