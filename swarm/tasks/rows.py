@@ -57,19 +57,11 @@ class DatasetLocation(NamedTuple):
         path = Path(self.name).expanduser()
         return path if path.exists() else None
 
-    @property
-    def is_untyped(self) -> bool:
-        """Files whose columns are all text."""
-        path = self.path
-        if path is None or path.is_file():
-            return path is not None and KINDS.get(path.suffix) == "csv"
-        return {"csv", "tab"}.issuperset(kinds := _kinds(path)) and bool(kinds)
-
 
 def read(place: DatasetLocation, split: str, texts: Sequence[str] = ()) -> Any:
     """The `datasets.Dataset` of that split; with "" the training split, or the only one. Of files without
     types (.csv, .tsv) columns of `texts` keep what is written. Raises TaskError."""
-    splits = _splits(place, texts)
+    splits, untyped = _splits(place, texts)
     chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
     if chosen not in splits:
         raise TaskError(
@@ -81,7 +73,7 @@ def read(place: DatasetLocation, split: str, texts: Sequence[str] = ()) -> Any:
     if not len(rows):
         raise TaskError(f"data set {place.name} has no rows in its split {chosen!r}")
     _check_text(rows, place)
-    return _numbered(rows, texts) if place.is_untyped else rows
+    return _numbered(rows, texts) if untyped else rows
 
 
 def _numbered(rows: Any, texts: Sequence[str]) -> Any:
@@ -115,7 +107,8 @@ def _check_text(rows: Any, place: DatasetLocation) -> None:
                 ) from error
 
 
-def _splits(place: DatasetLocation, texts: Sequence[str]) -> dict[str, Any]:
+def _splits(place: DatasetLocation, texts: Sequence[str]) -> tuple[dict[str, Any], bool]:
+    """Split -> its rows, and whether the files have no types."""
     try:
         import datasets
     except ImportError as error:
@@ -131,32 +124,44 @@ def _splits(place: DatasetLocation, texts: Sequence[str]) -> dict[str, Any]:
     datasets.disable_progress_bars()  # a peer's log is no terminal
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would say is in the TaskError
     try:
-        found = _load(datasets, place, texts)
+        found, untyped = _load(datasets, place, texts)
     except (FileNotFoundError, ConnectionError) as error:
         raise TaskError(_unread(place, error) if path is not None else _absent(place, error)) from error
     except StopIteration as error:
         raise TaskError(f"data set {place.name} has no rows: the file is empty") from error
     except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
         raise TaskError(_unread(place, error)) from error
-    return dict(found) if isinstance(found, dict) else {"train": found}
+    return dict(found) if isinstance(found, dict) else {"train": found}, untyped
 
 
-def _load(datasets: Any, place: DatasetLocation, texts: Sequence[str]) -> Any:
-    path, cache = place.path, str(place.cache) if place.cache else None
-    more: dict[str, Any] = {"converters": dict.fromkeys(texts, str)} if place.is_untyped else {}
+def _load(datasets: Any, place: DatasetLocation, texts: Sequence[str]) -> tuple[Any, bool]:
+    path, more = place.path, {"cache_dir": str(place.cache) if place.cache else None}
     if path is None:
         if _meant_as_path(place.name):
             raise FileNotFoundError(place.name)
-        return datasets.load_dataset(
-            place.name, place.subset or None, revision=place.revision or None, cache_dir=cache
-        )
+        more["revision"] = place.revision or None
+        return _as_text(datasets, texts, place.name, place.subset or None, **more)
     if path.is_dir():
         if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
-            return datasets.load_from_disk(str(path))
+            return datasets.load_from_disk(str(path)), False
         _check_kinds(path)
-        return datasets.load_dataset(str(path), place.subset or None, cache_dir=cache, **more)
-    more |= {"sep": "\t"} if path.suffix == ".tsv" else {}
-    return datasets.load_dataset(KINDS[path.suffix], data_files=str(path), cache_dir=cache, **more)
+        return _as_text(datasets, texts, str(path), place.subset or None, **more)
+    more["data_files"] = str(path)
+    if (kind := KINDS[path.suffix]) != "csv":
+        return datasets.load_dataset(kind, **more), False
+    return _as_text(datasets, texts, kind, **more, **({"sep": "\t"} if path.suffix == ".tsv" else {}))
+
+
+def _as_text(datasets: Any, texts: Sequence[str], *words: str | None, **more: str | None) -> tuple[Any, bool]:
+    """What `datasets` loads, and whether its files have no types: then columns of `texts` are what is
+    written."""
+    try:
+        return datasets.load_dataset(*words, converters=dict.fromkeys(texts, str), **more), True
+    except ValueError:
+        found = datasets.load_dataset(*words, **more)  # only the reader of such files has converters
+        if any(rows.info.builder_name == "csv" for rows in dict(found).values()):
+            raise
+        return found, False
 
 
 def _kinds(folder: Path) -> dict[str, list[str]]:

@@ -61,6 +61,21 @@ def folder(path: Path, lines: list[Any]) -> str:
     return str(path)
 
 
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The Hub has the files of this folder as `ada/codes`; the options of the calls for them."""
+    asked: list[dict[str, Any]] = []
+    local = datasets.load_dataset
+
+    def load(name: str, *words: Any, revision: str | None = None, **more: Any) -> Any:
+        if name == "ada/codes":
+            asked.append(more)
+        return local(str(tmp_path) if name == "ada/codes" else name, *words, **more)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    return asked
+
+
 def of(lines: list[Any], seed: int = 1, held: list[Any] | None = None, **options: Any) -> DataSet:
     """Without the way over a file."""
     table = datasets.Dataset.from_list(lines)
@@ -272,16 +287,48 @@ def test_a_folder_with_files_of_several_kinds_is_refused_with_those_that_would_b
         (["x", "None", "NA"], ["x"]),
     ],
 )
-@pytest.mark.parametrize("name", ["a.csv", "folder"])
+@pytest.mark.parametrize("name", ["a.csv", "folder", "described", "ada/codes"])
 def test_answers_of_a_csv_file_are_what_it_says(
-    written: list[str], read: list[Any], name: str, tmp_path: Path
+    written: list[str], read: list[Any], name: str, tmp_path: Path, hub: list[dict[str, Any]]
 ) -> None:
     lines = [{"prompt": f"{i}?", "answer": text} for i, text in enumerate(written)]
     comma(tmp_path / "a.csv", lines)
-    source = make(str(tmp_path / name.replace("folder", "")), 1, {"shuffle": False, "held_out": 0})
+    if name == "described":
+        (tmp_path / "README.md").write_text(
+            "---\nconfigs:\n- config_name: default\n  data_files: '*.csv'\n---\n"
+        )
+    place = {"a.csv": str(tmp_path / name), "ada/codes": name}.get(name, str(tmp_path))
+    source = make(place, 1, {"shuffle": False, "held_out": 0})
     tasks = [source.task(i) for i in range(len(source))]
     assert [task.answer for task in tasks] == [str(value) for value in read]
     assert [source.columns(task)["answer"] for task in tasks] == read
+
+
+def test_a_hub_data_set_of_files_with_types_is_read_as_it_is(
+    tmp_path: Path, hub: list[dict[str, Any]]
+) -> None:
+    jsonl(
+        tmp_path / "a.jsonl", [{"prompt": f"{i}?", "answer": answer} for i, answer in enumerate(("007", "8"))]
+    )
+    source = make("ada/codes", 1, {"shuffle": False, "held_out": 0})
+    assert [source.columns(source.task(i))["answer"] for i in range(2)] == ["007", "8"]
+    assert len(hub) == 2 and "converters" not in hub[-1]
+
+
+def test_a_copy_of_a_hub_data_set_whose_text_was_made_numbers_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comma(tmp_path / "a.csv", [{"prompt": "1?", "answer": "007"}])
+    local = datasets.load_dataset
+
+    def cached(name: str, *words: Any, revision: str | None = None, **more: Any) -> Any:
+        if "converters" in more:
+            raise ValueError("Couldn't find cache for ada/codes for config 'default-1'")
+        return local(str(tmp_path), **more)
+
+    monkeypatch.setattr(datasets, "load_dataset", cached)
+    with pytest.raises(TaskError, match="data set ada/codes cannot be read: Couldn't find cache"):
+        make("ada/codes", 1, {})
 
 
 @pytest.mark.parametrize(
