@@ -43,6 +43,9 @@ ROWS = 256
 TIMED_FOR = 0.25
 """Seconds of repetitions for one figure; the three figures take about a second."""
 
+SPARE = 8
+"""Tokens that a prompt may have more when it is read again."""
+
 WEIGHT_STD = 0.02
 """Standard deviation of random weights, as models are initialised."""
 
@@ -259,12 +262,15 @@ def _learner(job: Job) -> Outcome:
 
 
 def _prompt(job: Job) -> str:
-    """A text of about `job.prompt` tokens."""
-    from transformers import AutoTokenizer
+    """A text of about `job.prompt` tokens, or as many as the model has room for beside a completion."""
+    from transformers import AutoConfig, AutoTokenizer
 
+    from swarm.sample.hf import positions
+
+    room = positions(AutoConfig.from_pretrained(job.folder)) - job.config.run.sampling.max_tokens - SPARE
     tokenizer: Any = AutoTokenizer.from_pretrained(job.folder)
     ids = tokenizer(" and".join("7" * job.prompt)).input_ids
-    return str(tokenizer.decode(ids[: max(1, job.prompt)], skip_special_tokens=True))
+    return str(tokenizer.decode(ids[: max(1, min(job.prompt, room))], skip_special_tokens=True))
 
 
 def _peak() -> int:

@@ -93,13 +93,13 @@ class Engine(Protocol):
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         """One group per prompt, from its seed, whatever its neighbours: a group can be replayed alone.
 
-        Raises EngineError.
+        Raises EngineError, also for a prompt that there is no room for.
         """
         ...
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        """The most likely completion of each prompt, token by token; an empty one of a prompt that vLLM has
-        no room for with its completion."""
+        """The most likely completion of each prompt, token by token; an empty one of a prompt that the model
+        or the engine has no room for with its completion."""
         ...
 
     def stop(self) -> None:

@@ -13,13 +13,14 @@ does not depend on its neighbours, and whoever has the policy can replay it.
 
 The prompts of a call may differ in length, except with a model that cannot tell padding, which gets one task
 at a time. When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with
-one task it is an EngineError.
+one task it is an EngineError. So is a prompt that the model has no room for with its completion.
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -38,7 +39,7 @@ from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import DynamicCache, PreTrainedModel
+    from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 T = TypeVar("T")
 
@@ -48,6 +49,9 @@ OWN_CACHE = ("minimax", "recurrent_gemma")
 UNASKED = ("output_router_logits",)
 """What a config may ask of every forward pass and sampling does not need: a mixture's loss of balance counts
 the tokens of the mask, and beside a cache a forward pass has others."""
+
+STRETCHED = ("linear", "dynamic", "yarn")
+"""Kinds of rotary positions whose config may say how many they are before they are stretched."""
 
 
 class HfEngine:
@@ -82,6 +86,8 @@ class HfEngine:
         self._tokenizer = tokenizer
         self._load_weights = load_weights
         self._max_tokens = max_tokens
+        self._room = positions(self._model.config) - max_tokens
+        """Most tokens of a prompt."""
         self._temperature = temperature
         self._heads = heads
         self._alive = alive
@@ -109,21 +115,31 @@ class HfEngine:
         self.version, self._half_loaded = weights.version, False
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
-        began = time.perf_counter()
+        began, rows = time.perf_counter(), self._tokenizer.encode(prompts)
+        if (longest := max(map(len, rows), default=0)) > self._room:
+            raise EngineError(
+                f"a prompt of {longest} tokens and {self._max_tokens} of completion do not fit into"
+                f" {self._room + self._max_tokens}, the model's own limit: the run needs shorter prompts or"
+                " completions"
+            )
 
         def part(start: int, stop: int) -> list[Completions]:
-            return self._groups_of(prompts[start:stop], group_size, seeds[start:stop])
+            return self._groups_of(rows[start:stop], group_size, seeds[start:stop])
 
-        out = self._in_parts(len(prompts), group_size, part)
+        out = self._in_parts(len(rows), group_size, part)
         self._counts.add(out, began)
         return out
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
+        rows = self._tokenizer.encode(prompts)
+        asked = [row for row in rows if len(row) <= self._room]
+
         def part(start: int, stop: int) -> list[str]:
-            tokens, _, _, lengths = self._generate(prompts[start:stop], 1, None)
+            tokens, _, _, lengths = self._generate(asked[start:stop], 1, None)
             return self._texts(tokens, lengths)
 
-        return self._in_parts(len(prompts), 1, part, self._tasks)
+        answers = iter(self._in_parts(len(asked), 1, part, self._tasks))
+        return [next(answers) if len(row) <= self._room else "" for row in rows]
 
     def stop(self) -> None:
         self._stopped = True
@@ -167,7 +183,9 @@ class HfEngine:
                     torch.cuda.empty_cache()
         return out
 
-    def _groups_of(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
+    def _groups_of(
+        self, prompts: Sequence[list[int]], group_size: int, seeds: Sequence[int]
+    ) -> list[Completions]:
         tokens, logprobs, head, lengths = self._generate(prompts, group_size, seeds)
         texts = self._texts(tokens, lengths)
         mask = np.arange(tokens.shape[1]) < lengths[:, None]
@@ -188,7 +206,7 @@ class HfEngine:
 
     @torch.inference_mode()
     def _generate(
-        self, prompts: Sequence[str], copies: int, seeds: Sequence[int] | None
+        self, prompts: Sequence[list[int]], copies: int, seeds: Sequence[int] | None
     ) -> tuple[np.ndarray, np.ndarray, Head | None, np.ndarray]:
         """Tokens (N, T), log-probabilities (N, T), heads (N, T, k) and lengths (N,), N = prompts x copies;
         greedy without seeds, one for each prompt."""
@@ -251,13 +269,12 @@ class HfEngine:
         )
         return output.logits[:, -1]
 
-    def _padded(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor | None]:
+    def _padded(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor | None]:
         """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded.
 
         Models that keep states get a mask all the same, and with it the places of their tokens: left to
         itself, Bamba counts each new token as the first one.
         """
-        rows = self._tokenizer.encode(prompts)
         width = max(map(len, rows))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self._model.device)
         if not self._masked and all(len(row) == width for row in rows):
@@ -269,6 +286,17 @@ class HfEngine:
         return [
             self._tokenizer.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)
         ]
+
+
+def positions(config: PretrainedConfig) -> int:
+    """Most tokens of a row that a model of this config is made for, as vLLM counts them: with those that it
+    stretches its own to. `sys.maxsize` where the config names none."""
+    text = config.get_text_config()
+    own = getattr(text, "max_position_embeddings", None) or sys.maxsize
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in STRETCHED:
+        return int(own)
+    return max(own, int(rope.get("factor", 1.0) * rope.get("original_max_position_embeddings", own)))
 
 
 def refusal(model: PreTrainedModel) -> str:

@@ -30,7 +30,7 @@ from peers.fit.hardware import Gpu, Machine
 from peers.fit.model_shape import examine
 from swarm.config import Config
 from swarm.config_loading import load, run_dict
-from swarm.learn import tiny
+from swarm.learn import tiny, tokenization
 from swarm.net.hive import ThreadWork
 from swarm.protocol import Role
 from swarm.run_types import Spec
@@ -333,6 +333,21 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
     assert failed.fits == "no" and "more memory than there is" in failed.why
     again = fit.row(Case.of(models["llama"], settings(), CPU), "sampler", "float32")
     assert again.needs.easy.model > 10 * row.needs.easy.model
+
+
+def test_a_measured_prompt_fits_into_the_models_positions_beside_its_completion(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(models["llama"], tmp_path, dirs_exist_ok=True)
+    shape = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(shape | {"max_position_embeddings": 64}))
+    config = settings("run.sampling.max_tokens=16")
+    for folder, least, most in ((models["llama"], 200, 300), (tmp_path, 30, 64 - 16)):
+        prompt = fit_probe._prompt(
+            fit_probe.Job(what="sampler", folder=str(folder), config=config, prompt=256)
+        )
+        (ids,) = tokenization.load(folder).encode([prompt])
+        assert least < len(ids) <= most
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 import torch
 import undecided_policy
 from nouns import seeds
+from transformers import Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, MambaConfig
 from undecided_policy import rows
 
 from peers.build import factory
@@ -30,7 +32,7 @@ from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import load_tokenizer
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions, Engine, EngineError
-from swarm.sample.hf import HfEngine
+from swarm.sample.hf import HfEngine, positions
 from swarm.sample.server import ServerEngine
 from swarm.sample.toy import ToyEngine
 from swarm.sample.vllm import LoadedRelease, Recipe, VllmEngine
@@ -140,6 +142,56 @@ def test_the_end_token_counts_and_nothing_follows_it(folder: Path) -> None:
 def test_greedy_answers_do_not_depend_on_padding(folder: Path) -> None:
     engine = hf(folder)
     assert engine.greedy(RAGGED) == [engine.greedy([prompt])[0] for prompt in RAGGED]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_prompt_that_does_not_fit_with_its_completion_is_refused_or_has_an_empty_answer(
+    learned: bool, folder: Path
+) -> None:
+    """Learned positions end in an index error, rotary ones go on beyond what the model was made for."""
+    policy, tokenizer = model.load_policy(folder), tokenization.load(folder)
+    if learned:
+        shape = GPT2Config(vocab_size=19, n_positions=12, n_embd=16, n_layer=1, n_head=2)
+        policy = GPT2LMHeadModel(shape)
+    else:
+        policy.config.max_position_embeddings = 12
+    engine = HfEngine(policy, tokenizer, weights.load_into, 6)
+    fits, longer = "12345=", "123456="
+    assert len(engine.sample([fits, "1="], 2, [1, 2])) == 2
+    why = "a prompt of 7 tokens and 6 of completion do not fit into 12, the model's own limit: the run needs"
+    with pytest.raises(EngineError, match=why):
+        engine.sample([fits, longer], 2, [1, 2])
+    answers = engine.greedy([longer, fits, longer * 9, "1="])
+    assert [*answers[::2], *answers[1::2]] == ["", "", *engine.greedy([fits, "1="])]
+    assert engine.greedy([longer]) == [""]
+
+
+@pytest.mark.parametrize(
+    ("config", "most"),
+    [
+        (LlamaConfig(max_position_embeddings=64), 64),
+        (
+            LlamaConfig(max_position_embeddings=64, rope_parameters={"rope_type": "linear", "factor": 2.0}),
+            128,
+        ),
+        (
+            LlamaConfig(
+                max_position_embeddings=64,
+                rope_parameters={
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                    "rope_theta": 1e4,
+                },
+            ),
+            128,
+        ),
+        (Gemma3TextConfig(max_position_embeddings=64), 64),
+        (MambaConfig(), sys.maxsize),
+    ],
+)
+def test_a_models_limit_is_what_its_config_names_or_stretches_it_to(config: Any, most: int) -> None:
+    assert positions(config) == most
 
 
 def test_loading_weights_changes_what_is_sampled_and_bad_ones_change_nothing(folder: Path) -> None:
