@@ -122,10 +122,11 @@ def _check_function(file: Path, function: str) -> None:
         raise ValueError(
             f"the reward file {file} is no Python: {error.msg} in line {error.lineno}"
         ) from error
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    names = {node.name for node in ast.walk(tree) if isinstance(node, defined)}
     others = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     others |= {alias.asname or alias.name for node in ast.walk(tree) for alias in _imported(node)}
-    if function not in names | others and "*" not in others:
+    if function.partition(".")[0] not in names | others and "*" not in others:
         raise ValueError(f"the reward file {file} has no function {function!r}{nearest(function, names)}")
 
 

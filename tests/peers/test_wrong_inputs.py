@@ -11,6 +11,7 @@ import pytest
 from test_tracking import trained
 
 from peers import cli
+from peers.commands import run_check
 from swarm import invite
 from swarm.journal import to_line
 from swarm.protocol import Role
@@ -243,3 +244,16 @@ def test_a_wrong_input_is_told_with_cause_and_next_step(
     assert ended == code, err
     (line,) = err.splitlines()
     assert line.startswith("swarm: ") and why in line and then in line, err
+
+
+@pytest.mark.parametrize("name", ["awaited", "Judge.score", "chosen", "made"])
+def test_a_function_of_a_reward_file_is_found_however_it_is_defined(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "async def awaited(completions, **columns):\n    return [0.0]\n"
+        "class Judge:\n    def score(completions, **columns):\n        return [0.0]\n"
+        "try:\n    import judges\nexcept ImportError:\n    def chosen(completions):\n        return []\n"
+        "made = Judge.score\n"
+    )
+    run_check._check_function(tmp_path / "mine.py", name)
+    with pytest.raises(ValueError, match=f"has no function 'not{name.lower()}'"):
+        run_check._check_function(tmp_path / "mine.py", f"not{name.lower()}")
