@@ -257,9 +257,9 @@ class Authored:
         if isinstance(made, Task):
             try:
                 fields = {name: getattr(made, name) for name in Task.__struct_fields__}
-                msgspec.convert(msgspec.to_builtins(fields), Task)
+                msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=Task)
                 return made
-            except (msgspec.ValidationError, TypeError) as error:
+            except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
                 why = f"a Task that is none: {error}"
         raise TaskError(
             f"{self._of(method)} returns {why}: make it a swarm.types.Task, whose prompt and answer are text"
@@ -289,7 +289,8 @@ def _installed(point: EntryPoint) -> Callable[..., TaskSource]:
 
 def _described(error: BaseException) -> str:
     """Type and message, with the innermost line of the author's file."""
-    said = f"{type(error).__name__}: {str(error)[:MESSAGE]}".rstrip(": ")
+    text = str(error)[:MESSAGE].encode("utf-8", "backslashreplace").decode()  # names of files may be no text
+    said = f"{type(error).__name__}: {text}".rstrip(": ")
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename} line {error.lineno})"
     trace = traceback.extract_tb(error.__traceback__)

@@ -287,7 +287,10 @@ def _described(error: BaseException, file: str) -> str:
         text = f"{error}: install it where this peer runs; of a run's files only those with functions travel"
     else:
         text = str(error)
-    message = f"{type(error).__name__}: {text[:MESSAGE_CHARACTERS]}".rstrip(": ")
+    told = (
+        text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+    )  # names of files may be no text
+    message = f"{type(error).__name__}: {told}".rstrip(": ")
     return message + _where(error.__traceback__, file)
 
 

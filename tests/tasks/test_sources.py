@@ -187,7 +187,8 @@ class Lame(Exercises):
 
 class Odd(Lame):
     def task(self, index):
-        return {7: None, 8: Task(environment="odd", index=8, prompt=5, answer="b")}.get(
+        half = Task(environment="odd", index=9, prompt="\\ud83d", answer="b")
+        return {7: None, 8: Task(environment="odd", index=8, prompt=5, answer="b"), 9: half}.get(
             index, Task(environment="odd", index=0, prompt="a", answer="b")
         )
 
@@ -195,6 +196,8 @@ class Odd(Lame):
         return [self.task(0)] * 2
 
     def rewards(self, task, completions):
+        if completions[0] == "file":
+            raise FileNotFoundError("\\udcff.txt")
         return {"b": "1", "a": [1.0]}.get(completions[0])
 
     def close(self):
@@ -290,11 +293,13 @@ def test_what_an_authors_source_raises_is_told_with_its_lines_wherever_it_raises
 
 def test_what_an_authors_source_returns_that_is_no_task_or_reward_is_told(faulty: Path) -> None:
     source = tasks.source(TaskSettings(name="Odd"), 1)
+    good = source.task(0)
     assert "returns nothing: make it a swarm.types.Task, whose prompt" in told(TaskError, source.task, 7)
     assert "Expected `str`, got `int` - at `$.prompt`" in told(TaskError, source.tasks, [0, 8])
+    assert "a Task that is none: 'utf-8' codec can't encode" in told(TaskError, source.task, 9)
+    assert "raises FileNotFoundError: \\udcff.txt (" in told(RewardError, source.rewards, good, ["file"])
     assert "returns tasks with the indices 0 for 3: give each Task" in told(TaskError, source.task, 3)
     assert "with the indices 0, 0: give each a negative one" in told(TaskError, source.held_out, 2)
-    good = source.task(0)
     assert "returned '1' as reward 0, which is no number" in told(RewardError, source.rewards, good, ["b"])
     assert "returned 1 for 2 completions" in told(RewardError, source.rewards, good, ["a", "a"])
     assert "'Odd' raises TypeError: 'NoneType'" in told(RewardError, source.rewards, good, ["c"])

@@ -25,6 +25,10 @@ import numpy as np
 def fine(completions, **columns):
     return [float(len(c)) for c in completions]
 
+def lacks_a_file(prompts, completions, **columns):
+    raise FileNotFoundError("\\udcff.txt")
+
+
 def raises(prompts, completions, **columns):
     answers = {}
     return [answers[c] for c in completions]
@@ -168,6 +172,13 @@ def test_numbers_of_numpy_are_numbers(make: Make) -> None:
 
 def test_a_function_that_reads_its_input_reads_nothing(make: Make) -> None:
     assert call(make("reads"), "a") == [[0.0]]
+
+
+def test_a_message_that_is_no_text_costs_no_process(make: Make) -> None:
+    worker = make("lacks_a_file")
+    with pytest.raises(RewardError, match=r"lacks_a_file raised FileNotFoundError: \\udcff\.txt \("):
+        call(worker, "a")
+    assert worker.running
 
 
 def test_an_exception_is_told_with_its_line_and_without_its_trace(make: Make) -> None:
