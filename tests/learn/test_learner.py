@@ -122,6 +122,13 @@ def test_a_gradient_tells_the_advantages_and_weights_of_its_first_group(name: st
     assert len(set(told.weights)) > 1
 
 
+def test_the_gradient_of_no_groups_takes_part_in_a_round_and_adds_nothing() -> None:
+    learner, _, _ = toy()
+    nothing = learner.nothing()
+    assert (nothing.groups, nothing.weight, nothing.version) == (0, 0.0, learner.version)
+    assert nothing.vector.shape == (learner.size,) and not nothing.vector.any()
+
+
 def test_lag_is_reported_in_versions_and_seconds() -> None:
     learner, engine, source = toy()
     learner.version = 6

@@ -16,7 +16,7 @@ from torch import Tensor
 from swarm.learn.batch import view_of
 from swarm.learn.kl import KL_SLOPES
 from swarm.learn.objectives import OBJECTIVES, Batch, Objective, Total, loss, merge, objective, weights
-from swarm.learn.parts import REDUCTIONS
+from swarm.learn.parts import CENTRES, REDUCTIONS
 
 ALL = sorted(OBJECTIVES)
 EXPECTATIONS = {name for name in ALL if OBJECTIVES[name].ratio.kind == "group-expectation"}
@@ -356,6 +356,20 @@ def test_a_weight_weighted_baseline_balances_the_weights_of_a_group(name: str, s
     torch.testing.assert_close(balance, torch.zeros(20), rtol=0, atol=1e-5)
 
 
+def test_a_weight_weighted_baseline_is_a_mean_however_small_the_weights_are() -> None:
+    view = view_of(replace(make(0, (4, 2)), reward=torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 1.0])))
+    advantage = CENTRES["weight-weighted"](view, torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, 0.0]))
+    torch.testing.assert_close(advantage, torch.tensor([0.75, -0.25, -0.25, -0.25, -0.5, 0.5]))
+
+
+@pytest.mark.parametrize("size", [-1e4, -100.0, 100.0, 1e4])
+def test_sums_of_exponentials_over_a_group_stay_finite(size: float) -> None:
+    """Those of sequences are of hundreds of nats: exp underflows at -104 and overflows at 89."""
+    view = view_of(make(0, (4, 1)))
+    found = view.lse(torch.tensor([size, size, -torch.inf, -torch.inf, -torch.inf]))
+    torch.testing.assert_close(found, torch.tensor([size + math.log(2), -torch.inf]))
+
+
 @pytest.mark.parametrize(
     ("centre", "expected"),
     [
@@ -370,6 +384,12 @@ def test_a_centre_is_what_a_hand_counts(centre: str, expected: list[float]) -> N
     batch = replace(make(0, (4, 1), 4), reward=torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5]), mask=mask)
     advantage, _ = weights(objective("grpo", {"centre": centre, "scale": "none"}), batch)
     torch.testing.assert_close(advantage, torch.tensor(expected))
+
+
+def test_a_batch_of_one_group_is_not_scaled_by_what_groups_differ_in() -> None:
+    batch = replace(make(0, (4,)), reward=torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    advantage, _ = weights(objective("grpo", {"centre": "group-mean", "scale": "beta"}), batch)
+    torch.testing.assert_close(advantage, torch.tensor([0.75, -0.25, -0.25, -0.25]))
 
 
 def test_disco_weighs_prompts_alike_however_many_completions_they_have() -> None:

@@ -1,14 +1,22 @@
 """Leaving on a signal: what Ctrl-C, a service manager and a terminal that is closed send."""
 
+import asyncio
+import errno
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from peers.errors import Interrupted
+from peers.runtime import signals
+from peers.runtime.signals import FILES, PARENT, SignalHandler
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -79,3 +87,131 @@ def test_a_program_may_open_as_many_files_as_the_hard_limit_lets_it() -> None:
         words += [sys.executable, "-c", f"{code}; {ends}"]
         ran = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
         assert ran.stdout.decode().split() == [f"({has},", f"{hard})"], ran
+
+
+# --- in this process ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """Signals as a terminal begins a program, whatever these tests were started by; then as before."""
+    begun = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in begun.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def send(*numbers: signal.Signals) -> None:
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_second_signal_ends_a_program_that_is_still_leaving(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = list[str]()
+
+    async def program(leaving: SignalHandler) -> None:
+        leaving.leave = lambda: asked.append("leave")
+        send(signal.SIGTERM)
+        await asyncio.sleep(0.05)
+        assert asked == ["leave"]
+        send(signal.SIGHUP)
+        await asyncio.sleep(20.0)
+
+    with pytest.raises(Interrupted) as ended:
+        signals.run_until_signalled(program)
+    assert (ended.value.signal, asked) == (signal.SIGHUP, ["leave"])
+    assert capsys.readouterr().err == "leaving: finishing what is at hand (again to leave now)\n"
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_signal_ends_a_program_at_once_that_has_nothing_to_finish(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def program(_: SignalHandler) -> None:
+        send(signal.SIGTERM)
+        await asyncio.sleep(20.0)
+
+    with pytest.raises(Interrupted) as ended:
+        signals.run_until_signalled(program)
+    assert ended.value.signal == signal.SIGTERM and not capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_program_that_no_signal_ends_says_how_it_ended() -> None:
+    async def cancelled(_: SignalHandler) -> None:
+        raise asyncio.CancelledError
+
+    async def ended(_: SignalHandler) -> None:
+        pass
+
+    assert signals.run_until_signalled(ended) == 0
+    with pytest.raises(asyncio.CancelledError):
+        signals.run_until_signalled(cancelled)
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_child_ends_with_its_parent_also_with_one_that_died_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, begun = list[int](), list[bool]()
+    monkeypatch.setattr(signals, "die_with_parent", asked.append)
+
+    async def program(_: SignalHandler) -> None:
+        begun.append(True)
+
+    monkeypatch.setenv(PARENT, str(os.getppid()))
+    assert signals.run_until_signalled(program) == 0
+    monkeypatch.setenv(PARENT, str(os.getpid()))
+    with pytest.raises(Interrupted):
+        signals.run_until_signalled(program)
+    assert (asked, begun) == ([signal.SIGTERM] * 2, [True])
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_what_started_processes_is_interrupted_by_each_signal_that_asks_it_to_leave() -> None:
+    signals.interrupt()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with pytest.raises(Interrupted) as ended:
+            send(number)
+        assert ended.value.signal == number
+    with pytest.raises(KeyboardInterrupt):
+        send(signal.SIGINT)
+
+
+ALL = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1024, 1 << 20), (FILES, 1 << 20)),
+        ((1024, 4096), (4096, 4096)),
+        ((1024, ALL), (FILES, ALL)),
+        ((1 << 17, 1 << 20), None),
+        ((4096, 4096), None),
+        ((ALL, ALL), None),
+    ],
+)
+def test_files_are_allowed_up_to_the_hard_limit_and_never_fewer_than_before(
+    before: tuple[int, int], after: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[int, int]]()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: before)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    signals.allow_files()
+    assert asked == ([] if after is None else [after])
+
+
+def test_a_system_that_refuses_more_files_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    signals.allow_files()
