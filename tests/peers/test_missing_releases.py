@@ -16,10 +16,12 @@ from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.roles.learner import LearnerPeer
 from peers.runtime.host import Host
+from peers.runtime.release_queries import ASKED
 from peers.runtime.releases import ReleaseExchange
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import DelayLaw, Pace
+from swarm.core.lineage import Fork, Line
 from swarm.core.rounds import Cause
 from swarm.events import Adopted, CaughtUp, Noted, Rejected, Trained
 from swarm.net.in_memory import MemoryNetwork
@@ -274,3 +276,143 @@ def test_of_two_announcements_of_the_same_weights_the_one_that_is_sought_is_show
         assert await mail.send(PeerId("learner-0"), Service.RELEASE, wire.encode(other)) == b""
 
     on_a_still_host(play)
+
+
+# --- questions about what gossip passed by ------------------------------------------------------------------
+
+
+def digest(version: int) -> Digest:
+    return Digest(f"{version:064x}")
+
+
+def follows(version: int, **more: Any) -> Release:
+    """The release of this version in the line of all."""
+    return release(version=version, weights=digest(version), parent=digest(version - 1), **more)
+
+
+class Asked:
+    """Peers that answer a service in turn with what they are given; who was asked."""
+
+    def __init__(self, host: Host, network: MemoryNetwork, service: Service) -> None:
+        self._host, self._network, self._service, self.who = host, network, service, list[str]()
+
+    async def answers(self, name: str, answer: bytes, **said: Any) -> PeerId:
+        """A peer whose heartbeat says so."""
+        ports = self._network.ports(name, lambda _: 0.0)
+
+        async def tell(_: PeerId, __: bytes) -> bytes:
+            self.who.append(name)
+            return answer
+
+        await ports.mail.serve(self._service, tell)
+        self.hear(name, **said)
+        return ports.me
+
+    def hear(self, name: str, **said: Any) -> None:
+        now = self._host.now()
+        assert self._host.roster.hear(PeerId(name), beat(name=name, at=now, **said), now)
+
+
+def test_who_holds_a_release_asks_about_a_newer_one_when_it_was_not_announced_for_a_heartbeat() -> None:
+    async def play(host: Host, network: MemoryNetwork) -> None:
+        asked, beat_seconds = Asked(host, network, Service.NEWEST), host.config.run.pace.beat
+        host.releases.candidates.hear(follows(1))
+        host.releases.candidates.hold(follows(1))
+        await asked.answers("sampler-1", b"", version=1, weights=digest(1))
+        await asked.answers("sampler-2", b"", version=2, weights=digest(2))
+        asking = asyncio.create_task(host.releases.queries.ask_forever())
+        await asyncio.sleep(beat_seconds / 2)
+        assert not asked.who
+        await asyncio.sleep(beat_seconds)
+        assert asked.who == ["sampler-2"]
+        asked.hear("sampler-2", seq=2, version=3, weights=digest(3))
+        host.releases.candidates.hear(follows(3))
+        await asyncio.sleep(3 * beat_seconds)
+        assert asked.who == ["sampler-2"], "it was announced meanwhile"
+        asking.cancel()
+
+    on_a_still_host(play)
+
+
+def test_who_holds_nothing_asks_as_soon_as_somebody_has_a_release() -> None:
+    async def play(host: Host, network: MemoryNetwork) -> None:
+        asked = Asked(host, network, Service.NEWEST)
+        asking = asyncio.create_task(host.releases.queries.ask_forever())
+        await asyncio.sleep(0.01)
+        await asked.answers("seed-0", b"", version=0, weights=digest(0))
+        host.move()
+        await asyncio.sleep(0.5)
+        assert asked.who == ["seed-0"]
+        asking.cancel()
+
+    on_a_still_host(play)
+
+
+def test_some_peers_are_asked_for_the_newest_release_until_one_tells_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(host: Host, network: MemoryNetwork) -> None:
+        asked, taken = Asked(host, network, Service.NEWEST), list[str]()
+        silent = [await asked.answers(f"sampler-{k}", b"") for k in range(2 * ASKED)]
+        await host.releases.queries.ask_newest(silent)
+        assert len(asked.who) == len(set(asked.who)) == ASKED
+        asked.who.clear()
+
+        def remember(sealed: bytes, by: PeerId) -> bool:
+            taken.append(by)
+            return sealed == b"news"
+
+        monkeypatch.setattr(host.releases, "remember", remember)
+        told = [await asked.answers(f"seed-{k}", answer) for k, answer in enumerate([b"old", b"news"] * 2)]
+        await host.releases.queries.ask_newest([PeerId("gone"), *told])
+        assert asked.who == taken and asked.who[-1] in ("seed-1", "seed-3")
+        assert not {*asked.who[:-1]} & {"seed-1", "seed-3"}
+
+    on_a_still_host(play)
+
+
+LINE = wire.encode(Line(weights=(digest(6), digest(5)), groups=(2, 1)))
+"""That of version 6."""
+
+
+def fork_of(
+    *answers: tuple[str, bytes | None], known: bool = False
+) -> tuple[Fork | None, list[str], list[str]]:
+    """Where my line, up to version 5, and that of version 7 part, whose publisher and holders answer so, or
+    are gone; who answered, and who was blamed."""
+
+    async def play(host: Host, network: MemoryNetwork) -> None:
+        asked, blamed = Asked(host, network, Service.LINE), list[str]()
+        host.bus.add(lambda event: blamed.append(event.sender) if isinstance(event, Rejected) else None)
+        lines, theirs = host.releases.lines, follows(7, publisher=PeerId(answers[0][0]))
+        lines.lineage.hear(follows(5))
+        for one in (theirs, *([follows(6)] if known else [])):
+            lines.lineage.hear(one)
+        for name, answer in answers:
+            if answer is None:
+                asked.hear(name, version=7, weights=digest(7))
+            else:
+                await asked.answers(name, answer, version=7, weights=digest(7))
+        found.append((await lines.fork((5, digest(5)), theirs), asked.who, blamed))
+
+    found = list[tuple[Fork | None, list[str], list[str]]]()
+    on_a_still_host(play)
+    return found[0]
+
+
+def test_the_publisher_is_asked_for_an_unknown_line_and_then_one_holder() -> None:
+    line = Fork(5, (), 0, 1 + 2)
+    assert fork_of(("learner-7", LINE), ("learner-8", LINE)) == (line, ["learner-7"], [])
+    assert fork_of(("learner-7", None), ("learner-8", LINE)) == (line, ["learner-8"], [])
+    assert fork_of(("learner-7", b"junk"), ("learner-8", LINE)) == (
+        line,
+        ["learner-7", "learner-8"],
+        ["learner-7"],
+    )
+    assert fork_of(("learner-6", None), ("learner-7", None), ("learner-8", LINE)) == (None, [], [])
+    assert fork_of(("learner-7", LINE), known=True)[1:] == ([], []), (
+        "nobody is asked for a line that is known"
+    )
+    assert fork_of(("learner-0", None), ("learner-7", None), ("learner-8", LINE))[1] == ["learner-8"], (
+        "a peer does not ask itself"
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -16,13 +17,14 @@ from liars import lie
 from still_host import membership, still_host
 
 from peers.runtime.host import Host
-from peers.runtime.missed_releases import TIMEOUT
+from peers.runtime.missed_releases import TIMEOUT, MissedReleases
 from swarm import events, patch_files, wire
 from swarm.blocks import BLOCK, Blocks, file_block
 from swarm.config import DelayLaw
 from swarm.core.ladder import KEPT, RUNG
 from swarm.limits import RELEASE_LIMIT, WAY_STEPS
 from swarm.net.in_memory import MemoryNetwork
+from swarm.net.ports import Refused
 from swarm.protocol import Role, Service
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
@@ -194,6 +196,93 @@ def test_a_publisher_that_is_gone_is_not_asked_for_the_way_where_others_have_its
             assert await swarm.fetch(late, swarm.released[-1]) < SIZE / 30
             assert late.now() - began < TIMEOUT / 5
         assert not swarm.blamed
+
+    among(promise)
+
+
+class Holders:
+    """Three of whom a sampler that holds version 0 asks for the way to version 3; `asked` are those that
+    were. Each answers as `says` tells, and by default knows none."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self.says: Callable[[], bytes] = lambda: wire.encode(Way(releases=()))
+        self.asked, self._swarm = list[PeerId](), swarm
+        self.sampler, self.all = swarm.host("sampler"), [swarm.host(f"holder-{k}") for k in range(3)]
+        candidates, remember = self.sampler.releases.candidates, self.sampler.releases.remember
+        self.held = [GENESIS]
+        self.missed = MissedReleases(self.sampler, candidates, lambda: self.held, remember)
+
+    async def ask(self, release: Release) -> None:
+        for host in self.all:
+            await host.ports.mail.serve(Service.WAY, partial(self._answer, host.ports.me))
+        self.sampler.releases.candidates.hear(release, self._swarm.learner.releases.sealed(release))
+        await self.missed.ask(release, [host.ports.me for host in self.all])
+
+    async def _answer(self, me: PeerId, _sender: PeerId, _question: bytes) -> bytes:
+        self.asked.append(me)
+        return self.says()
+
+    def way(self) -> bytes:
+        known = self._swarm.released[1:]
+        return wire.encode(Way(releases=tuple(map(self._swarm.learner.releases.sealed, known))))
+
+
+def test_two_holders_are_asked_for_the_way_and_once_for_each_release() -> None:
+    async def promise(swarm: Swarm) -> None:
+        holders = Holders(swarm)
+        await swarm.release(*BYTES[:5])
+        await holders.ask(swarm.released[3])
+        assert len(set(holders.asked)) == len(holders.asked) == 2
+        await holders.ask(swarm.released[3])
+        assert len(holders.asked) == 2
+        await holders.ask(swarm.released[4])
+        assert len(holders.asked) == 4
+
+    among(promise)
+
+
+@pytest.mark.parametrize("first", [b"junk", None], ids=["junk", "refusal"])
+def test_a_holder_that_knows_no_way_costs_a_question_and_the_first_that_does_is_the_last(
+    first: bytes | None,
+) -> None:
+    async def promise(swarm: Swarm) -> None:
+        holders = Holders(swarm)
+        await swarm.release(*BYTES[:4])
+
+        def says() -> bytes:
+            if len(holders.asked) > 1:
+                return holders.way()
+            if first is None:
+                raise Refused("not today")
+            return first
+
+        holders.says = says
+        await holders.ask(swarm.released[3])
+        assert len(holders.asked) == 2
+        assert holders.sampler.releases.named(2, swarm.released[2].weights) == swarm.released[2]
+        holders.asked.clear()
+        await swarm.release(BYTES[4])
+        holders.says = holders.way
+        await holders.ask(swarm.released[4])
+        assert not holders.asked, "one step leads on from what is known now"
+
+    among(promise)
+
+
+def test_nobody_is_asked_for_a_way_from_nothing_to_what_is_here_or_that_is_known() -> None:
+    async def promise(swarm: Swarm) -> None:
+        holders = Holders(swarm)
+        await swarm.release(*BYTES[:4])
+        holders.held = []
+        await holders.ask(swarm.released[3])
+        holders.held = [swarm.released[3].weights]
+        await holders.ask(swarm.released[3])
+        holders.held = [swarm.released[2].weights]
+        await holders.ask(swarm.released[3])
+        assert not holders.asked
+        holders.held, holders.says = [GENESIS], holders.way
+        await holders.ask(swarm.released[3])
+        assert len(holders.asked) == 1, "the first one knew the way"
 
     among(promise)
 

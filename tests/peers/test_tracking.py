@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,7 +98,7 @@ class Kept:
 
 
 def heard_by(
-    monkeypatch: pytest.MonkeyPatch, tracker: Callable[[Experiment], Any], *heard: Event
+    monkeypatch: pytest.MonkeyPatch, tracker: Callable[[Experiment], Any], *heard: Event, name: str = ""
 ) -> list[Event]:
     """What a seed tells of it, which hears this while a tracker is there."""
     monkeypatch.setitem(trackers.TRACKERS, "trackio", tracker)  # type: ignore[arg-type]
@@ -105,7 +107,7 @@ def heard_by(
     async def scene() -> None:
         host = still_host(MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))), "seed", Role.SEED)
         host.bus.add(told.append)
-        async with tracked(host, Track(to="trackio"), Path("unused")):
+        async with tracked(host, Track(to="trackio", name=name), Path("unused")):
             for event in heard:
                 host.bus.emit(event)
                 await asyncio.sleep(0.01)
@@ -148,6 +150,42 @@ def test_a_tracker_that_cannot_be_opened_is_a_fault_and_no_end(monkeypatch: pyte
     (fault,) = heard_by(monkeypatch, refuse, trained(1), trained(2))
     assert isinstance(fault, happened.Faulted)
     assert fault.detail == "trackio cannot be opened: RuntimeError: no key"
+
+
+def test_a_tracker_that_could_not_be_opened_is_opened_after_a_minute_and_then_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = chain([0.0, 0.0, 59.0, 60.0, 60.0], repeat(500.0))
+    monkeypatch.setattr(tracking, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    made = list[Kept]()
+
+    def open_later(experiment: Experiment) -> Kept:
+        made.append(Kept(experiment))
+        if len(made) == 1:
+            raise RuntimeError("no key")
+        return made[-1]
+
+    fault, recovery = heard_by(monkeypatch, open_later, *map(trained, range(1, 6)), name="mine")
+    assert isinstance(fault, happened.Faulted) and isinstance(recovery, happened.Recovered)
+    _, kept = made
+    assert [version for version, _ in kept.lines] == [3, 4, 5] and kept.experiment.name == "mine"
+
+
+def test_a_tracker_that_does_not_end_is_told_and_keeps_no_process_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracking, "ENDING", 0.05)
+    hangs, threads = threading.Event(), list[threading.Thread]()
+
+    class Slow(Kept):
+        def close(self) -> None:
+            threads.append(self.thread)
+            hangs.wait(60.0)
+
+    (fault,) = heard_by(monkeypatch, Slow, trained(1))
+    hangs.set()
+    assert isinstance(fault, happened.Faulted) and "trackio did not end within" in fault.detail
+    assert threads[0].daemon
 
 
 def test_a_tracker_that_hangs_holds_no_peer_back(monkeypatch: pytest.MonkeyPatch) -> None:
