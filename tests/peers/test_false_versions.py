@@ -162,6 +162,7 @@ def test_of_two_learners_each_is_followed_everywhere() -> None:
         far = announce(host, follows(5000))
         assert not told and await host.releases.doubts.leads_on(far)
         assert host.releases.doubts.above(far) == rank(far)
+        assert not await refused(host, from_nothing(1))
 
     hearing(scene, 10, 10)
 
@@ -241,7 +242,7 @@ def test_a_release_whose_line_somebody_shows_ends_the_count_of_those_from_nothin
 def test_who_was_away_follows_a_version_that_half_of_the_learners_are_at_without_a_question() -> None:
     async def scene(host: Host, told: list[Any]) -> None:
         assert not await refused(host, from_nothing(1, version=20))
-        assert await refused(host, from_nothing(2, version=21)), "nobody is there yet"
+        assert await refused(host, from_nothing(2, version=22)), "nobody is there yet"
         assert await refused(host, from_nothing(3, version=11)), "the one before it is known"
 
     hearing(scene, 20, 20, 20)

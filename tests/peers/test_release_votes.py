@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from nouns import beat, release
 from still_host import still_host
 
-from peers.runtime.release_votes import Against, Why, mark
+from peers.runtime.host import Host
+from peers.runtime.release_votes import Against, ReleaseVotes, Why, mark
 from swarm.config import DelayLaw
 from swarm.core.same_mean import mark as mean_mark
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Digest, PeerId
+from swarm.types import Digest, PeerId, Release
 
 LEARNERS = [PeerId(f"learner-{k}") for k in range(5)]
 FALSE = release(version=3, weights=Digest("f" * 64), publisher=LEARNERS[0], learners=5)
@@ -117,3 +120,93 @@ def got_another_mean(in_round: bool) -> set[PeerId]:
 def test_members_of_another_round_of_my_version_say_nothing_about_the_mean_of_mine() -> None:
     assert got_another_mean(in_round=True) == {LEARNERS[0]}
     assert got_another_mean(in_round=False) == set()
+
+
+# --- what a learner denies ----------------------------------------------------------------------------------
+
+BEFORE, MADE, ALONE = (Digest(letter * 64) for letter in "abc")
+
+
+def learner(body: Callable[[Host, ReleaseVotes], object], **third: Any) -> None:
+    """A learner at version 2 that two others made with it. Both were heard before that; the `third` says this
+    since."""
+    me, *others = LEARNERS[:3]
+
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still_host(network, me, Role.LEARNER)
+            votes = host.releases.doubts.votes
+            host.status.version, host.status.weights = 2, BEFORE
+            host.releases.lines.lineage.hear(release(version=2, weights=BEFORE, parent=MADE))
+            for peer in others:
+                its = beat(name=peer, version=2, weights=BEFORE, at=host.now())
+                assert host.roster.hear(peer, its, host.now())
+            await host.ports.clock.sleep(0.5)
+            votes.witness.averaged(1, {me, *others}, host.now())
+            await host.ports.clock.sleep(0.5)
+            if third:
+                said = beat(version=2, weights=BEFORE, seq=2, at=host.now(), **third)
+                assert host.roster.hear(others[1], said, host.now())
+            body(host, votes)
+
+    run(main())
+
+
+def alone(host: Host, version: int = 3, **more: Any) -> Release:
+    """What one of them made beside the rounds, as my exchange hears it."""
+    parent = BEFORE if version == 3 else MADE
+    made = release(version=version, weights=ALONE, parent=parent, publisher=LEARNERS[1], **more)
+    host.releases.candidates.hear(made)
+    host.releases.lines.lineage.hear(made)
+    host.releases.doubts.votes.hear(made)
+    return made
+
+
+def test_who_averages_denies_nobody_that_may_be_in_its_round() -> None:
+    def body(host: Host, votes: ReleaseVotes) -> None:
+        votes.meet()
+        made = alone(host)
+        assert votes.denied() == b""
+        votes.met({LEARNERS[0], LEARNERS[2]}, patient=False)
+        assert votes.denied() == mark(made)
+
+    learner(body, denied=b"")
+
+
+@pytest.mark.parametrize(
+    "third", [{}, {"denied": b""}, {"denied": None}], ids=["silent", "stands", "gave up"]
+)
+def test_a_member_that_said_nothing_since_the_round_is_a_witness_as_one_is_that_says_so(third: Any) -> None:
+    def body(host: Host, votes: ReleaseVotes) -> None:
+        assert votes.denies(alone(host, version=2)) == (third != {"denied": None})
+
+    learner(body, **third)
+
+
+def test_half_of_the_learners_at_a_release_are_too_many_to_deny_it() -> None:
+    def body(host: Host, votes: ReleaseVotes) -> None:
+        made = alone(host)
+        assert votes.denies(made)
+        there = beat(version=3, weights=ALONE, seq=3, at=host.now(), denied=b"")
+        assert host.roster.hear(LEARNERS[2], there, host.now())
+        assert not votes.denies(made)
+
+    learner(body, denied=b"")
+
+
+@pytest.mark.parametrize(
+    ("got", "why"),
+    [(b"mine....", Why.OTHER_BYTES), (b"another.", Why.OTHER_MEAN), (b"", Why.OTHER_BYTES)],
+    ids=["my mean", "another mean", "says nothing"],
+)
+def test_who_says_that_it_got_another_mean_is_denied_for_that_and_is_no_liar(got: bytes, why: Why) -> None:
+    def body(host: Host, votes: ReleaseVotes) -> None:
+        host.status.mean = mean_mark(BEFORE, b"mine....")
+        said = beat(version=2, weights=BEFORE, seq=2, at=host.now(), mean=got and mean_mark(BEFORE, got))
+        assert host.roster.hear(LEARNERS[1], said, host.now())
+        votes.packed(2, BEFORE)
+        found = alone(host, version=2, learners=3)
+        votes.found_false(found)
+        assert votes._why(found) is why
+
+    learner(body)
