@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from peers.roles.replayer import Replayer
 from peers.roles.sampler import Sampler
 from peers.roles.shown_groups import ShownGroups
 from peers.runtime.host import Host
-from peers.runtime.set_aside import Accusation
+from peers.runtime.set_aside import REMEMBERED, Accusation
 from swarm.blocks import digest_of
 from swarm.config import DelayLaw
 from swarm.core import auditing, revocation
@@ -41,6 +41,7 @@ from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
 from swarm.types import Digest, PeerId, Verdict
+from swarm.wire import WireError
 
 CHEAT, LIAR = "sampler-0", "learner-2"
 APART = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR)))
@@ -288,3 +289,92 @@ def test_an_accusation_that_cannot_tell_anything_or_be_replayed_is_no_case(
             assert has_place is not looked_at
 
     run(scene())
+
+
+# --- what a peer hears of it --------------------------------------------------------------------------------
+
+BY, OTHER = PeerId("learner"), PeerId("other")
+
+
+def news(body: Callable[[Host, MemoryNetwork], Awaitable[None]], **who: Any) -> list[SetAside]:
+    """What a sampler tells in a scene."""
+    told = list[Event]()
+
+    async def scene() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still_host(network, "mine", Role.SAMPLER, **who)
+            host.bus.add(told.append)
+            await body(host, network)
+
+    run(scene())
+    return [event for event in told if isinstance(event, SetAside)]
+
+
+def test_who_is_set_aside_is_told_once_and_again_for_longer_or_with_the_first_evidence() -> None:
+    async def body(host: Host, _: MemoryNetwork) -> None:
+        now, sampler, tell = host.now(), PeerId(CHEAT), host.aside.tell
+        tell(BY, sampler, now, "it is over")
+        for _ in range(2):
+            tell(BY, sampler, now + 60.0, "first")
+        for _ in range(2):
+            tell(BY, sampler, now + 60.0, "evidence", "group-1")
+        tell(BY, sampler, now + 60.0, "without it")
+        tell(BY, sampler, now + 30.0, "for less", "group-2")
+        tell(BY, sampler, now + 90.0, "for longer")
+        tell(OTHER, sampler, now + 60.0, "another learner")
+        tell(BY, PeerId("sampler-9"), now + 60.0, "another sampler")
+
+    told = news(body)
+    assert [event.why for event in told] == [
+        "first",
+        "evidence",
+        "for longer",
+        "another learner",
+        "another sampler",
+    ]
+    assert [event.group for event in told] == ["", "group-1", "", "", ""]
+    assert news(body, observes=True) == [], "who observes has the learners' own events"
+
+
+def test_a_group_that_is_admitted_ends_it_where_it_was_sent_after_that_was_heard() -> None:
+    async def body(host: Host, _: MemoryNetwork) -> None:
+        sampler, aside, before = PeerId(CHEAT), host.aside, host.now()
+        await host.ports.clock.sleep(1.0)
+        aside.back(BY, sampler, host.now())
+        aside.tell(BY, sampler, host.now() + 60.0, "forged")
+        aside.back(BY, sampler, before)
+        aside.back(OTHER, sampler, host.now() + 1.0)
+        for _ in range(2):
+            aside.back(BY, sampler, host.now() + 1.0)
+        aside.tell(BY, sampler, host.now() + 60.0, "again")
+
+    told = news(body)
+    assert [event.why for event in told] == ["forged", "", "again"]
+    assert (told[1].by, told[1].sampler, told[1].until) == (BY, CHEAT, 0.0)
+
+
+def test_the_word_of_a_learner_alone_sets_aside_and_that_of_a_stranger_is_refused() -> None:
+    async def body(host: Host, network: MemoryNetwork) -> None:
+        until = host.now() + 60.0
+        said = Accusation(PeerId(CHEAT), Digest("f" * 64), 1, Digest("e" * 64), until, "group-1", "forged")
+        learner, auditor = (
+            still_host(network, name, role, membership=membership(name, role))
+            for name, role in (("learner", Role.LEARNER), ("auditor", Role.AUDITOR))
+        )
+        host.aside.hear(auditor.seal(said, RELEASE_LIMIT))
+        host.aside.hear(learner.seal(said, RELEASE_LIMIT))
+        stranger = still_host(network, "stranger", Role.SAMPLER)
+        with pytest.raises(WireError, match="accusation by stranger"):
+            host.aside.hear(stranger.seal(said, RELEASE_LIMIT))
+
+    (event,) = news(body)
+    assert (event.by, event.sampler, event.why, event.group) == (BY, CHEAT, "forged", "group-1")
+
+
+def test_of_a_crowd_that_is_set_aside_the_last_ones_are_remembered() -> None:
+    async def body(host: Host, _: MemoryNetwork) -> None:
+        until = host.now() + 60.0
+        for number in (*range(REMEMBERED + 1), REMEMBERED, 1, 0):
+            host.aside.tell(BY, PeerId(f"sampler-{number}"), until, "forged")
+
+    assert [event.sampler for event in news(body)[REMEMBERED:]] == [f"sampler-{REMEMBERED}", "sampler-0"]

@@ -418,6 +418,44 @@ def test_a_step_whose_file_is_damaged_here_makes_no_rung_and_ends_nobody(tmp_pat
     among(promise)
 
 
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_a_parent_that_is_damaged_here_makes_no_patch_and_is_given_to_nobody(
+    tmp_path: Path, how: str
+) -> None:
+    async def promise(swarm: Swarm) -> None:
+        swarm.learner = swarm.host("on a disk", Role.LEARNER, tmp_path / "blobs")
+        wholes, files = swarm.learner.releases.blobs, swarm.learner.releases.patches.files
+        wholes._disk = files._disk = None  # virtual time, no threads
+        await swarm.release(BYTES[0])
+        damage(tmp_path / "blobs" / GENESIS, how)
+        await swarm.release(BYTES[1])
+        assert not swarm.released[1].patches
+        assert not wholes.is_whole(GENESIS) and wholes.is_whole(swarm.released[1].weights)
+        assert any("damaged" in event.detail for event in swarm.seen if isinstance(event, events.Faulted))
+
+    among(promise)
+
+
+def test_the_newest_steps_are_remembered_and_no_more_of_them_than_of_files() -> None:
+    async def promise(swarm: Swarm) -> None:
+        patches = swarm.learner.releases.patches
+        made = [Digest(f"{number:064x}") for number in range(KEPT + 2)]
+        for number in (*range(KEPT), 0, KEPT, KEPT + 1):  # the first one is made again
+            patches._remember(made[number], Patch(base=GENESIS, root=made[number], size=1))
+        assert {*patches._steps} == {made[0], *made[3:]}
+
+    among(promise)
+
+
+def test_a_disk_that_refuses_patches_is_told() -> None:
+    async def promise(swarm: Swarm) -> None:
+        swarm.learner.releases.patches.files.on_disk("No space left on device")
+        (fault,) = swarm.seen
+        assert isinstance(fault, events.Faulted) and "No space left on device" in fault.detail
+
+    among(promise)
+
+
 def test_a_patch_that_is_cut_here_is_fetched_again(tmp_path: Path) -> None:
     async def promise(swarm: Swarm) -> None:
         taker = swarm.host("taker", shelf=tmp_path / "blobs")

@@ -4,17 +4,23 @@ where the swarm is."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
+from random import Random
 from typing import Any
 
+from still_host import still_host
 from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.commands import sim
 from peers.runtime.host import Host
 from peers.runtime.rest import Reason
+from swarm.config import DelayLaw
 from swarm.events import Averaged, Event, Heard, Judged, Noted, Sampled, Trained
-from swarm.protocol import Phase
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Phase, Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer, World
 
 BEGIN, END = 20.0, 60.0
@@ -83,3 +89,75 @@ def test_a_resting_sampler_samples_nothing_and_goes_on_with_the_newest_policy() 
     assert during(told, Trained, "learner-0"), "the others' groups are trained on"
     newest = max(event.version for event in told.of(Trained, until=END))
     assert told.of(Sampled, "sampler-0", since=END)[0].version >= newest - 2
+
+
+# --- one peer -----------------------------------------------------------------------------------------------
+
+
+def at_rest(body: Callable[[Host, list[Any]], Awaitable[None]]) -> None:
+    """Play a scene of a sampler that samples, and what it tells."""
+
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host, told = still_host(network, "sampler-0", Role.SAMPLER), list[Any]()
+            host.bus.add(told.append)
+            host.status.phase, host.status.credit = Phase.SAMPLING, 7
+            await body(host, told)
+
+    run(main())
+
+
+LIMITED = Reason(Phase.LIMITED, "the battery feeds this machine")
+
+
+def test_a_rest_takes_the_phase_of_its_newest_reason_and_says_each_once() -> None:
+    async def scene(host: Host, told: list[Any]) -> None:
+        beats = list[Phase]()
+        host.beat_now = lambda: beats.append(host.status.phase)  # type: ignore[method-assign]
+        assert not await host.rest.taken()
+        host.rest.set(PAUSED)
+        resting = asyncio.create_task(host.rest.taken())
+        for reason in (PAUSED, PAUSED, LIMITED, LIMITED):
+            host.rest.set(reason)
+            await asyncio.sleep(3 * host.config.run.pace.beat)
+            assert (host.status.phase, host.status.credit) == (reason.phase, 0) and not resting.done()
+        host.rest.set(None)
+        assert await resting and host.status.phase is Phase.SAMPLING
+        assert beats == [Phase.PAUSED, Phase.LIMITED, Phase.SAMPLING]
+        assert [event.text for event in told] == [
+            f"sampler-0 rests: {PAUSED.text}",
+            f"sampler-0 rests: {LIMITED.text}",
+            "sampler-0 goes on after a rest",
+        ]
+
+    at_rest(scene)
+
+
+def test_a_rest_begins_and_ends_as_soon_as_its_reason_does() -> None:
+    async def scene(host: Host, told: list[Any]) -> None:
+        waits = asyncio.create_task(host.changed(60.0))
+        await asyncio.sleep(0)
+        host.rest.set(PAUSED)
+        resting = asyncio.create_task(host.rest.taken())
+        await asyncio.sleep(0.01)
+        assert waits.done(), "the role hears of it at once"
+        host.rest.set(None)
+        began = host.now()
+        assert await resting and host.now() == began
+
+    at_rest(scene)
+
+
+def test_a_role_that_may_not_rest_yet_hears_that_it_should_and_one_that_is_asked_to_stop_ends() -> None:
+    async def scene(host: Host, told: list[Any]) -> None:
+        host.rest.set(PAUSED)
+        began = host.now()
+        assert await host.rest.taken(may=False)
+        resting = asyncio.create_task(host.rest.taken())
+        await asyncio.sleep(0.5)
+        host.leave()
+        assert await resting and await host.rest.taken()
+        assert host.now() == began + 0.5
+        assert len([event for event in told if "rests" in event.text]) == 1
+
+    at_rest(scene)
