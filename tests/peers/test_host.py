@@ -1,0 +1,256 @@
+"""What a peer's host takes from heartbeats and events of others, and what it tells of what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+from nouns import beat
+from still_host import membership, still_host
+
+from peers.runtime.host import DELIVERED_KEPT, LATER, Host
+from swarm import events
+from swarm.config import DelayLaw
+from swarm.core.gossip_limits import OFFENCES_BURST, SILENCE
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, TEXT_LIMIT
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Part, Phase, Role, Topic
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import PeerId
+from swarm.wire import WireError
+
+
+class Scene:
+    """A host, what it tells, and whom it met; others seal what it hears."""
+
+    def __init__(self, network: MemoryNetwork, role: Role, **who: Any) -> None:
+        self.network, self.told, self.met = network, list[Any](), list[str]()
+        self._others = dict[str, Host]()
+        self.host = still_host(network, "mine", role, **who)
+        self.host._met = lambda peer, _: self.met.append(peer)
+        self.host.bus.add(self.told.append)
+
+    def other(self, name: str, role: Role, member: bool = True) -> Host:
+        if name not in self._others:
+            who = {"membership": membership(name, role)} if member else {}
+            self._others[name] = still_host(self.network, name, role, **who)
+        return self._others[name]
+
+    def hear(self, name: str, role: Role, member: bool = True, **said: Any) -> None:
+        """A heartbeat of this peer."""
+        other = self.other(name, role, member)
+        self.host.hear_beat(other.seal(beat(role=role, at=other.now(), **said), BEAT_LIMIT))
+
+    def hear_events(self, sender: Host, *bundle: events.Event) -> None:
+        self.host._hear_events(sender.seal([*bundle], EVENT_LIMIT))
+
+    def of(self, kind: type[events.Event]) -> list[Any]:
+        return [event for event in self.told if type(event) is kind]
+
+
+def play(body: Callable[[Scene], Awaitable[None]], role: Role = Role.SAMPLER, **who: Any) -> None:
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            await body(Scene(network, role, **who))
+
+    run(main())
+
+
+def test_a_stranger_is_neither_asked_first_nor_told_what_came_whatever_it_says_of_itself() -> None:
+    async def scene(its: Scene) -> None:
+        its.hear("stranger", Role.SAMPLER, member=False, mirror=5)
+        its.hear("another", Role.SAMPLER, member=False, audits=True)
+        its.hear("member", Role.SAMPLER, mirror=5, audits=True)
+        said = {peer: (known.mirror, known.audits) for peer, known in its.host.roster}
+        assert said == {"stranger": (-1, False), "another": (-1, False), "member": (5, True)}
+        assert its.met == [*said]
+        assert [its.host.known_sender(PeerId(name)) for name in said] == [False, False, True]
+
+    play(scene)
+
+
+def test_a_learner_without_a_membership_is_no_learner() -> None:
+    async def scene(its: Scene) -> None:
+        with pytest.raises(WireError, match="heartbeat of stranger"):
+            its.hear("stranger", Role.LEARNER, member=False)
+        assert not [*its.host.roster] and not its.met
+
+    play(scene)
+
+
+def test_whoever_delivered_a_group_is_known_and_of_many_the_last_ones_are() -> None:
+    async def scene(its: Scene) -> None:
+        host, first, second = its.host, PeerId("sampler-0"), PeerId("sampler-1")
+        for peer in (first, second, first, *map(PeerId, map(str, range(DELIVERED_KEPT - 1)))):
+            host.delivered(peer)
+        assert host.known_sender(first) and not host.known_sender(second)
+        its.hear("sampler-0", Role.SAMPLER, member=False)
+        assert host.roster.proven(first)
+
+    play(scene)
+
+
+def test_who_leaves_is_forgotten_and_oneself_is_nobody_else() -> None:
+    async def scene(its: Scene) -> None:
+        its.hear("sampler-1", Role.SAMPLER)
+        its.hear("sampler-1", Role.SAMPLER, seq=2, phase=Phase.LEAVING)
+        own = beat(role=Role.SAMPLER, at=its.host.now(), incarnation=its.host.who.incarnation)
+        its.host.hear_beat(its.host.seal(own, BEAT_LIMIT))
+        assert not [*its.host.roster] and its.met == ["sampler-1"] * 2
+
+    play(scene)
+
+
+def test_a_heartbeat_that_came_before_a_newer_one_counts_for_nothing() -> None:
+    async def scene(its: Scene) -> None:
+        its.hear("sampler-1", Role.SAMPLER, seq=5, version=5)
+        its.hear("sampler-1", Role.SAMPLER, seq=4, version=4)
+        (known,) = [known for _, known in its.host.roster]
+        assert known.version == 5 and its.met == ["sampler-1"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("role", "phase", "ends"),
+    [
+        (Role.SEED, Phase.COMPLETE, True),
+        (Role.SEED, Phase.SERVING, False),
+        (Role.LEARNER, Phase.COMPLETE, False),
+    ],
+)
+def test_a_run_that_its_seed_calls_complete_is_left(role: Role, phase: Phase, ends: bool) -> None:
+    async def scene(its: Scene) -> None:
+        waits = asyncio.create_task(its.host.changed(60.0))
+        await asyncio.sleep(0)
+        its.hear("other", role, phase=phase)
+        await asyncio.sleep(0.01)
+        assert its.host.stop.is_set() == ends and waits.done(), "whoever waits for news has some"
+
+    play(scene)
+
+
+@pytest.mark.parametrize("observes", [False, True])
+def test_who_observes_tells_what_it_heard_and_whether_its_author_is_a_member(observes: bool) -> None:
+    async def scene(its: Scene) -> None:
+        its.hear("stranger", Role.SAMPLER, member=False)
+        its.hear("member", Role.SAMPLER)
+        said = [(event.subject, event.invited) for event in its.of(events.Heard)]
+        assert said == ([("stranger", False), ("member", True)] if observes else [])
+
+    play(scene, observes=observes)
+
+
+def faulted(by: Host, text: str = "said") -> events.Event:
+    return events.Faulted(at=by.now(), peer=by.ports.me, part=Part.DISK, detail=text)
+
+
+def broke(by: Host) -> events.Event:
+    return events.RoundBroke(at=by.now(), peer=by.ports.me, version=1, reason="gone")
+
+
+def test_events_are_those_of_whoever_signs_them_in_its_role_and_ones_own_are_not_told_twice() -> None:
+    async def scene(its: Scene) -> None:
+        learner, sampler = its.other("learner", Role.LEARNER), its.other("sampler", Role.SAMPLER)
+        its.hear_events(learner, faulted(learner), broke(learner))
+        assert [type(event) for event in its.told] == [events.Faulted, events.RoundBroke]
+        its.hear_events(its.host, faulted(its.host))
+        with pytest.raises(WireError, match="event Faulted that sampler may not report"):
+            its.hear_events(sampler, faulted(sampler, "true"), faulted(learner))
+        with pytest.raises(WireError, match="roundbroke: "):
+            its.hear_events(sampler, broke(sampler))
+        started = events.Started(
+            at=sampler.now(), peer=sampler.ports.me, name="s", role=Role.LEARNER, version=0, hardware=""
+        )
+        with pytest.raises(WireError, match="started: "):
+            its.hear_events(sampler, started)
+        assert len(its.told) == 3 and its.told[2].detail == "true"
+
+    play(scene)
+
+
+def test_what_a_peer_tells_is_cut_to_what_a_frame_takes() -> None:
+    async def scene(its: Scene) -> None:
+        its.host.emit(events.Noted, level="info", text="x" * 100_000)
+        assert 0 < len(its.told[0].text.encode()) <= TEXT_LIMIT
+
+    play(scene)
+
+
+def test_nothing_is_read_of_whom_the_owner_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(its: Scene) -> None:
+        monkeypatch.setattr(its.host.trust, "revoked", lambda peer: "revoked" if peer == "bad" else None)
+        taken = list[bytes]()
+        for name in ("bad", "good"):
+            its.host.take(taken.append, Topic.BEAT, PeerId(name), name.encode())
+        assert taken == [b"good"]
+        (rejected,) = its.told
+        assert (rejected.sender, rejected.kind, rejected.reason) == ("bad", Topic.BEAT, "revoked")
+
+    play(scene)
+
+
+def test_who_says_again_what_another_one_signed_is_named_and_then_not_read_for_a_while() -> None:
+    async def scene(its: Scene) -> None:
+        host, signed = its.host, its.other("signer", Role.SAMPLER)
+        gossip = its.network.ports("relay", lambda _: 0.0).gossip
+        listening = asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.hear_beat))
+        await asyncio.sleep(0.1)
+        for seq in range(int(OFFENCES_BURST) + 5):
+            said = signed.seal(beat(role=Role.SAMPLER, at=signed.now(), seq=seq), BEAT_LIMIT)
+            await gossip.publish(host.topic(Topic.BEAT_SAMPLER), said)
+        await asyncio.sleep(0.5)
+        reasons = [event.reason for event in its.of(events.Rejected)]
+        assert {event.sender for event in its.told} == {"relay"} and not [*host.roster]
+        assert len(reasons) == OFFENCES_BURST + 1, "what comes then is not read"
+        assert set(reasons[:-1]) == {"it is signed by signer, who did not say it"}
+        assert reasons[-1].endswith(f"; nothing of it is read for {SILENCE:g} s")
+        await signed.ports.gossip.publish(host.topic(Topic.BEAT_SAMPLER), said)
+        await asyncio.sleep(0.5)
+        assert [peer for peer, _ in host.roster] == ["signer"], "the author itself is heard"
+        listening.cancel()
+
+    play(scene)
+
+
+def test_a_peer_is_lost_once_its_silence_is_longer_than_patience() -> None:
+    async def scene(its: Scene) -> None:
+        patience = its.host.config.run.pace.patience
+        expiring = asyncio.create_task(its.host._expire_forever())
+        await asyncio.sleep(1.0)
+        its.hear("sampler-1", Role.SAMPLER)
+        await asyncio.sleep(patience - 0.1)
+        assert not its.of(events.Lost)
+        await asyncio.sleep(0.1 + 2 * LATER)
+        (lost,) = its.of(events.Lost)
+        assert lost.subject == "sampler-1" and patience <= lost.silent <= patience + 2 * LATER
+        await asyncio.sleep(patience)
+        assert len(its.of(events.Lost)) == 1 and not [*its.host.roster]
+        expiring.cancel()
+
+    play(scene)
+
+
+def test_a_peer_says_that_it_begins_what_passed_and_why_it_leaves() -> None:
+    async def scene(its: Scene) -> None:
+        async def role() -> None:
+            await its.host.ports.clock.sleep(1.0)
+
+        async def leaves() -> None:
+            its.host.leave()
+
+        await its.host.run(role)
+        assert [event.reason for event in its.of(events.Left)] == ["ended"]
+        assert its.host.status.phase is Phase.LEAVING
+        assert [event.role for event in its.of(events.Started)] == [Role.SAMPLER]
+        await its.host.run(leaves)
+        assert [event.reason for event in its.of(events.Left)] == ["ended", "asked to stop"]
+        its.host.identity.replaced = True
+        await its.host.run(leaves)
+        assert len(its.of(events.Left)) == 2, "another process of this peer goes on"
+
+    play(scene)
