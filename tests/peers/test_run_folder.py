@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -28,7 +29,7 @@ from peers.build.run_folder import RunFolder
 from peers.commands import export, status
 from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
-from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
+from peers.runtime.peer_folder import TAKE_EVERY, TAKES, PeerFolder, free_peer_folder, running
 from swarm import events, wire
 from swarm.blocks import Blocks
 from swarm.config import BatchSize, Model, Pace, Run, TaskSettings
@@ -404,6 +405,75 @@ def test_a_folder_that_a_peer_holds_is_not_waited_for(
     monkeypatch.setattr(time, "sleep", pytest.fail)
     with PeerFolder(tmp_path / "peers" / "x"):
         assert not PeerFolder(tmp_path / "peers" / "x").take()
+
+
+def test_a_folder_that_others_always_look_at_is_taken_for_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, tries, slept = fcntl.flock, list[int](), list[float]()
+
+    def looked_at(lock: int, how: int) -> None:
+        if how & fcntl.LOCK_EX:
+            tries.append(how)
+            raise BlockingIOError
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", looked_at)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    folder = PeerFolder(tmp_path / "peers" / "x")
+    assert not folder.take() and len(tries) == TAKES and sum(slept) == pytest.approx(TAKES * TAKE_EVERY)
+    folder.close()
+
+
+def test_a_folder_is_free_again_though_a_child_of_its_peer_has_it_open(tmp_path: Path) -> None:
+    first, second = PeerFolder(tmp_path / "peers" / "x"), PeerFolder(tmp_path / "peers" / "x")
+    assert first.take() and not second.take()
+    forked = os.dup(first._lock)
+    first.release()
+    assert second.take()
+    second.release()
+    os.close(forked)
+
+
+def test_a_disk_that_refuses_the_pid_costs_that_and_no_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with PeerFolder(tmp_path / "peers" / "x"):
+        assert running(tmp_path) == {"x": 0}
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_is_locked_on_a_disk_that_is_read_only_and_refused_where_it_may_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    PeerFolder(tmp_path / "peers" / "x").close()
+    open_file = os.open
+
+    def opened(path: Any, flags: int, *mode: int, **more: Any) -> int:
+        if flags & os.O_RDWR and str(path).endswith("/pid"):
+            raise OSError(number, os.strerror(number))
+        return open_file(path, flags, *mode, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+    if number == errno.EACCES:
+        with pytest.raises(PermissionError):
+            PeerFolder(tmp_path / "peers" / "x")
+    else:
+        with PeerFolder(tmp_path / "peers" / "x"):
+            assert running(tmp_path) == {"x": 0}, "its pid is not on that disk"
+
+
+def test_a_peer_that_looks_for_a_free_folder_keeps_none_of_the_others_open(tmp_path: Path) -> None:
+    taken = [free_peer_folder(tmp_path, Role.SAMPLER) for _ in range(3)]
+    before = {*os.listdir("/dev/fd")}
+    free_peer_folder(tmp_path, Role.SAMPLER).release()
+    assert {*os.listdir("/dev/fd")} == before
+    for folder in taken:
+        folder.release()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has open")
