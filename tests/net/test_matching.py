@@ -1,6 +1,7 @@
 """Matching among many, without a network: streams are generators, ids and delays are drawn."""
 
 import asyncio
+import contextlib
 import os
 import time
 
@@ -19,6 +20,7 @@ from swarm.net.announcing import (
     tag,
 )
 from swarm.net.matching import Matching
+from swarm.sim.clock import run
 
 WINDOW, GRACE = 0.6, 0.3
 
@@ -89,6 +91,50 @@ def test_who_is_gone_is_waited_for_no_longer(living, dead):
         assert_one_group(outcome, range(living))
     else:
         assert outcome == [None]
+
+
+class Breaking(Line):
+    """Breaks when the peer that it leads to dies."""
+
+    async def rpc_join_group(self, request):
+        return self.until_death(await super().rpc_join_group(request))
+
+    async def until_death(self, replies):
+        async with contextlib.aclosing(replies):
+            while True:
+                try:
+                    async with asyncio.timeout_at(self.world["dies"]):
+                        reply = await anext(replies)
+                except TimeoutError:
+                    raise OSError("the stream broke") from None
+                except StopAsyncIteration:
+                    return
+                yield reply
+
+
+def test_who_followed_a_leader_that_dies_asks_the_others_again():
+    async def scene():
+        ids = sorted((PeerID(os.urandom(34)) for _ in range(4)), key=PeerID.to_bytes)
+        here, world = ids[:3], {"dies": asyncio.get_running_loop().time() + WINDOW / 3}
+        for me in here:
+
+            def line(leader, me=me):
+                return (Breaking if leader == ids[0] else Line)(world, me, leader)
+
+            world[me] = Matching(me, False, b"schema", WINDOW, GRACE, line)
+        announced = Announcement(1, 1.0, 1.0, 0.0, False, 0, tuple(map(tag, ids)))
+        first, *rest = (
+            asyncio.create_task(world[me].gather(announced, frozenset(ids) - {me})) for me in here
+        )
+        await asyncio.sleep(WINDOW / 6)
+        assert all(world[me]._leader == ids[0] for me in here[1:]), "they wait for the fourth"
+        await asyncio.sleep(WINDOW / 6)
+        first.cancel()
+        del world[ids[0]]
+        for group in await asyncio.gather(*rest):
+            assert group is not None and set(group.peer_ids) == {*here[1:]}
+
+    run(scene())
 
 
 def test_two_that_only_dial_need_a_third():
