@@ -93,7 +93,7 @@ def test_a_source_that_answered_before_is_out_after_some_failures_and_another_on
     one, new = source("one"), Source(PeerId("new"))
     for _ in range(STRIKES - 1):
         one.failed("silent", 0.0, RNG)
-        assert not one.out
+        assert not one.out and one.rest_until > 0.0 and one.turned_away
     one.failed("silent", 0.0, RNG)
     new.failed("gone", 0.0, RNG)
     assert (one.out, new.out) == ("failed: silent", "failed: gone")
@@ -159,6 +159,14 @@ def test_a_narrow_question_names_a_share_of_what_is_missing() -> None:
         assert narrow.wanted.bit_count() == names and not narrow.is_wide
 
 
+def test_a_question_names_blocks_that_its_source_has_from_any_one_on() -> None:
+    every_third = sum(1 << number for number in range(0, 24, 3))
+    two, lacking = [source("one", every_third), source("two", every_third)], many(3 * SPREAD)
+    for _ in range(100):
+        _, narrow = choose(two, two, lacking, lacking, 0.0, RNG) or pytest.fail("nobody")
+        assert narrow.wanted & ~every_third == 0 and narrow.wanted.bit_count() == 4
+
+
 def test_a_wide_question_names_the_rarest_blocks() -> None:
     whole, rest = source("whole", ALL), [source(f"fellow-{k}", many(4)) for k in range(2)]
     few = source("few", many(6))
@@ -180,7 +188,7 @@ def test_among_blocks_as_rare_each_is_asked_for_at_some_time() -> None:
 
 @pytest.mark.parametrize(("missing", "late"), [(LAST, 1.5), (LAST + 1, LATE + 3.0)])
 def test_somebody_else_is_asked_for_what_is_late_and_sooner_at_the_end(missing: int, late: float) -> None:
-    lacking, asked = many(missing), question(0b11)
+    lacking, asked, late = many(missing), question(0b11, began=50.0), 50.0 + late
     slow, quick = source("slow", 0b1, pace=9.0, under=(asked,)), source("quick", 0b101, pace=1.5)
     assert second([slow, quick], [asked], lacking, late) is None and not asked.is_late
     who, again = second([slow, quick], [asked], lacking, late + 0.01) or pytest.fail("nobody")
