@@ -12,6 +12,7 @@ from nouns import beat
 from still_host import membership, still_host
 
 from peers.runtime.host import DELIVERED_KEPT, LATER, Host
+from peers.runtime.run_keys import digest_of
 from swarm import events
 from swarm.config import DelayLaw
 from swarm.core.gossip_limits import OFFENCES_BURST, SILENCE
@@ -29,15 +30,15 @@ class Scene:
 
     def __init__(self, network: MemoryNetwork, role: Role, **who: Any) -> None:
         self.network, self.told, self.met = network, list[Any](), list[str]()
-        self._others = dict[str, Host]()
+        self._others, self._private = dict[str, Host](), bool(who.get("private"))
         self.host = still_host(network, "mine", role, **who)
         self.host._met = lambda peer, _: self.met.append(peer)
         self.host.bus.add(self.told.append)
 
     def other(self, name: str, role: Role, member: bool = True) -> Host:
         if name not in self._others:
-            who = {"membership": membership(name, role)} if member else {}
-            self._others[name] = still_host(self.network, name, role, **who)
+            who: Any = {"membership": membership(name, role)} if member else {}
+            self._others[name] = still_host(self.network, name, role, private=self._private, **who)
         return self._others[name]
 
     def hear(self, name: str, role: Role, member: bool = True, **said: Any) -> None:
@@ -63,12 +64,14 @@ def play(body: Callable[[Scene], Awaitable[None]], role: Role = Role.SAMPLER, **
 def test_a_stranger_is_neither_asked_first_nor_told_what_came_whatever_it_says_of_itself() -> None:
     async def scene(its: Scene) -> None:
         its.hear("stranger", Role.SAMPLER, member=False, mirror=5)
+        its.hear("genesis", Role.SAMPLER, member=False, mirror=0)
         its.hear("another", Role.SAMPLER, member=False, audits=True)
         its.hear("member", Role.SAMPLER, mirror=5, audits=True)
         said = {peer: (known.mirror, known.audits) for peer, known in its.host.roster}
-        assert said == {"stranger": (-1, False), "another": (-1, False), "member": (5, True)}
+        strangers = dict.fromkeys(("stranger", "genesis", "another"), (-1, False))
+        assert said == strangers | {"member": (5, True)}
         assert its.met == [*said]
-        assert [its.host.known_sender(PeerId(name)) for name in said] == [False, False, True]
+        assert [its.host.known_sender(PeerId(name)) for name in said] == [False, False, False, True]
 
     play(scene)
 
@@ -173,6 +176,29 @@ def test_events_are_those_of_whoever_signs_them_in_its_role_and_ones_own_are_not
     play(scene)
 
 
+def audited(by: Host, until: float = 0.0) -> events.Event:
+    said = {"group": "g", "sampler": PeerId("cheat"), "finding": "forged", "tokens": 1, "off": 1}
+    return events.Audited(at=by.now(), peer=by.ports.me, **said, largest=9.0, until=until)
+
+
+def test_every_member_that_audits_tells_what_it_found_and_learners_alone_set_aside() -> None:
+    async def scene(its: Scene) -> None:
+        learner, auditor, sampler = (
+            its.other(role.value, role) for role in (Role.LEARNER, Role.AUDITOR, Role.SAMPLER)
+        )
+        until = its.host.now() + 60.0
+        for event in (audited(learner, until), audited(auditor), audited(sampler)):
+            its.hear_events(its.other(event.peer, Role.SAMPLER), event)
+        assert [event.peer for event in its.of(events.Audited)] == ["learner", "auditor", "sampler"]
+        stranger = its.other("stranger", Role.SAMPLER, member=False)
+        for sender, event in ((auditor, audited(auditor, until)), (stranger, audited(stranger))):
+            with pytest.raises(WireError, match="audited: "):
+                its.hear_events(sender, event)
+        assert len(its.told) == 3
+
+    play(scene)
+
+
 def test_what_a_peer_tells_is_cut_to_what_a_frame_takes() -> None:
     async def scene(its: Scene) -> None:
         its.host.emit(events.Noted, level="info", text="x" * 100_000)
@@ -217,6 +243,118 @@ def test_who_says_again_what_another_one_signed_is_named_and_then_not_read_for_a
     play(scene)
 
 
+@pytest.mark.parametrize("news", [True, False])
+def test_a_frame_of_a_later_key_is_a_reason_to_ask_and_otherwise_refused(
+    monkeypatch: pytest.MonkeyPatch, news: bool
+) -> None:
+    async def scene(its: Scene) -> None:
+        host, ahead, asked = its.host, its.other("ahead", Role.SAMPLER), list[tuple[str, int]]()
+        more = bytes(32) + bytes([7]) * 32
+        assert ahead.frames.keys is not None and ahead.frames.keys.take(more, digest_of(more))
+
+        def heard(peer: PeerId, number: int) -> bool:
+            asked.append((peer, number))
+            return news
+
+        monkeypatch.setattr(host.revocations, "heard", heard)
+        host._author = ahead.ports.me
+        said = ahead.seal(beat(role=Role.SAMPLER, at=ahead.now()), BEAT_LIMIT)
+        for _ in range(2 * int(OFFENCES_BURST)):
+            host.take(host.hear_beat, Topic.BEAT, ahead.ports.me, said)
+        assert {*asked} == {("ahead", 1)} and not host.hearing.is_silenced(ahead.ports.me)
+        assert [event.sender for event in its.told] == ([] if news else ["ahead"] * len(asked))
+
+    play(scene, private=True)
+
+
+def test_a_list_of_revocations_is_asked_of_members_that_have_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(its: Scene) -> None:
+        asked = list[tuple[str, int]]()
+        monkeypatch.setattr(its.host.revocations, "heard", lambda *claim: asked.append(claim))
+        its.hear("stranger", Role.SAMPLER, member=False, revoked=9)
+        its.hear("member", Role.SAMPLER, revoked=3)
+        its.host.delivered(PeerId("sampler"))
+        its.hear("sampler", Role.SAMPLER, member=False, revoked=4)
+        assert asked == [("member", 3), ("sampler", 4)]
+
+    play(scene)
+
+
+def test_a_version_that_a_heartbeat_names_anew_is_looked_for_and_a_member_is_named_as_its_holder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(its: Scene) -> None:
+        found, voted = list[tuple[int, str | None]](), list[int]()
+        releases = its.host.releases
+        monkeypatch.setattr(releases, "found", lambda version, _, holder: found.append((version, holder)))
+        monkeypatch.setattr(releases.doubts, "hear", lambda said: voted.append(said.seq))
+        for seq, version in enumerate((1, 1, 2), 1):
+            its.hear("member", Role.SAMPLER, seq=seq, version=version)
+        its.hear("stranger", Role.SAMPLER, member=False, seq=4, version=2)
+        assert found == [(1, "member"), (2, "member"), (2, None)]
+        assert voted == [1, 2, 3, 4], "each may deny something"
+
+    play(scene)
+
+
+ALL = {Topic.BEAT, Topic.RELEASE}
+
+
+@pytest.mark.parametrize(
+    ("role", "observes", "topics"),
+    [
+        (Role.SAMPLER, False, ALL | {Topic.ACCUSED}),
+        (Role.LEARNER, False, ALL),
+        (Role.OBSERVER, True, ALL | {Topic.ACCUSED, Topic.BEAT_SAMPLER, Topic.EVENT}),
+    ],
+)
+def test_a_peer_listens_to_what_its_role_needs_and_an_observer_to_all(
+    role: Role, observes: bool, topics: set[Topic]
+) -> None:
+    async def scene(its: Scene) -> None:
+        heard = list[Topic]()
+
+        async def listen(name: Topic, take: object) -> None:
+            heard.append(name)
+            await asyncio.Event().wait()
+
+        its.host.listen = listen  # type: ignore[method-assign]
+
+        async def role_ends() -> None:
+            await asyncio.sleep(0.1)
+
+        await its.host.run(role_ends)
+        assert sorted(heard) == sorted(topics)
+
+    play(scene, role, observes=observes)
+
+
+def test_a_goodbye_reaches_the_others_before_a_peer_is_gone() -> None:
+    async def scene(its: Scene) -> None:
+        host, leaving = its.host, its.other("leaving", Role.SAMPLER)
+        heard = [
+            asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.hear_beat)),
+            asyncio.create_task(host.listen(Topic.EVENT, host._hear_events)),
+        ]
+
+        async def role() -> None:
+            await asyncio.sleep(0.2)
+            leaving.beat_now()
+            await asyncio.sleep(2 * leaving.config.run.pace.beat)
+            assert [peer for peer, _ in host.roster] == ["leaving"]
+
+        await leaving.run(role)
+        await asyncio.sleep(0.2)
+        assert not [*host.roster]
+        assert [event.reason for event in its.of(events.Left)] == ["ended"]
+        for each in heard:
+            each.cancel()
+
+    play(scene)
+
+
 def test_a_peer_is_lost_once_its_silence_is_longer_than_patience() -> None:
     async def scene(its: Scene) -> None:
         patience = its.host.config.run.pace.patience
@@ -241,7 +379,11 @@ def test_a_peer_says_that_it_begins_what_passed_and_why_it_leaves() -> None:
             await its.host.ports.clock.sleep(1.0)
 
         async def leaves() -> None:
+            waits = asyncio.create_task(its.host.changed(60.0))
+            await asyncio.sleep(0.01)
             its.host.leave()
+            await asyncio.sleep(0.01)
+            assert waits.done(), "whoever waits for news hears of it"
 
         await its.host.run(role)
         assert [event.reason for event in its.of(events.Left)] == ["ended"]
