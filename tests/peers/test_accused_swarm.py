@@ -316,6 +316,7 @@ def test_who_is_set_aside_is_told_once_and_again_for_longer_or_with_the_first_ev
         tell(BY, sampler, now, "it is over")
         for _ in range(2):
             tell(BY, sampler, now + 60.0, "first")
+            await host.ports.clock.sleep(1.0)
         for _ in range(2):
             tell(BY, sampler, now + 60.0, "evidence", "group-1")
         tell(BY, sampler, now + 60.0, "without it")
@@ -344,6 +345,7 @@ def test_a_group_that_is_admitted_ends_it_where_it_was_sent_after_that_was_heard
         aside.tell(BY, sampler, host.now() + 60.0, "forged")
         aside.back(BY, sampler, before)
         aside.back(OTHER, sampler, host.now() + 1.0)
+        aside.tell(BY, sampler, host.now() + 60.0, "still")
         for _ in range(2):
             aside.back(BY, sampler, host.now() + 1.0)
         aside.tell(BY, sampler, host.now() + 60.0, "again")

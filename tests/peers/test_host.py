@@ -11,7 +11,7 @@ import pytest
 from nouns import beat
 from still_host import membership, still_host
 
-from peers.runtime.host import DELIVERED_KEPT, LATER, Host
+from peers.runtime.host import DELIVERED_KEPT, LATER, TRAFFIC_EVERY, Host
 from peers.runtime.run_keys import digest_of
 from swarm import events
 from swarm.config import DelayLaw
@@ -329,6 +329,29 @@ def test_a_peer_listens_to_what_its_role_needs_and_an_observer_to_all(
         assert sorted(heard) == sorted(topics)
 
     play(scene, role, observes=observes)
+
+
+def test_what_passed_is_told_at_the_start_in_equal_steps_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(its: Scene) -> None:
+        host, drain, told = its.host, its.host.traffic.drain, list[float]()
+        began, step = host.now(), host.config.run.pace.beat * TRAFFIC_EVERY
+
+        def drained(now: float, *more: Any) -> Any:
+            told.append(now - began)
+            return drain(now, *more)
+
+        monkeypatch.setattr(host.traffic, "drain", drained)
+
+        async def role() -> None:
+            await asyncio.sleep(2.5 * step)
+
+        await host.run(role)
+        assert told == pytest.approx([0.0, step, 2 * step, 2.5 * step])
+        assert len(its.of(events.Transferred)) == 3, "nothing passed before the start"
+
+    play(scene)
 
 
 def test_a_goodbye_reaches_the_others_before_a_peer_is_gone() -> None:

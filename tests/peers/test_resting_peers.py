@@ -158,6 +158,9 @@ def test_a_role_that_may_not_rest_yet_hears_that_it_should_and_one_that_is_asked
         host.leave()
         assert await resting and await host.rest.taken()
         assert host.now() == began + 0.5
-        assert len([event for event in told if "rests" in event.text]) == 1
+        assert [event.text for event in told] == [
+            f"sampler-0 rests: {PAUSED.text}",
+            "sampler-0 goes on after a rest",
+        ]
 
     at_rest(scene)
