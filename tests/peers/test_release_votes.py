@@ -11,7 +11,7 @@ from nouns import beat, release
 from still_host import still_host
 
 from peers.runtime.host import Host
-from peers.runtime.release_votes import Against, ReleaseVotes, Why, mark
+from peers.runtime.release_votes import DENIED, Against, ReleaseVotes, Why, mark
 from swarm.config import DelayLaw
 from swarm.core.same_mean import mark as mean_mark
 from swarm.net.in_memory import MemoryNetwork
@@ -181,6 +181,24 @@ def test_a_member_that_said_nothing_since_the_round_is_a_witness_as_one_is_that_
         assert votes.denies(alone(host, version=2)) == (third != {"denied": None})
 
     learner(body, **third)
+
+
+def test_a_heartbeat_denies_the_newest_ones_first_and_nothing_of_its_own() -> None:
+    def body(host: Host, votes: ReleaseVotes) -> None:
+        made = [alone(host, groups=groups) for groups in range(1, DENIED + 3)]
+        own = release(version=3, weights=Digest("d" * 64), parent=BEFORE, publisher=LEARNERS[0])
+        votes.hear(own)
+        assert votes.denied() == b"".join(map(mark, reversed(made[-DENIED:])))
+
+    learner(body, denied=b"")
+
+
+def test_a_false_release_of_somebody_who_is_not_heard_any_more_is_doubted_for_a_while() -> None:
+    def body(host: Host, votes: ReleaseVotes) -> None:
+        votes.found_false(release(version=2, weights=ALONE, publisher=LEARNERS[4]))
+        assert votes.is_doubted(LEARNERS[4]) and not votes.is_doubted(LEARNERS[3])
+
+    learner(body)
 
 
 def test_half_of_the_learners_at_a_release_are_too_many_to_deny_it() -> None:
