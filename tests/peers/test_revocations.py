@@ -127,6 +127,14 @@ def test_a_peer_writes_what_it_has_over_what_is_older_or_damaged(lab: RunFolder)
         )
 
 
+def test_keys_that_a_folder_lost_come_back_from_a_peer_though_its_list_is_whole(lab: RunFolder) -> None:
+    new, keys = signed(lab, 1, ADA)
+    Follower(lab, lambda it: it.host.revocations.take(new, keys))
+    (lab.path / run_keys.KEYS).unlink()
+    Follower(lab, lambda it: it.host.revocations.take(new, keys))
+    assert on_disk(lab) == (new, keys)
+
+
 def test_a_damaged_list_that_nobody_has_another_of_is_told_and_costs_no_writes(
     lab: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
