@@ -1,7 +1,7 @@
 // The shell: a bar that stays, and the sections in the order in which a person asks: how is it, what is wrong, how stale, does it
 // learn, who talks to whom, who is here. Each section draws itself from the store; far from the viewport it does so once a second.
 
-import { h, html, render, useEffect, useErrorBoundary, useState } from "./vendor/htm-preact-3.1.1.js";
+import { h, html, render, useEffect, useErrorBoundary, useState } from "./html.js";
 import { Events } from "./events.js";
 import { age, count } from "./format.js";
 import { Headline } from "./headline.js";

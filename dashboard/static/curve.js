@@ -4,7 +4,7 @@
 // in a queue, one per task, so that many curves that change at once never make one long task.
 
 import uPlot from "./vendor/uplot-1.6.32.js";
-import { html, useContext, useEffect, useRef } from "./vendor/htm-preact-3.1.1.js";
+import { html, useContext, useEffect, useRef } from "./html.js";
 import { clock, count } from "./format.js";
 import { Near, store, useSelect } from "./store.js";
 import { colour, memo, useNear, useTheme, useWidth } from "./ui.js";

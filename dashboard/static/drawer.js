@@ -3,7 +3,7 @@
 // The address has `#peer=<id>` while the drawer is open, so that a person can hand on the link to *my* peer; Back closes it. The
 // dialog is the browser's own: it keeps the focus, Escape closes it, the focus returns to where it was.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { EventList } from "./events.js";
 import { age, ago, bytes, count, duration, figure, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";

@@ -1,7 +1,7 @@
 // What happened, newest first: a mark and a word for the level, the time, the sentence, how often. The list has a bounded height;
 // names in a sentence open the drawer of the peer that is meant.
 
-import { html, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useState } from "./html.js";
 import { clock, count } from "./format.js";
 import { useSelect } from "./store.js";
 import { Choice, Empty, Mark, memo, PeerLink, Section } from "./ui.js";

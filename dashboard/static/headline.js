@@ -3,7 +3,7 @@
 // Rounds may be faster than a reader: then a row tells which part of the time each phase takes, taken from what was seen in the
 // last seconds, instead of a mark that jumps. A slow round shows the present phase and its clock.
 
-import { html, useEffect, useMemo, useRef } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useMemo, useRef } from "./html.js";
 import { age, count, duration, figure, percent, some } from "./format.js";
 import { Phase, Role, ROLES } from "./protocol.js";
 import { store, useSelect, useTick } from "./store.js";

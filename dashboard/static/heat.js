@@ -3,7 +3,7 @@
 // Colour is perceptual (mixed in OKLab, on a logarithmic scale up to the admission window); what is beyond the window is red and
 // crossed. Pointer and arrow keys read a cell as text. The map is fetched once a slot, and seldom while nobody sees it: a print has it.
 
-import { html, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { clock, count, duration, some } from "./format.js";
 import { Near, statusOf, store, useSelect } from "./store.js";
 import { Choice, colour, Empty, useTheme, useWidth } from "./ui.js";

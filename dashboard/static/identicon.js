@@ -1,7 +1,7 @@
 // A small picture of a peer's id, so that an eye finds the same peer again: five by five cells, left and right alike, one colour.
 // It follows from the id alone, which the transport proves; so does the name. What a peer calls itself is a label.
 
-import { html } from "./vendor/htm-preact-3.1.1.js";
+import { html } from "./html.js";
 import { memo } from "./ui.js";
 
 const SIDE = 5;

@@ -1,6 +1,6 @@
 // What was wrong in the last day: from when to when, and why. Asked for again and again while somebody is near it.
 
-import { html, useContext, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useContext, useEffect, useState } from "./html.js";
 import { duration, some } from "./format.js";
 import { Near, store, useSelect } from "./store.js";
 import { Mark, Prose } from "./ui.js";

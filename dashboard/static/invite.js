@@ -1,7 +1,7 @@
 // How somebody joins: the command to copy and a picture of the invite's word to scan. A page that has no invite to give away says
 // how one is made. Copying needs a secure page (https or localhost); elsewhere the text is selected for the person's own keys.
 
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { some } from "./format.js";
 import { store, useTick } from "./store.js";
 import { Mark, Section } from "./ui.js";

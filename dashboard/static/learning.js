@@ -1,6 +1,6 @@
 // Does it learn, and are its importance weights healthy: small multiples over one axis, by policy version or by time.
 
-import { html, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useRef, useState } from "./html.js";
 import { Curve, save } from "./curve.js";
 import { figure, percent } from "./format.js";
 import { store, useSelect } from "./store.js";

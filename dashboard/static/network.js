@@ -3,7 +3,7 @@
 // What is drawn follows the store at most once a second; the shapes on the lines move only while somebody can see them and wants
 // motion. The table of flows says in words what the ring shows.
 
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { bytes, count, duration, some } from "./format.js";
 import { PURPOSES, at, drawMoving, drawStill, fit, scene } from "./ring.js";
 import { Role, ROLES } from "./protocol.js";

@@ -4,7 +4,7 @@
 // its drawer open: who is new comes at the end then. A row draws itself again only when one of the words in it changed. The drawer
 // (drawer.js) has the rest.
 
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { Drawer, limits } from "./drawer.js";
 import { age, bytes, count, duration, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";

@@ -1,6 +1,6 @@
 // What is wrong now: the verdict that the page begins with, and a card for each problem with its cause and the next step.
 
-import { html } from "./vendor/htm-preact-3.1.1.js";
+import { html } from "./html.js";
 import { age, count, some } from "./format.js";
 import { Incidents } from "./incidents.js";
 import { Word } from "./invite.js";

@@ -1,7 +1,7 @@
 // A finished run as a film: play and pause, where in it, how fast, and the way to the next thing that happened. All of the page
 // shows the moment that the slider stands at.
 
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { duration } from "./format.js";
 import { store, useSelect } from "./store.js";
 import { Choice } from "./ui.js";

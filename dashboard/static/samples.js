@@ -1,7 +1,7 @@
 // The newest trained groups, for reading: the prompt, what the policy wrote, and what the learner made of it. New groups wait while
 // a person reads: under the pointer, with the focus inside, or until Pause is pressed again.
 
-import { html, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useRef, useState } from "./html.js";
 import { count, figure, some } from "./format.js";
 import { useSelect } from "./store.js";
 import { Age, Empty, memo, PeerLink, Section } from "./ui.js";

@@ -1,7 +1,7 @@
 // How stale everything is: the map peer × time (heat.js), the ages of what was trained with the admission window drawn in, and
 // where each sampler's delay comes from.
 
-import { html, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useMemo, useRef, useState } from "./html.js";
 import { count, duration, figure, percent, some } from "./format.js";
 import { Heat } from "./heat.js";
 import { Role } from "./protocol.js";

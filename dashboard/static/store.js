@@ -7,7 +7,7 @@
 // Not handled here: how anything looks (ui.js and the sections).
 
 import { Role } from "./protocol.js";
-import { createContext, useContext, useEffect, useReducer, useRef } from "./vendor/htm-preact-3.1.1.js";
+import { createContext, useContext, useEffect, useReducer, useRef } from "./html.js";
 
 export const QUIET = 10; // seconds without news before the page says so
 const AWAY = 1000; // milliseconds between two renders of a place that nobody sees

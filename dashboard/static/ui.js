@@ -1,6 +1,6 @@
 // Parts that all sections share. Words from peers enter as text children only; a state is always a symbol and a word.
 
-import { Component, h, html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { Component, h, html, useEffect, useRef, useState } from "./html.js";
 import { ago } from "./format.js";
 import { store, useTick } from "./store.js";
 

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, story, who
+from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, story, who
 from made_up_swarm import Swarm
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
@@ -477,6 +477,33 @@ def test_the_slider_of_a_replay_reaches_its_end(play: Play) -> None:
             await slider.press("ArrowLeft")
             await expect(button).to_contain_text("Play")
             assert 100 < await slider.evaluate(LEFT) < 120
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_what_has_left_the_page_leaves_its_memory(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed, nodes = Feed(State()), list[int]()
+        async with served(feed, past(30)) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            await page.goto(url)
+            await page.locator("#network").evaluate(THERE)
+            browser = await page.context.new_cdp_session(page)
+            for version in range(31, 55):
+                feed(
+                    happened.Released(
+                        at=time.time(), peer=LEARNERS[0], release=released(version, time.time())
+                    )
+                )
+                for peer in (*LEARNERS, *SAMPLERS):
+                    feed(heard(peer, version - 1, time.time(), seq=version))
+                await expect(page.locator(".releases tbody th").first).to_have_text(str(version))
+                await page.wait_for_timeout(1000)  # the table is drawn once a second
+                if version % 8 == 6:
+                    await browser.send("HeapProfiler.collectGarbage")
+                    nodes.append((await browser.send("Memory.getDOMCounters"))["nodes"])
+            assert nodes[-1] - nodes[0] < 100, nodes
 
     play(scene)
 
