@@ -71,6 +71,11 @@ const LINKS = {
   paused: ["paused", () => "paused"],
 };
 
+const SAID = { // aloud, once: the seconds beside it go on
+  connecting: "connecting", live: "live", silent: "the swarm is silent", lost: "this page has lost its peer",
+  full: "too many pages are open at this peer", replay: "replay", paused: "paused",
+};
+
 function Bar() {
   const name = useSelect((state) => state.run?.name ?? "swarm");
   return html`<header class="bar">
@@ -89,7 +94,8 @@ function Link() {
   useSelect((state) => [state.served, state.quiet]);
   const { state, seconds } = store.link();
   const [kind, word] = LINKS[state];
-  return html`<p id="link" class=${`link is-${kind}`} role="status"><${Mark} kind=${kind} /> <span id="link-text">${word(seconds)}</span></p>`;
+  return html`<p id="link" class=${`link is-${kind}`}><${Mark} kind=${kind} /> <span id="link-text">${word(seconds)}</span></p>
+    <p class="sr" role="status">${SAID[state]}</p>`;
 }
 
 // How many problems there are, beside the way to them and in the window's title.

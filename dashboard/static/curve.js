@@ -5,7 +5,7 @@
 
 import uPlot from "./vendor/uplot-1.6.32.js";
 import { html, useContext, useEffect, useRef } from "./html.js";
-import { clock, count } from "./format.js";
+import { clock, count, day } from "./format.js";
 import { Near, store, useSelect } from "./store.js";
 import { colour, memo, useNear, useTheme, useWidth } from "./ui.js";
 
@@ -118,7 +118,7 @@ function make(node, { spec, by, log, theme, width, texts, old }) {
     const point = plot.points[plot.chart?.cursor.idx];
     const last = plot.points.at(-1);
     texts.value.textContent = point ? spec.write(point[2]) : last ? spec.write(last[2]) : "–";
-    texts.line.textContent = point ? `version ${count(point[0])} · ${clock(point[1])}` : "";
+    texts.line.textContent = point ? `version ${count(point[0])} · ${clock(point[1], store.now())}` : "";
     texts.line.nextSibling.hidden = Boolean(point);
   };
   const axis = { stroke: colour("muted"), font: `11px ${getComputedStyle(document.body).fontFamily}`, grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
@@ -158,8 +158,9 @@ function make(node, { spec, by, log, theme, width, texts, old }) {
 const WHOLE = [1, 2, 5].flatMap((step) => [0, 1, 2, 3, 4, 5, 6, 7].map((power) => step * 10 ** power)).sort((a, b) => a - b);
 const place = (point, by) => (by === "time" ? point[1] : point[0]);
 
+// The time of day; midnight is written as the day that begins.
 function times(chart, ticks, axis, space, increment) {
-  return ticks.map((tick) => clock(tick).slice(0, increment < 60 ? 8 : 5));
+  return ticks.map((tick) => (clock(tick) === "00:00:00" ? day(tick) : clock(tick).slice(0, increment < 60 ? 8 : 5)));
 }
 
 function span(range, low, high) {

@@ -3,7 +3,7 @@
 
 import { html, useState } from "./html.js";
 import { clock, count } from "./format.js";
-import { useSelect } from "./store.js";
+import { store, useSelect } from "./store.js";
 import { Choice, Empty, Mark, memo, PeerLink, Section } from "./ui.js";
 
 const SHOWN = 120; // lines drawn at once: more than anybody scrolls through; /api/events has them all
@@ -29,7 +29,7 @@ export function EventList({ lines }) {
 const EventLine = memo(function EventLine({ line }) {
   const names = useSelect(({ peers }) => line.peers.map((id) => [id, peers.get(id)?.name]).filter(([, name]) => name));
   return html`<li class=${`event ${line.level}`}>
-    <time class="muted mono" datetime=${new Date(1000 * line.at).toISOString()}>${clock(line.at)}</time>
+    <time class="muted mono" datetime=${new Date(1000 * line.at).toISOString()}>${clock(line.at, store.now())}</time>
     <${Mark} kind=${line.level} word=${WORDS[line.level]} quiet=${line.level === "info"} />
     <span class="event-text">${linked(line.text, names)}</span>
     ${line.count > 1 && html`<span class="muted small event-count" title=${`said ${count(line.count)} times; this is the newest`}>× ${count(line.count)}</span>`}

@@ -56,6 +56,12 @@ export function some(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-export function clock(seconds) {
-  return new Date(1000 * seconds).toLocaleTimeString("en-GB");
+// The time of day, and the day where that is not the one of `now`.
+export function clock(seconds, now = seconds) {
+  const [then, today] = [new Date(1000 * seconds), new Date(1000 * now)];
+  return `${then.toDateString() === today.toDateString() ? "" : `${day(seconds)}, `}${then.toLocaleTimeString("en-GB")}`;
+}
+
+export function day(seconds) {
+  return new Date(1000 * seconds).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
 }

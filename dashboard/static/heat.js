@@ -117,7 +117,7 @@ function Sheet({ heat, rows, limit }) {
     if ((row + 1) * ROW > current.scrollTop + tall) current.scrollTop = (row + 1) * ROW - tall;
   };
   return html`
-    <p class="readout small" role="status">${cell && rows[cell.row] ? read(plan) : summary(rows, limit)}</p>
+    <p class="readout small" aria-live=${cell ? "polite" : "off"}>${cell && rows[cell.row] ? read(plan) : summary(rows, limit)}</p>
     <div ref=${box} class="heat-box" tabindex="0" role="application" aria-roledescription="heat map"
       aria-label="Lag of each peer over time in versions; the arrow keys read its cells"
       style=${{ height: `${tall + AXIS}px` }} onScroll=${(event) => setTop(event.currentTarget.scrollTop)} onKeyDown=${move}
@@ -134,7 +134,7 @@ function read({ heat, rows, cell, limit }) {
   const lag = cells[cell.column];
   const start = heat.start + cell.column * heat.slot;
   const beyond = lag > limit ? `, beyond the window of ${count(limit)}` : "";
-  return html`<strong>${name}</strong>, ${clock(start)} and the ${duration(heat.slot)} after: ${lag == null ? "nothing heard" : `${some(lag, "version")} behind${beyond}`}`;
+  return html`<strong>${name}</strong>, ${clock(start, store.now())} and the ${duration(heat.slot)} after: ${lag == null ? "nothing heard" : `${some(lag, "version")} behind${beyond}`}`;
 }
 
 function summary(rows, limit) {
@@ -258,7 +258,7 @@ function axis(pen, { heat, width, label, tall, paint }) {
   const ticks = Math.max(Math.min(Math.floor((width - label) / 110), 8), 2);
   for (let tick = 0; tick <= ticks; tick++) {
     pen.textAlign = tick === 0 ? "left" : tick === ticks ? "right" : "center";
-    pen.fillText(clock(heat.start + (tick / ticks) * heat.columns * heat.slot), label + (tick / ticks) * (width - label), tall + AXIS / 2 + 2);
+    pen.fillText(clock(heat.start + (tick / ticks) * heat.columns * heat.slot, store.now()), label + (tick / ticks) * (width - label), tall + AXIS / 2 + 2);
   }
   pen.textAlign = "left";
 }

@@ -3,7 +3,7 @@
 
 import { html, useEffect, useRef, useState } from "./html.js";
 import { some } from "./format.js";
-import { store, useTick } from "./store.js";
+import { store, useSelect, useTick } from "./store.js";
 import { Mark, Section } from "./ui.js";
 
 const SHOWN = 2500; // milliseconds for which a button says that it has copied
@@ -20,9 +20,10 @@ export function Invite() {
 // The invite that the page shows; null where it shows none, undefined until that is known.
 function useInvite() {
   const [invite, setInvite] = useState();
+  const opened = useSelect((state) => state.opened);
   useEffect(() => {
     fetch("api/invite").then((answer) => answer.json()).then(setInvite, () => setInvite(null));
-  }, []);
+  }, [opened]);
   return invite;
 }
 
@@ -49,7 +50,7 @@ function Join({ invite }) {
       <p class="small"><${Expiry} at=${invite.expires} /></p>
     </div>
     <figure class="invite-code">
-      <img src="api/invite.svg" width="148" height="148" alt="QR code of the invite's word" />
+      <img src=${`api/invite.svg?${encodeURIComponent(invite.word)}`} width="148" height="148" alt="QR code of the invite's word" />
       <figcaption class="muted small">the word, to scan</figcaption>
     </figure>`;
 }

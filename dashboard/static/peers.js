@@ -190,11 +190,12 @@ function Filter({ filter, onChange }) {
     ${pick("role", "Role", ["all roles", ROLES])} ${pick("status", "State", ["all states", STATUSES])}`;
 }
 
+// A button without a further page keeps the focus: a disabled one would drop it.
 function Pager({ page, pages, onPage }) {
   return html`<nav class="pager" aria-label="Pages of peers">
-    <button type="button" class="button" disabled=${page === 0} onClick=${() => onPage(page - 1)}><span aria-hidden="true">◂</span><span class="sr">Page before</span></button>
+    <button type="button" class="button" aria-disabled=${page === 0} onClick=${() => page > 0 && onPage(page - 1)}><span aria-hidden="true">◂</span><span class="sr">Page before</span></button>
     <span class="small">page ${page + 1} of ${pages}</span>
-    <button type="button" class="button" disabled=${page === pages - 1} onClick=${() => onPage(page + 1)}>
+    <button type="button" class="button" aria-disabled=${page === pages - 1} onClick=${() => page < pages - 1 && onPage(page + 1)}>
       <span aria-hidden="true">▸</span><span class="sr">Next page</span></button>
   </nav>`;
 }

@@ -1,6 +1,6 @@
 // What is wrong now: the verdict that the page begins with, and a card for each problem with its cause and the next step.
 
-import { html } from "./html.js";
+import { html, useMemo } from "./html.js";
 import { age, count, some } from "./format.js";
 import { Incidents } from "./incidents.js";
 import { Word } from "./invite.js";
@@ -16,8 +16,10 @@ export function Problems() {
   const awaits = useSelect((state) => state.condition?.join);
   const sorted = [...problems].sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level) || (a.since ?? 0) - (b.since ?? 0));
   const [list, order] = useKeptOrder(sorted, ({ key }) => key);
+  const aloud = useMemo( // once, and not at each of its figures
+    () => (order.length ? `${some(order.length, "problem")}. ${sorted[0].text}` : "no problem"), [order.length, sorted[0]?.key]);
   return html`<${Section} id="wrong" title="What is wrong">
-    <p class="sr" role="status">${order.length ? `${some(order.length, "problem")}. ${sorted[0].text}` : "no problem"}</p>
+    <p class="sr" role="status">${aloud}</p>
     ${order.length === 0 && html`<${Well} />`}
     <ul id="problems" class="problems" ref=${list}>${order.map((problem) => html`<${Card} key=${problem.key} problem=${problem} />`)}</ul>
     ${awaits && html`<${Word} />`}

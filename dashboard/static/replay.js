@@ -15,7 +15,8 @@ const MARKS = 200; // ticks under the slider
 
 export function Replay() {
   const span = useSelect((state) => state.replay);
-  const [speed, setSpeed] = useState(1); // the chosen one; the store's is 0 while it stands
+  const [asked] = useState(store.speed || 1); // of `swarm replay --speed`
+  const [speed, setSpeed] = useState(asked); // the chosen one; the store's is 0 while it stands
   const [wanted, setWanted] = useState(null); // {at, served}: where the slider is held, or what the page showed when it was let go
   const rest = useRef(0);
   const served = useSelect((state) => state.served);
@@ -46,6 +47,7 @@ export function Replay() {
     setSpeed(chosen);
     if (playing) go(here, chosen);
   };
+  const speeds = SPEEDS.some(([each]) => each === asked) ? SPEEDS : [...SPEEDS, [asked, `${asked}×`]].sort(([a], [b]) => a - b);
   const next = lines.find(({ at }) => at > here + 0.5);
   const before = lines.findLast(({ at }) => at < here - 0.5);
   return html`<section id="replay" class="card replay" aria-label="Replay">
@@ -57,14 +59,14 @@ export function Replay() {
         onKeyDown=${press} onInput=${(event) => slide(Number(event.target.value))} />
       <${Marks} lines=${lines} span=${span} />
     </div>
-    <p class="replay-clock"><output for="replay-at" class="value">${moment(here)}</output>${" "}
+    <p class="replay-clock"><output for="replay-at" class="value" aria-live="off">${moment(here)}</output>${" "}
       <span class="muted small">${duration(here - span.first)}<span class="c-mid"> of ${duration(span.last - span.first)}</span></span></p>
     <div class="replay-tools">
-      <button type="button" class="button" disabled=${!before} onClick=${() => go(before.at)}>
+      <button type="button" class="button" aria-disabled=${!before} onClick=${() => before && go(before.at)}>
         <span aria-hidden="true">◂</span><span class="word"> Event<span class="sr"> before</span></span></button>
-      <button type="button" class="button" disabled=${!next} onClick=${() => go(next.at)}>
+      <button type="button" class="button" aria-disabled=${!next} onClick=${() => next && go(next.at)}>
         <span class="word"><span class="sr">Next </span>Event </span><span aria-hidden="true">▸</span></button>
-      <${Choice} label="Speed of the replay" value=${speed} options=${SPEEDS} onChange=${pace} />
+      <${Choice} label="Speed of the replay" value=${speed} options=${speeds} onChange=${pace} />
     </div>
   </section>`;
 }

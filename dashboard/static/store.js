@@ -15,6 +15,7 @@ const AGAIN = 5000; // milliseconds before a refused stream is asked for again
 const SOON = 1000; // milliseconds before a broken replay goes on
 const LONGEST = 60_000; // milliseconds that a stream has to say something, at most: a large first view over a slow line
 const FULL = "too many pages"; // how the server begins its refusal; a proxy's 503 says something else
+const FASTEST = 1000; // journal seconds per second that the server plays at most
 const LINES = 500; // sentences kept; the server keeps fewer
 const SAMPLES = 64; // groups kept for reading
 const RELEASES = 256; // releases kept
@@ -23,11 +24,14 @@ const EMPTY = Object.freeze({
   run: null, head: null, condition: null, problems: [], round: { learners: [], last_members: [] }, peers: new Map(), verdicts: {}, tokens: {},
   lag: { versions: [], seconds: [] }, agreement: { same: 0, different: 0, digests: [], learners: 0, version: null }, events: [],
   series: new Map(), releases: [], flows: [], traffic: { total: {}, rate: {} }, samples: [], replay: null,
-  revision: 0, last: 0, served: 0, quiet: 0, selected: null,
+  revision: 0, last: 0, served: 0, quiet: 0, selected: null, opened: 0,
 });
 const WHOLE = ["run", "head", "condition", "problems", "round", "verdicts", "tokens", "lag", "agreement", "flows", "traffic", "replay"];
 
-const WANTED = new URLSearchParams(location.search).get("speed"); // of `swarm replay --speed`
+// Of `swarm replay --speed`; null for none, and for what is no speed.
+const WANTED = ((word) => (word && Number.isFinite(Number(word)) ? Math.min(Math.max(Number(word), 0), FASTEST) : null))(
+  new URLSearchParams(location.search).get("speed"),
+);
 
 let snapshot = EMPTY;
 let came = performance.now(); // when the newest view came
@@ -35,6 +39,7 @@ let stream = null;
 let opened = 0; // when it was asked for
 let patience = 1000 * QUIET; // milliseconds without a view until it is asked for anew: longer with each try
 let refused = false; // the server has no seat for this page
+let live = false; // the server has no other moments, whatever the address of this page says
 let place = null; // in a replay: {at, speed} that this page asked for; speed 0 is a pause
 const readers = new Set();
 const waiting = new Set();
@@ -125,7 +130,7 @@ function take(view) {
   came = performance.now();
   refused = false;
   patience = 1000 * QUIET;
-  const base = view.full ? { ...EMPTY, selected: snapshot.selected } : snapshot;
+  const base = view.full ? { ...EMPTY, selected: snapshot.selected, opened: snapshot.opened } : snapshot;
   const next = { ...base, revision: view.revision, last: view.last, served: view.now, quiet: view.quiet };
   for (const name of WHOLE) {
     const value = view[name] ?? base[name]; // null: as it was
@@ -210,13 +215,17 @@ function close() {
 function open() {
   close();
   opened = performance.now();
-  const begin = WANTED === null ? "stream" : `stream?at=0&speed=${Number(WANTED)}`; // else a replay opens on the whole run
-  const mine = new EventSource(place ? `stream?at=${place.at}&speed=${place.speed}` : begin);
+  const first = WANTED === null || live ? "stream" : `stream?at=0&speed=${WANTED}`; // else a replay opens on the whole run
+  const mine = new EventSource(place ? `stream?at=${place.at}&speed=${place.speed}` : first);
   stream = mine;
   mine.addEventListener("view", (message) => {
     const view = JSON.parse(message.data);
-    if (view.replay && place === null) place = { at: view.now, speed: Number(WANTED ?? 1) };
+    if (view.replay && place === null) place = { at: view.now, speed: WANTED ?? 1 };
     take(view);
+  });
+  mine.addEventListener("open", () => {
+    snapshot = { ...snapshot, opened: snapshot.opened + 1 }; // maybe by another run's server
+    wake();
   });
   mine.addEventListener("error", () => {
     if (mine !== stream) return;
@@ -232,12 +241,19 @@ function resume() {
   setTimeout(() => stream || open(), SOON);
 }
 
+// The server shows a live swarm, where this page asked for a moment of a replay.
+function begin() {
+  [live, place] = [true, null];
+  open();
+}
+
 // An EventSource that was refused does not say why: ask with fetch, which tells the status, and try again later.
 async function ask(closed) {
   const stop = new AbortController();
   let full;
   try {
-    const answer = await fetch("stream", { signal: stop.signal });
+    const answer = await fetch(closed.url, { signal: stop.signal });
+    if (answer.status === 422 && closed === stream) return begin();
     full = answer.status === 503 && (await answer.json()).detail.startsWith(FULL);
   } catch {
     full = false; // nobody answers, or a proxy alone: the page says that it has lost its peer

@@ -25,6 +25,7 @@ from dashboard.server import serve
 from dashboard.state import State
 from dashboard.views import InviteView
 from swarm import events as happened
+from swarm.config import Run
 from swarm.identity import human_name
 from swarm.protocol import Role
 from swarm.types import Lag, PeerId
@@ -51,6 +52,16 @@ BRIGHT = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, c
     .reduce((sum, value, place) => place % 4 < 3 ? sum + value : sum, 0)"""
 """Sum over all pixels: other words or cells change it too, but while the swarm is silent only the theme
 does."""
+
+ALOUD = """window.said = {};
+document.querySelectorAll("[role=status], [role=alert], [aria-live=polite]").forEach((node, place) => {
+    const [words, key] = [[], `${place} ${node.id || node.className}`];
+    let last = node.textContent;
+    said[key] = words;
+    new MutationObserver(() => node.textContent !== last && words.push(last = node.textContent))
+        .observe(node, {subtree: true, childList: true, characterData: true});
+})"""
+"""What a screen reader says from now on."""
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
 NARROW = 320
@@ -477,6 +488,108 @@ def test_the_slider_of_a_replay_reaches_its_end(play: Play) -> None:
             await slider.press("ArrowLeft")
             await expect(button).to_contain_text("Play")
             assert 100 < await slider.evaluate(LEFT) < 120
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("query", "chosen"),
+    [("?speed=60", "60"), ("?speed=7", "7"), ("?speed=5000", "1000"), ("?speed=fast", "1")],
+)
+def test_a_replay_opens_at_the_speed_of_its_address_and_keeps_to_it(
+    play: Play, query: str, chosen: str
+) -> None:
+    async def scene(chromium: Browser) -> None:
+        server = await serve(create_app(Replay(list(story(900, start=1e9)))), "127.0.0.1", 0, free=False)
+        page = await chromium.new_page()
+        await page.goto(server.url + query)
+        await expect(page.locator("#link-text")).to_have_text("replay")
+        await expect(page.locator(".replay-tools input:checked")).to_have_value(chosen)
+        await server.close()
+
+    play(scene)
+
+
+def test_a_page_goes_on_with_what_its_port_serves_next(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        server = await serve(create_app(Replay(list(story(30, start=1e9)))), "127.0.0.1", 0, free=False)
+        page, port = await chromium.new_page(), server.port
+        await page.goto(server.url + "?speed=5")
+        await expect(page.locator("#link-text")).to_have_text("replay")
+        await server.close()
+        for run in ("first", "second"):
+            feed = Feed(State(Run(name=run)))
+            for event in past(30):
+                feed(event)
+            invite = replace(INVITE, command=f"swarm join {run}")
+            server = await serve(create_app(feed, invite), "127.0.0.1", port, free=False)
+            await expect(page.locator("#run")).to_have_text(run)
+            await expect(page.locator("#link-text")).to_have_text("live")
+            await expect(page.locator("#join-command")).to_have_text(f"swarm join {run}")
+            await server.close()
+
+    play(scene)
+
+
+def test_a_silence_is_said_aloud_once(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Feed(State())
+        async with served(feed, past(30)) as url:
+            page = await chromium.new_page()
+            await page.goto(url)
+            await expect(page.locator("#events")).to_be_attached()
+            await page.evaluate(ALOUD)
+            await expect(page.locator("#link-text")).to_contain_text("nothing heard for 15 s")
+            said = await page.evaluate("said")
+            assert max(map(len, said.values())) <= 2, said
+            assert ["the swarm is silent"] in said.values()
+
+    play(scene)
+
+
+def test_a_button_without_a_further_page_keeps_the_focus(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        many = [heard(who(number), 30, time.time(), role=Role.SAMPLER) for number in range(20, 80)]
+        async with served(Feed(State()), [*past(30), *many]) as url:
+            page = await chromium.new_page()
+            await page.goto(url)
+            following = page.get_by_role("button", name="Next page")
+            await following.focus()
+            for _ in range(2):
+                await page.keyboard.press("Enter")
+                await expect(page.locator(".pager")).to_contain_text("page 2 of 2")
+                await expect(following).to_be_focused()
+        told = list(story(30, start=1e9))
+        middle = told[len(told) // 2].at
+        told.insert(len(told) // 2, happened.Noted(at=middle, peer=SEED, level="error", text="a fault"))
+        server = await serve(create_app(Replay(told)), "127.0.0.1", 0, free=False)
+        await page.goto(server.url)
+        before = page.get_by_role("button", name="Event before")
+        await expect(before).to_be_enabled()
+        await before.focus()
+        await page.keyboard.press("Enter")
+        await expect(before).to_be_disabled()
+        await expect(before).to_be_focused()
+        await server.close()
+
+    play(scene)
+
+
+def test_what_happened_on_another_day_says_which(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        now = time.time()
+        noted = [
+            happened.Noted(at=at, peer=LEARNERS[0], level="info", text=text)
+            for at, text in ((now - 3 * 86400, "long ago"), (now, "just now"))
+        ]
+        async with served(Feed(State()), [heard(SEED, 0, now - 3 * 86400), *noted]) as url:
+            page = await chromium.new_page(timezone_id="UTC")
+            await page.goto(url)
+            when = page.locator("#events li").filter(has_text="long ago").locator("time")
+            day = time.strftime("%d %b", time.gmtime(now - 3 * 86400)).lstrip("0")
+            await expect(when).to_have_text(re.compile(rf"^{day}, \d\d:\d\d:\d\d$"))
+            when = page.locator("#events li").filter(has_text="just now").locator("time")
+            await expect(when).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
 
     play(scene)
 
