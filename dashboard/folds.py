@@ -16,7 +16,7 @@ from dashboard.sentences import News
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole
 from swarm import events as happened
 from swarm.identity import human_name
-from swarm.protocol import ROLES, Phase, Role
+from swarm.protocol import Phase, Role
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def _started(state: State, event: happened.Started, at: float) -> None:
     known = state.peers.get(event.peer)
     again = known is not None and known.introduced
-    peer = state.touch(event.peer, at, ROLES[event.role].member)
+    peer = state.touch(event.peer, at, event.role)
     if event.peer not in state.peers:
         return
     if known is None or known.gone or again:
@@ -59,7 +59,7 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
             return
     elif known.gone == "left" and event.beat.incarnation <= known.order[0]:
         return  # gossip delivers the last beats of a peer after its farewell
-    peer = state.touch(event.subject, at, event.invited or ROLES[event.beat.role].member)
+    peer = state.touch(event.subject, at, event.beat.role, event.invited)
     if event.subject not in state.peers:
         return
     if event.beat.incarnation > peer.order[0]:

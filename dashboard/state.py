@@ -48,6 +48,9 @@ from swarm.types import PeerId, Release
 CURVES = 48
 """Most curves: names come from learners' metrics, and no objective reports as many."""
 
+SEARCH = 1.0
+"""Seconds between two searches of a full table for a row that may give way: half of the usual heartbeat."""
+
 _CURVE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _ORDER = {role: place for place, role in enumerate(ROLES)}
 
@@ -80,6 +83,8 @@ class State:
         self.recent = Recent()
         self.reset = 0
         """Revision of the last change that needs a full view."""
+        self._searched: dict[bool, float] = {}
+        """For peers that count, and for strangers -> when no row was found that may give way."""
         self._gone: deque[tuple[int, PeerId]] = deque()
         """(revision, peer) of rows that were dropped."""
         self._drawn: dict[str, tuple[int, tuple[Point, ...]]] = {}
@@ -308,13 +313,13 @@ class State:
     def say(self, at: float, news: News) -> None:
         self.lines.say(at, news, self.revision)
 
-    def touch(self, peer_id: PeerId, at: float, member: bool = False) -> PeerRow:
-        """The row of a peer that sent something at `at`; it becomes the most recent one. `member`: whether it
-        is known to count. The row of a stranger that finds no place among members is not kept."""
+    def touch(self, peer_id: PeerId, at: float, role: Role | None = None, invited: bool = False) -> PeerRow:
+        """The row of a peer that sent something at `at`; it becomes the most recent one. `role` and
+        `invited`, where the event tells them, say whether it counts. A row without a place is not kept."""
         peer = self.peers.pop(peer_id, None) or PeerRow(peer_id)
         self.peers[peer_id] = peer
         if len(self.peers) > self.history.peers:
-            self._drop(self._least(peer, member or self.counts(peer_id)))
+            self._drop(self._least(peer, role, invited, at))
         if not peer.beating:
             peer.heard = max(peer.heard, at)
         peer.changed(self.revision)
@@ -339,18 +344,28 @@ class State:
         if curve.add(x, round(moment(at), 2), value, weight, self.revision):
             self.reset = self.revision
 
-    def _least(self, new: PeerRow, counts: bool) -> PeerId:
-        """The peer whose row gives way to a new one: one that left, then a stranger, then the one silent for
-        longest. To a stranger no member's does."""
-        others = [row for row in self.peers.values() if row is not new]
-        if not counts:
-            others = [row for row in others if not self.counts(row.id)]
+    def _least(self, new: PeerRow, role: Role | None, invited: bool, now: float) -> PeerId:
+        """The peer whose row gives way to a new one: one that left, then a stranger, then the lost one that
+        is silent for longest; to a member by its role any other. To a stranger no member's does. Peers that
+        are all here stay: else at each heartbeat of a larger swarm one of them gave way."""
+        member = role is not None and ROLES[role].member
+        counts = member or invited or self.counts(new.id)
+        if not member and abs(now - self._searched.get(counts, -SEARCH)) < SEARCH:
+            return new.id
+        others = [
+            row for row in self.peers.values() if row is not new and (counts or not self.counts(row.id))
+        ]
         left = (row.id for row in others if row.gone == "left")
         strangers = (row.id for row in others if not self.counts(row.id))
-        return next(chain(left, strangers, (row.id for row in others), (new.id,)))
+        lost = (row.id for row in others if row.status(now, self.run.pace.patience) != "alive")
+        ordinary = (row.id for row in others if member and not ROLES[row.role].member)
+        if (least := next(chain(left, strangers, lost, ordinary, (new.id,)))) == new.id:
+            self._searched[counts] = now
+        return least
 
     def _drop(self, peer: PeerId) -> None:
-        del self.peers[peer]
+        if not self.peers.pop(peer).revision:
+            return  # a new one, which nobody saw
         for part in (self.heat, self.spreads, self.rounds):
             part.drop(peer)
         self._gone.append((self.revision, peer))

@@ -15,7 +15,7 @@ from dashboard.peer import LONGEST
 from dashboard.state import State, fold
 from peers.runtime.reporters import REPORTERS
 from swarm import events as happened
-from swarm.config import DelayLaw
+from swarm.config import DelayLaw, Pace, Run
 from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory import MemoryNetwork
 from swarm.page_settings import History
@@ -94,7 +94,7 @@ def test_a_new_member_finds_a_place_in_a_full_table_of_those_that_left_and_is_he
 
 
 def test_a_full_table_drops_the_member_silent_for_longest_and_no_stranger_displaces_one() -> None:
-    state = State(history=History(peers=8))
+    state = State(Run(pace=Pace(beat=1.0, patience=5.0)), History(peers=8))
     for number in range(200, 209):
         fold(state, member(number, float(number)))
     assert state.peers.keys() == {who(number) for number in range(201, 209)}
@@ -106,6 +106,20 @@ def test_a_full_table_drops_the_member_silent_for_longest_and_no_stranger_displa
     fold(state, started)
     assert state.peers.keys() == {who(number) for number in range(201, 209)}
     assert not state.events(peer=STRANGERS[0])[1:], "only what its part does is told"
+
+
+def test_a_table_of_peers_that_are_all_here_stays_as_it_is_and_has_a_place_for_each_learner() -> None:
+    state = State(history=History(peers=8))
+    for at in range(10, 30, 2):
+        for number in range(200, 216):
+            fold(state, member(number, float(at)))
+    assert state.peers.keys() == {who(number) for number in range(200, 208)}
+    assert len(state.events()) == 8 and not state.gone(1), "nobody came and went"
+    for at in (30.0, 32.0):
+        fold(state, heard(LEARNERS[0], 30, at, seq=int(at)))
+        for number in range(200, 216):
+            fold(state, member(number, at))
+    assert LEARNERS[0] in state.peers and len(state.peers) == 8 and len(state.gone(1)) == 1
 
 
 def test_a_stranger_counts_once_learners_took_a_group_of_it() -> None:
