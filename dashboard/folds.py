@@ -67,6 +67,8 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
     if not peer.hear(event.beat, at):
         return
     peer.invited = event.invited
+    if state.counts(peer.id):
+        state.tally.waste(peer.id, peer.order[0], peer.wasted)
     if known is None:
         _join(state, peer.id, at, peer.name, peer.role)
     elif peer.gone:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import msgspec
 
-from dashboard.text import clean, count, moment, number, proper, version_of, whole
+from dashboard.text import clean, moment, number, proper, version_of, whole
 from dashboard.views import Causes, Claims, FetchView, Row, Status
 from swarm.core.beat_pace import granted
 from swarm.identity import human_name
@@ -84,8 +84,6 @@ class PeerRow(msgspec.Struct, dict=True):
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
     wasted: dict[str, int] = {}
     """One of UNJUDGED -> tokens that the peer says it made for nothing, since its start."""
-    wasted_before: dict[str, int] = {}
-    """The same, of its earlier starts."""
     trained: int = 0
     """Groups in this learner's optimizer steps."""
     rtt: float | None = None
@@ -127,8 +125,6 @@ class PeerRow(msgspec.Struct, dict=True):
         self.beating = True
         if (beat.incarnation, beat.seq) <= self.order:
             return False
-        if beat.incarnation > self.order[0]:
-            count(self.wasted_before, self.wasted)
         self.order = (whole(beat.incarnation), whole(beat.seq))
         self.call(beat.name)
         self.role, self.phase = beat.role, beat.phase
@@ -244,10 +240,7 @@ class PeerRow(msgspec.Struct, dict=True):
         )
         self.lag = {cause: _delay(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
         self.verdicts = Counter(known_verdicts(self.verdicts))
-        self.wasted, self.wasted_before = (
-            known(self.wasted, UNJUDGED),
-            known(self.wasted_before, UNJUDGED),
-        )
+        self.wasted = known(self.wasted, UNJUDGED)
         self.rtt = None if self.rtt is None else number(self.rtt, high=1e6)
         self.slower = max(1.0, number(self.slower, high=SLOWEST))
         self.clocks = [number(clock, -1e12, 1e12) for clock in self.clocks[-CLOCKS:]]

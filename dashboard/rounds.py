@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dashboard.peer import PeerRow
-from dashboard.text import moment, number, proper, whole
+from dashboard.text import moment, number, proper, version_of, whole
 from dashboard.views import PhaseView, RoundView
 from swarm.protocol import RESTING, ROUND, Phase
 from swarm.types import PeerId
@@ -101,7 +101,7 @@ class LearnerRounds(msgspec.Struct):
         for phase in self.phases.values():
             phase.since, phase.version, phase.told = (
                 moment(phase.since),
-                whole(phase.version),
+                version_of(phase.version),
                 moment(phase.told),
             )
         self.averaged = {

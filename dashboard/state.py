@@ -225,12 +225,7 @@ class State:
 
     def tokens(self) -> dict[str, int]:
         """What became of groups -> their tokens, by learners' counts and by samplers' own."""
-        ends = Counter(self.tally.tokens)
-        for peer in self.peers.values():
-            if (peer.wasted or peer.wasted_before) and self.counts(peer.id):
-                ends.update(peer.wasted)
-                ends.update(peer.wasted_before)
-        return dict(ends)
+        return dict(Counter(self.tally.tokens) + Counter(self.tally.wasted))
 
     def rows(self, now: float, since: int = 0) -> tuple[views.Row, ...]:
         """Peers changed after revision `since`, by role and name."""

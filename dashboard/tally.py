@@ -1,4 +1,4 @@
-"""Sums of learners' counts: verdicts, and the ages of trained groups.
+"""Sums of learners' counts: verdicts, and the ages of trained groups; and of what samplers made for nothing.
 
 Only Counted events are taken, which every learner emits for all of its groups. Judged events, which only a
 learner's own journal has, become sentences.
@@ -11,12 +11,23 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dashboard.peer import ENDS, known, known_verdicts
-from dashboard.text import count, number, whole
+from dashboard.peer import ENDS, UNJUDGED, known, known_verdicts
+from dashboard.text import count, number, proper, whole
 from dashboard.views import LagView
 
 OLDEST = 1024
 """Largest lag with a count of its own: larger than any admission window in use."""
+
+
+LIVES = 4096
+"""Peers whose claims of tokens are remembered, also when they have no row any more: no sum falls."""
+
+
+class Life(msgspec.Struct):
+    """What of a peer's claims since its start is in the sum."""
+
+    incarnation: int
+    told: dict[str, int] = {}
 
 
 class VerdictTally(msgspec.Struct):
@@ -29,6 +40,10 @@ class VerdictTally(msgspec.Struct):
     """Groups in all optimizer steps."""
     tokens: dict[str, int] = {}
     """What became of groups -> their tokens."""
+    wasted: dict[str, int] = {}
+    """One of UNJUDGED -> tokens that peers said they made for nothing, in all of their lives."""
+    lives: dict[str, Life] = {}
+    """Peer -> what it said since its start; the one silent for longest first."""
 
     def take(
         self,
@@ -49,6 +64,18 @@ class VerdictTally(msgspec.Struct):
                 continue
             count(self.seconds, {2.0**power: groups})
 
+    def waste(self, peer: str, incarnation: int, claimed: Mapping[str, int]) -> None:
+        """Add what a peer claims beyond what it claimed before, since the same start."""
+        life = self.lives.pop(peer, None)
+        if life is None or incarnation > life.incarnation:
+            life = Life(incarnation)
+        self.lives[peer] = life
+        for cause, tokens in claimed.items():
+            count(self.wasted, {cause: max(tokens - life.told.get(cause, 0), 0)})
+            life.told[cause] = max(tokens, life.told.get(cause, 0))
+        if len(self.lives) > LIVES:
+            del self.lives[next(iter(self.lives))]
+
     def view(self) -> LagView:
         return LagView(
             versions=tuple(sorted(self.versions.items())), seconds=tuple(sorted(self.seconds.items()))
@@ -62,3 +89,7 @@ class VerdictTally(msgspec.Struct):
         as_reported = {str(lag): groups for lag, groups in versions.items()}
         ages = {str(bound): groups for bound, groups in seconds.items()}
         self.take(verdicts, as_reported, ages, tokens)
+        self.wasted = known(self.wasted, UNJUDGED)
+        self.lives = {peer: life for peer, life in list(self.lives.items())[-LIVES:] if proper(peer)}
+        for life in self.lives.values():
+            life.told = known(life.told, UNJUDGED)

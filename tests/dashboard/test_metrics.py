@@ -16,8 +16,10 @@ from starlette.testclient import TestClient
 
 from dashboard.app import create_app
 from dashboard.feed import Feed
+from dashboard.snapshot import dump, load
 from dashboard.state import State
 from swarm import events as happened
+from swarm.page_settings import History
 from swarm.protocol import Role
 
 GRAFANA = json.loads((Path(__file__).parents[2] / "dashboard" / "grafana.json").read_text(encoding="utf-8"))
@@ -101,6 +103,27 @@ def test_peers_are_labels_of_one_metric_alone() -> None:
             assert not set(feed.state.peers).intersection(*(sample.labels.values() for sample in samples)), (
                 name
             )
+
+
+def test_a_counter_never_falls() -> None:
+    feed, at = Feed(State(history=History(peers=2))), time.time()
+
+    def said(number: int, seq: int, doomed: int, start: int = 1, invited: bool = True) -> float:
+        made = heard(who(number), 3, at, seq=seq, role=Role.SAMPLER)
+        beat = msgspec.structs.replace(made.beat, incarnation=start, wasted={"doomed": doomed})
+        feed(msgspec.structs.replace(made, beat=beat, invited=invited))
+        return value(scrape(feed), "swarm_tokens_total", end="doomed")
+
+    assert said(4, 1, 100) == 100 and said(5, 1, 50) == 150
+    assert said(4, 2, 40) == 150, "it says less"
+    assert said(4, 3, 120, invited=False) == 150 and said(4, 4, 120) == 170
+    assert said(4, 1, 5, start=2) == 175, "it was started again"
+    feed(happened.Left(at=at, peer=who(5), name="", reason="done"))
+    assert said(6, 1, 1) == 176 and who(5) not in feed.state.peers, "its row made room"
+    feed(happened.Left(at=at, peer=who(6), name="", reason="done"))
+    assert said(5, 2, 60) == 186, "and it is back"
+    again = load(dump(feed.state))
+    assert again.tokens() == {"doomed": 186} and again.tally.lives == feed.state.tally.lives
 
 
 def test_an_empty_swarm_leaves_figures_out_instead_of_saying_zero() -> None:

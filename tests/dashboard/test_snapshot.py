@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import zstandard
 from dashboard_happenings import folded, happenings
-from dashboard_story import SAMPLERS, heard, story
+from dashboard_story import LEARNERS, SAMPLERS, heard, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +41,11 @@ def test_a_state_that_was_kept_goes_on_as_if_it_had_never_stopped(
         fold(again, event)
     assert apart_from_problems(again.view(50.0)) == apart_from_problems(state.view(50.0))
     assert again.heat_view() == state.heat_view() and again.revision == state.revision
+
+
+def test_the_phase_of_a_learner_without_a_policy_is_kept_as_it_is() -> None:
+    state = folded(heard(LEARNERS[0], -1, 1.0))
+    assert load(dump(state)).rounds == state.rounds
 
 
 def test_a_reader_from_before_the_restart_is_told_everything_anew() -> None:
