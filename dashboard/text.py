@@ -28,6 +28,12 @@ LATEST = 253402300799.0
 
 _ID = re.compile(r"[0-9A-Za-z_.-]{1,80}")
 
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters, marks and signs that no font draws: Unicode's Default_Ignorable_Code_Point beyond the categories
+of control, and the empty braille cell."""
+
 _BREAK = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _PLAIN = re.compile(r"[\t\n -~]*")
 
@@ -105,7 +111,7 @@ def _visible(text: str, blanks: str = "") -> str:
     """`text` without what cannot be seen; white space that is none of `blanks` becomes a space."""
     kept: list[str] = []
     marks = 0
-    for character in text:
+    for character in _UNSEEN.sub("", text):
         kind = unicodedata.category(character)
         marks = marks + 1 if kind in ("Mn", "Me") else 0
         if character in blanks:

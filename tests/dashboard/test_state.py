@@ -305,6 +305,11 @@ def test_cleaning_is_bounded_and_settled_after_once(text: str) -> None:
     assert clean(clean(text)) == clean(text)
 
 
+@pytest.mark.parametrize("unseen", "\u034f\u115f\u1160\u17b4\u180b\u2800\u3164\ufe0f\uffa0\U000e0100")
+def test_letters_that_no_font_draws_make_no_label(unseen: str) -> None:
+    assert clean(f"a{unseen}b") == prose(f"a{unseen}b", 10) == "ab" and clean(5 * unseen) == ""
+
+
 def test_a_hostile_name_keeps_its_letters_and_loses_its_tricks() -> None:
     assert clean("a\u202eb\x1b[31m\u200bc\nd") == "ab[31mc d"
     assert clean(HOSTILE).startswith("<img src=x")
