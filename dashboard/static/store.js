@@ -53,7 +53,7 @@ export const store = {
   // A path of the server with `at` when this is a replay: the moment that the page shows.
   url(path) {
     if (!snapshot.replay) return path;
-    return `${path}${path.includes("?") ? "&" : "?"}at=${store.now().toFixed(3)}`;
+    return `${path}${path.includes("?") ? "&" : "?"}at=${store.now()}`;
   },
 
   // Unix seconds of the server, or of the journal in a replay; goes on between two views.

@@ -594,6 +594,19 @@ def test_what_happened_on_another_day_says_which(play: Play) -> None:
     play(scene)
 
 
+def test_the_end_of_a_replay_has_its_last_event(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        end = happened.Noted(at=1e9 + 40.0004, peer=SEED, level="error", text="the very last word")
+        replay = Replay([*story(30, start=1e9), end])
+        server = await serve(create_app(replay), "127.0.0.1", 0, free=False)
+        page = await chromium.new_page()
+        await page.goto(f"{server.url}#peer={SEED}")
+        await expect(page.locator("dialog")).to_contain_text("the very last word")
+        await server.close()
+
+    play(scene)
+
+
 @pytest.mark.slow
 def test_what_has_left_the_page_leaves_its_memory(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
