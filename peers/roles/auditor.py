@@ -170,7 +170,7 @@ class Auditor:
 
     def _append(self, drawn: Drawn) -> None:
         gone = self._queue.append(drawn)
-        if gone is not None and gone.shown is not None and not gone.shown.verdict.honest:
+        if gone is not None and gone.shown is not None and gone.accused:
             self._accusations.let_go(gone.shown.verdict)
         elif gone is not None:
             self._undecided(gone)

@@ -6,11 +6,12 @@
     unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
 
 Groups of unproven samplers are in no batch (swarm.core.batcher), so theirs come first: a name that is given
-up after its first groups has trained nobody. Those of suspects come next. Let go is the oldest group of a
-sampler that has another one here, so that who sends much displaces nobody's only one, nor what another
-verifier shows of it; where none has, the oldest of all, whose sampler stays unproven: who floods an auditor
-gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is drawn, what
-a replay tells (peers.roles.auditor).
+up after its first groups has trained nobody. Those of suspects come next. Each second one is an accused group
+where one waits: who is accused may be trained meanwhile, and new names have no end. Let go is the oldest
+group of a sampler that has another one here, so that who sends much displaces nobody's only one, nor what
+another verifier shows of it; where none has, the oldest of all, whose sampler stays unproven: who floods an
+auditor gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is
+drawn, what a replay tells (peers.roles.auditor).
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ class Drawn:
     until: float = 0.0
     """Until then, by the clock of waits, an auditor may save the replay."""
 
+    @property
+    def accused(self) -> bool:
+        """Whether another verifier says that it is a forgery."""
+        return self.shown is not None and not self.shown.verdict.honest
+
 
 class ReplayQueue:
     def __init__(
@@ -55,6 +61,7 @@ class ReplayQueue:
         self._proven, self._suspect = proven, suspect
         self._waiting = deque[Drawn]()
         self.unproven = dict[PeerId, None]()
+        self._accused_next = True
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -82,11 +89,13 @@ class ReplayQueue:
         return max(0.0, min((one.until for one in self._waiting), default=math.inf) - now)
 
     def take(self, loaded: Digest | None, now: float = math.inf) -> Drawn:
-        """The oldest group: of those that wait for no auditor, if there is one; of an unproven sampler, if
-        there is one; of a suspect, if there is one; of the weights that are loaded, if there is one."""
+        """The oldest group: an accused one, if there is one and the last was none; of those that wait for no
+        auditor, if there is one; of an unproven sampler, if there is one; of a suspect, if there is one; of
+        the weights that are loaded, if there is one."""
         drawn = min(
             self._waiting,
             key=lambda one: (
+                not (self._accused_next and one.accused),
                 one.until > now,
                 one.group.sampler not in self.unproven,
                 not self._suspect(one.group.sampler),
@@ -94,6 +103,7 @@ class ReplayQueue:
             ),
         )
         self._waiting.remove(drawn)
+        self._accused_next = not drawn.accused
         return drawn
 
     def settle(self, sampler: PeerId) -> None:

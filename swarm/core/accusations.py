@@ -7,7 +7,8 @@
 Nobody's word counts: what a learner acts on it has replayed. A case is of one claim, whoever makes it: who
 says something else of a group has a case of its own, and one accuser that does not show the group leaves it
 to the next one. Of one accuser PER_HOUR accusations in an hour are looked at, beside those that the learner
-agreed with, and none for IGNORED seconds once WRONG of its accusations within REMEMBERED seconds were false.
+agreed with and those of the last TIMES hearings of a claim that waits for room, and none for IGNORED seconds
+once WRONG of its accusations within REMEMBERED seconds were false.
 Not handled here: replays, for how long a sampler is set aside (swarm.core.auditing), how accusations travel
 (peers.roles.accusations).
 """
@@ -25,6 +26,10 @@ from swarm.types import Digest, PeerId
 PER_HOUR = 32
 """Each costs the bytes of a group and one replay, which were worth it where the learner agreed; the others'
 own audits find whom an accuser names beyond that."""
+
+TIMES = 3
+"""Hearings of one claim of one accuser that count as one accusation: accusers say each so often
+(peers.roles.accusations), and it is heard again only where its group found no room here, or did not come."""
 
 HOUR = 3600.0
 
@@ -81,11 +86,13 @@ class Case:
     """Who makes one claim, and what this learner thinks of it."""
 
     accusers: dict[PeerId, float] = field(default_factory=dict)
-    """Whose word stands, and when it was heard."""
+    """Whose word stands, and when an accusation was counted for it."""
     unasked: deque[PeerId] = field(default_factory=deque)
     """Accusers that were not asked for the group yet."""
     unshown: set[PeerId] = field(default_factory=set)
     """Who made the claim and showed nothing that holds it up: it is not asked again."""
+    counted: dict[PeerId, tuple[float, int]] = field(default_factory=dict)
+    """The same of all accusers, and how often each was heard since then."""
     asking: bool = False
     """The group is being fetched, or waits for its replay."""
     opinion: Opinion | None = None
@@ -121,13 +128,18 @@ class Accusations:
         case = self._cases.get(claim)
         if now < known.ignored or (case is not None and accuser in case.accusers.keys() | case.unshown):
             return None
+        at = now
         if case is None or case.opinion is None:
-            if len(known.heard) == PER_HOUR and now - known.heard[0] < HOUR:
-                return None
-            known.heard.append(now)
+            at, times = case.counted.get(accuser, (now, TIMES)) if case is not None else (now, TIMES)
+            if times == TIMES:
+                if len(known.heard) == PER_HOUR and now - known.heard[0] < HOUR:
+                    return None
+                known.heard.append(now)
+                at, times = now, 0
             case = self._open(claim)
+            case.counted[accuser] = at, times + 1
             case.unasked.append(accuser)
-        case.accusers[accuser] = now
+        case.accusers[accuser] = at
         return case
 
     def mine(self, claim: Claim, strikes: int) -> None:

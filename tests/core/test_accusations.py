@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peers.roles.accusations import SAID
 from swarm.core.accusations import IGNORED, PER_HOUR, WRONG, Accusations, Claim, Opinion, opinion_of
 from swarm.core.auditing import DECIDING, FOREVER, SET_ASIDE, Audits, Weighed
 from swarm.types import Digest, PeerId
@@ -69,6 +70,17 @@ def test_a_group_that_was_let_go_is_a_case_again_whoever_says_so() -> None:
         assert case is not None and case.opinion is None and not case.asking
         assert all_cases.next_accuser(group(1)) == accuser and case.asking
         all_cases.let_go(group(1))
+
+
+def test_what_there_was_no_room_for_counts_once_while_it_is_said_as_often_as_accusers_say_it() -> None:
+    all_cases = Accusations()
+    for number in range(PER_HOUR - 1):
+        for again in range(SAID):
+            assert all_cases.heard(ADA, group(number), number + again / SAID) is not None
+            all_cases.let_go(group(number))
+    assert all_cases.heard(ADA, group(1000), 60.0) is not None
+    assert all_cases.heard(ADA, group(1001), 60.0) is None
+    assert all_cases.heard(ADA, group(0), 60.0) is None, "a fourth time it is another accusation"
 
 
 def test_what_one_accuser_says_falsely_of_a_group_is_no_case_of_the_next_one() -> None:

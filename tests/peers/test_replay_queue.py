@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, cast
 
 from nouns import group
 
 from peers.roles.replay_queue import UNPROVEN, WAITING, Drawn, ReplayQueue
+from peers.roles.shown_groups import Shown, Verdict
 from swarm.blocks import Blocks
 from swarm.types import Digest, PeerId
 from swarm.weights import Weights
@@ -18,6 +18,12 @@ NEW, KNOWN = PeerId("new"), PeerId("known")
 
 def drawn(number: int, sampler: PeerId) -> Drawn:
     return Drawn(group(number, sampler=sampler), b"", Digest(""), "", Weights(0, Blocks.of(b"weights")))
+
+
+def accused_of(number: int, sampler: PeerId) -> Drawn:
+    one = drawn(number, sampler)
+    said = Verdict(PeerId("auditor"), False, sampler, Digest(f"{number:064x}"), 0, Digest(""))
+    return replace(one, shown=Shown(said, one.group, b"", ""))
 
 
 def test_a_newcomer_s_first_group_comes_before_all_that_wait_longer() -> None:
@@ -94,10 +100,21 @@ def test_who_sends_much_displaces_nobody_s_only_group() -> None:
 
 def test_who_sends_much_displaces_no_group_that_others_accuse() -> None:
     queue = ReplayQueue(lambda sampler: False)
-    accused = replace(drawn(0, NEW), shown=cast(Any, "shown"))
+    accused = accused_of(0, NEW)
     queue.append(accused)
     let_go = [queue.append(drawn(number, NEW)) for number in range(1, 3 * WAITING)]
     assert accused not in let_go and queue.take(None) is accused
+
+
+def test_new_names_without_end_keep_no_accused_group_from_its_replay() -> None:
+    queue = ReplayQueue(lambda sampler: sampler == KNOWN)
+    for number in range(3):
+        queue.append(accused_of(number, KNOWN))
+    taken = list[PeerId]()
+    for number in range(20):
+        queue.append(drawn(number, PeerId(f"name-{number}")))
+        taken.append(queue.take(Digest("")).group.sampler)
+    assert [*map(KNOWN.__eq__, taken[:7])] == [True, False, True, False, True, False, False]
 
 
 def test_groups_of_a_suspect_come_before_those_of_others_and_wait_for_no_replay() -> None:
