@@ -9,7 +9,9 @@ window: it was made earlier, and had so long to come. A draw that came counts, w
 was stale, refused for want of room, or sent twice is no gap, nor is one that came to another learner. A crash
 or a cut line costs a sampler at once what it had under way: of its last releases the FORGIVEN worst do not
 count, and fewer than JUDGED draws say nothing. What samplers say of their losses is not asked.
-What is due is what this learner saw itself, and what one other learner may have taken and hidden is no gap.
+What is due is what this learner saw itself, and what fewer than half of the learners may have taken and
+hidden is no gap. That counts all releases: those alone of which something is missing are those of which who
+hides it has more than its share, by chance. Samplers leave little to chance (swarm.core.roster).
 
 Not handled here: what other learners saw (peers.roles.draw_returns), who says that all it dislikes came too
 late, by sending it late.
@@ -17,7 +19,7 @@ late, by sending it late.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
@@ -47,8 +49,12 @@ OF_ONE = 1 << 16
 """Draws of one sampler under a release that are remembered, and fit an answer."""
 
 TOOK, STILL = 1.25, 1.0
-"""Times an equal share of a sampler's draws, and times what any other learner had of them, that one learner
-may have taken and not told: before a sampler is named, and once it is, so that chance frees none."""
+"""Times an equal share of a sampler's draws, and times what any other learner had of them, that a learner may
+have taken and not told: before a sampler is named, and once it is, so that chance frees none."""
+
+LATEST = 0.5
+"""What the draw by which earlier ones are due counts where learners are compared. It came to this one, and as
+draws go to learners in turn, of those before it this one has half a draw fewer than any other."""
 
 
 class DrawsQuery(Struct, frozen=True, tag="draws-query"):
@@ -84,8 +90,9 @@ class Settled(NamedTuple):
 
     due: int
     missing: int
-    took: Counter[PeerId]
-    """Learner -> how many of those that were due it says that it has; empty where none is missing."""
+    learners: tuple[PeerId, ...]
+    took: tuple[int, ...]
+    """How many of those that were due each of them says that it has."""
 
 
 EMPTY: Mapping[PeerId, DrawsCame] = MappingProxyType({})
@@ -198,8 +205,9 @@ class Returns:
                     del took[sampler]
                 else:
                     took[sampler][learner] = set()
+        learners = (NOBODY, *others)
         for sampler, by in took.items():
-            self._add(sampler, _settled(due[sampler], by))
+            self._add(sampler, _settled(due[sampler], by, learners))
         named = {sampler for sampler in took if self.objection(sampler) is not None}
         new, self._named = named - self._named, (self._named - took.keys() | named) & self._settled.keys()
         return sorted(new)
@@ -230,25 +238,26 @@ class Returns:
         )
 
 
-def _settled(due: int, took: Mapping[PeerId, set[int]]) -> Settled:
+def _settled(due: int, took: Mapping[PeerId, set[int]], learners: tuple[PeerId, ...]) -> Settled:
     """What is missing of the draws that were due, of which each learner has these."""
-    came = {learner: {number for number in has if number < due} for learner, has in took.items()}
-    missing = due - len(set[int]().union(*came.values()))
-    return Settled(due, missing, Counter({one: len(has) for one, has in came.items()} if missing else {}))
+    came = [{number for number in took[learner] if number < due} for learner in learners]
+    return Settled(due, due - len(set[int]().union(*came)), learners, tuple(map(len, came)))
 
 
 def _untold(judged: Sequence[Settled], times: float) -> int:
-    """How many of a sampler's draws one learner can have taken that does not tell of them, at most: it took
-    `times` as many as any other one, and an equal share."""
-    took, due = Counter[PeerId](), sum(one.due for one in judged if one.took)
+    """How many of a sampler's draws fewer than half of the learners, one at least, can have taken that do not
+    tell of them, at most: each took `times` as many as any other one, and an equal share."""
+    took, equal = defaultdict[PeerId, float](float), defaultdict[PeerId, float](float)
     for one in judged:
-        took.update(one.took)
-    most = 0
+        for learner, count in zip(one.learners, one.took, strict=True):
+            took[learner] += count + LATEST * (learner == NOBODY)
+            equal[learner] += (one.due + LATEST) / len(one.learners)
+    hidden = list[float]()
     for learner, told in took.items():
-        rest = max((count for other, count in took.items() if other != learner), default=0)
+        rest = max((count for other, count in took.items() if other != learner), default=0.0)
         if learner != NOBODY:
-            most = max(most, int(times * min(rest, due / len(took))) - told)
-    return most
+            hidden.append(max(0.0, times * min(rest, equal[learner]) - told))
+    return int(sum(sorted(hidden)[-max(1, (len(took) - 1) // 2) :]))
 
 
 def packed(numbers: Iterable[int]) -> bytes:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 
 import pytest
-from nouns import NOW, group
+from nouns import NOW, beat, group
 
 from swarm import wire
 from swarm.core import returns
 from swarm.core.returns import FORGIVEN, JUDGED, DrawsCame, Returns, SamplerDraws, packed
+from swarm.core.roster import Roster
 from swarm.types import Digest, PeerId
 
 ME, OTHER = PeerId("sampler-0"), PeerId("sampler-1")
@@ -142,6 +144,47 @@ def test_who_leaves_out_more_than_one_learner_can_have_taken_is_named(others: in
     for _ in range(9):
         counted.settle(parts[:1], {PeerId(f"learner-{n}"): says(part) for n, part in enumerate(parts[1:])})
     assert counted.objection(ME) is not None
+
+
+def played(
+    learners: int, lying: int, seed: int, most: int = 4, left_out: float = 0.0
+) -> dict[PeerId, set[PeerId]]:
+    """Honest learner -> whom it named in forty releases of a sampler that sends to learners by their credits;
+    the last `lying` of them tell of nothing. `most`: draws of a release for each learner; `left_out`: part of
+    the draws that it sends to nobody."""
+    rng, heard = random.Random(seed), Roster(10.0, random.Random(seed))
+    everybody = [PeerId(f"learner-{k}") for k in range(learners)]
+    honest = everybody[: learners - lying]
+    counted, named = {one: Returns() for one in honest}, {one: set[PeerId]() for one in honest}
+    for one in everybody:
+        heard.hear(one, beat(credit=4), NOW)
+    for _ in range(40):
+        took: dict[PeerId, list[int]] = {one: [] for one in everybody}
+        for number in range(rng.randint(learners, most * learners)):
+            to = heard.choose(NOW)
+            assert to is not None
+            heard.acknowledged(to, rng.randint(2, 6))
+            if rng.random() >= left_out:
+                took[to].append(number)
+        told = {one: says(came(took[one], 0)) if one in honest else says() for one in everybody}
+        for one in (one for one in honest if took[one]):
+            others = {other: answer for other, answer in told.items() if other != one}
+            named[one].update(counted[one].settle([came(took[one], max(took[one]))], others))
+    return named
+
+
+@pytest.mark.parametrize(("learners", "lying"), [(2, 1), (3, 1), (5, 2)])
+def test_no_honest_sampler_is_named_where_fewer_than_half_of_the_learners_lie_or_one_of_two(
+    learners: int, lying: int
+) -> None:
+    for seed in range(40):
+        assert not set().union(*played(learners, lying, seed).values()), seed
+
+
+@pytest.mark.parametrize("learners", [2, 3, 5])
+def test_who_leaves_out_a_third_is_named_by_all_whatever_learners_may_have_hidden(learners: int) -> None:
+    for seed in range(8):
+        assert all(played(learners, 0, seed, most=12, left_out=1 / 3).values()), seed
 
 
 def read(counted: Returns) -> DrawsCame:
