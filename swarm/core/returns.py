@@ -9,9 +9,9 @@ window: it was made earlier, and had so long to come. A draw that came counts, w
 was stale, refused for want of room, or sent twice is no gap, nor is one that came to another learner. A crash
 or a cut line costs a sampler at once what it had under way: of its last releases the FORGIVEN worst do not
 count, and fewer than JUDGED draws say nothing. What samplers say of their losses is not asked.
-What is due is what this learner saw itself, and what fewer than half of the learners may have taken and
-hidden is no gap. That counts all releases: those alone of which something is missing are those of which who
-hides it has more than its share, by chance. Samplers leave little to chance (swarm.core.roster).
+What is due is what this learner saw itself, and what one other learner may have taken and hidden is no gap.
+That counts all releases: those alone of which something is missing are those of which who hides it has more
+than its share, by chance. Samplers leave little to chance (swarm.core.roster).
 
 Not handled here: what other learners saw (peers.roles.draw_returns), who says that all it dislikes came too
 late, by sending it late.
@@ -49,12 +49,8 @@ OF_ONE = 1 << 16
 """Draws of one sampler under a release that are remembered, and fit an answer."""
 
 TOOK, STILL = 1.25, 1.0
-"""Times an equal share of a sampler's draws, and times what any other learner had of them, that a learner may
-have taken and not told: before a sampler is named, and once it is, so that chance frees none."""
-
-LATEST = 0.5
-"""What the draw by which earlier ones are due counts where learners are compared. It came to this one, and as
-draws go to learners in turn, of those before it this one has half a draw fewer than any other."""
+"""Times an equal share of a sampler's draws, and times what any other learner had of them, that one learner
+may have taken and not told: before a sampler is named, and once it is, so that chance frees none."""
 
 
 class DrawsQuery(Struct, frozen=True, tag="draws-query"):
@@ -245,19 +241,19 @@ def _settled(due: int, took: Mapping[PeerId, set[int]], learners: tuple[PeerId, 
 
 
 def _untold(judged: Sequence[Settled], times: float) -> int:
-    """How many of a sampler's draws fewer than half of the learners, one at least, can have taken that do not
-    tell of them, at most: each took `times` as many as any other one, and an equal share."""
-    took, equal = defaultdict[PeerId, float](float), defaultdict[PeerId, float](float)
+    """How many of a sampler's draws one learner can have taken that does not tell of them, at most: it took
+    `times` as many as any other one, and an equal share."""
+    took, equal = Counter[PeerId](), defaultdict[PeerId, float](float)
     for one in judged:
         for learner, count in zip(one.learners, one.took, strict=True):
-            took[learner] += count + LATEST * (learner == NOBODY)
-            equal[learner] += (one.due + LATEST) / len(one.learners)
-    hidden = list[float]()
+            took[learner] += count
+            equal[learner] += one.due / len(one.learners)
+    most = 0
     for learner, told in took.items():
-        rest = max((count for other, count in took.items() if other != learner), default=0.0)
+        rest = max((count for other, count in took.items() if other != learner), default=0)
         if learner != NOBODY:
-            hidden.append(max(0.0, times * min(rest, equal[learner]) - told))
-    return int(sum(sorted(hidden)[-max(1, (len(took) - 1) // 2) :]))
+            most = max(most, int(times * min(rest, equal[learner]) - told))
+    return most
 
 
 def packed(numbers: Iterable[int]) -> bytes:

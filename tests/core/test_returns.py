@@ -173,12 +173,10 @@ def played(
     return named
 
 
-@pytest.mark.parametrize(("learners", "lying"), [(2, 1), (3, 1), (5, 2)])
-def test_no_honest_sampler_is_named_where_fewer_than_half_of_the_learners_lie_or_one_of_two(
-    learners: int, lying: int
-) -> None:
+@pytest.mark.parametrize("learners", [3, 5])
+def test_no_honest_sampler_is_named_where_one_of_three_learners_or_more_lies(learners: int) -> None:
     for seed in range(40):
-        assert not set().union(*played(learners, lying, seed).values()), seed
+        assert not set().union(*played(learners, 1, seed).values()), seed
 
 
 @pytest.mark.parametrize("learners", [2, 3, 5])

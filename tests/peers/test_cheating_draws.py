@@ -130,7 +130,7 @@ def test_who_leaves_out_what_it_does_not_like_is_named_and_nobody_else(
 
     monkeypatch.setattr("peers.roles.sampler.Sampler", Picky)
     kill = Fault(at=20, fault="bounce", peer="sampler-1", down=2.0)
-    told = Told(scenario(1.3, (2, 3), kill, sample=0.3, seed=5, **SHORT))
+    told = Told(scenario(1.3, (2, 3), kill, sample=0.3, **SHORT))
     refused = {event.sampler for event in told.of(Judged) if "of its last" in event.detail}
     assert refused == {event.sender for event in told.of(Rejected)} == {"sampler-0"}
     last = [event for event in told.of(Judged, since=60) if event.sampler == "sampler-0"]
