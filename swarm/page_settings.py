@@ -37,7 +37,8 @@ class History(Section):
     events: Count = 1000
     """Sentences in the list of events."""
     peers: Count = 1000
-    """Rows of peers; who left is dropped first, then strangers, then the one that was silent for longest."""
+    """Rows of peers; who left is dropped first, then strangers, then who was lost longest ago. While all are
+    here, further samplers and observers get none."""
     samples: Count = 24
     """Groups that can be read."""
     releases: Count = 512

@@ -287,10 +287,9 @@ def _described(error: BaseException, file: str) -> str:
         text = f"{error}: install it where this peer runs; of a run's files only those with functions travel"
     else:
         text = str(error)
-    told = (
-        text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-    )  # names of files may be no text
-    message = f"{type(error).__name__}: {told}".rstrip(": ")
+    # the name of a file in it may be no text
+    text = text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+    message = f"{type(error).__name__}: {text}".rstrip(": ")
     return message + _where(error.__traceback__, file)
 
 
