@@ -41,6 +41,7 @@ def returning(
         (learners, 14),
         Fault(at=KILLED, fault="bounce", down=down, peer=WHO),
         *others,
+        seed=4,
         averaging=Averaging(overlap=overlap),
         batch=BatchSize(groups=12, close_after=3.0),
     )

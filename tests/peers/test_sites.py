@@ -386,7 +386,7 @@ def test_memory_that_ends_in_the_middle_of_a_local_step_gives_back_the_groups_of
     assert account.passed, (account.lost, account.doubled)
 
 
-@pytest.mark.parametrize("seed", [95, 123])
+@pytest.mark.parametrize("seed", [123, 132])
 def test_a_site_that_takes_the_state_of_other_bytes_keeps_its_local_steps(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
