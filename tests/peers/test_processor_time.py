@@ -21,7 +21,9 @@ from benchmarks.table import Figure, Unmeasured
 BUSY = 0.2
 """Seconds."""
 
-SPIN = f"import time\nwhile time.process_time() < {BUSY}: pass\n"
+SPIN = f"import os, time\nwhile sum(os.times()[:2]) < {BUSY}: pass\n"
+"""By the clock that /proc has, too: on a busy machine it is behind process_time()."""
+
 PEER = f"""
 import subprocess, sys, time
 from swarm import process
