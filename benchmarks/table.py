@@ -9,8 +9,8 @@ Gap with its reason; the other rows are measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import quantiles
+from collections.abc import Iterable, Sequence
+from statistics import median, quantiles
 from typing import Any
 
 import msgspec
@@ -60,6 +60,13 @@ class Figure(Struct, tag="figure"):
     """The value with CPU seconds of all processes that took part in the place of seconds: a side that uses
     more cores gains nothing by that."""
     other_cpu: float | None = None
+
+    @classmethod
+    def of_turns(cls, turns: Iterable[float], others: Iterable[float] = (), **rest: Any) -> Figure:
+        """What was measured in these turns; `others`: those of the other side, where it took turns too."""
+        mine, its = tuple(turns), tuple(others)
+        rest |= {"other": median(its)} if its else {}
+        return cls(value=median(mine), turns=mine, other_turns=its, **rest)
 
     @property
     def ratio(self) -> float | None:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.partner import Partner, ask_all
@@ -98,15 +98,13 @@ Turns = tuple[tuple[float, ...], ...]
 
 def _against(row: str, what: str, ours: Kind, kind: Kind, mine: Turns, theirs: Turns) -> Figure:
     (seconds, cpu), (other, other_cpu) = mine, theirs
-    return Figure(
+    return Figure.of_turns(
+        seconds,
+        other,
         row=row,
         what=what,
-        value=median(seconds),
         unit="s/round",
         against=kind.name,
-        other=median(other),
-        turns=seconds,
-        other_turns=other,
         note=f"median of {len(seconds)}, {min(seconds):.3f} to {max(seconds):.3f} s, and {min(other):.3f} to"
         f" {max(other):.3f} s; rounds repeated: {ours.lost}, {kind.lost}",
         cpu=mean(cpu),

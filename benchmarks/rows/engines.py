@@ -209,36 +209,31 @@ def _taken(partners: tuple[Partner, Partner], size: tuple[int, int], turns: Turn
 
 
 def _figures(say: Say, engine: str, size: tuple[int, int], done: Done) -> Iterator[Line]:
-    rates = {way: tuple(one["tokens"] / one["seconds"] for one in turns_) for way, turns_ in done.items()}
-    middle = {way: median(rates[way]) for way in rates}
+    rates = {way: [one["tokens"] / one["seconds"] for one in turns_] for way, turns_ in done.items()}
     what = f"{engine}, {size[0] * size[1]} completion{'s' * (size != (1, 1))} a call"
-    say(f"{what}: {middle['alone']:.0f} tokens/s, in a swarm {middle['swarm']:.0f}")
+    say(f"{what}: {median(rates['alone']):.0f} tokens/s, in a swarm {median(rates['swarm']):.0f}")
     costs = [1 - inside / outside for inside, outside in zip(rates["swarm"], rates["alone"], strict=True)]
     low, high = interval(costs)
-    yield Figure(
+    yield Figure.of_turns(
+        rates["swarm"],
+        rates["alone"],
         row="engines",
         what=f"{what}, in a swarm",
-        value=middle["swarm"],
         unit="tokens/s",
         against="the engine alone",
-        other=middle["alone"],
         note=(
             f"the swarm costs {median(costs):.1%} ({low:.1%} to {high:.1%} by {len(costs)} turns),"
             f" {_extra(done):.1f} ms of CPU a call; aim < 5 %"
         ),
-        turns=rates["swarm"],
-        other_turns=rates["alone"],
     )
-    yield Figure(
+    yield Figure.of_turns(
+        rates["alone"],
+        rates["plain"],
         row="engines",
         what=f"{what}, alone",
-        value=middle["alone"],
         unit="tokens/s",
         against=PLAIN[engine],
-        other=middle["plain"],
         note="log-probs and texts included on both sides",
-        turns=rates["alone"],
-        other_turns=rates["plain"],
     )
 
 
@@ -272,20 +267,18 @@ def _arrival(say: Say, setup: Answer) -> Iterator[Line]:
     for training, what in (("full", "all weights"), ("lora", "an adapter")):
         say(f"{engine}: releases of {what} arrive")
         done = _asked(setup, "auto", {"do": "arrive", "training": training})
-        late, usual = (tuple(1000 * seconds for seconds in done[way]) for way in ("with", "without"))
-        yield Figure(
+        late, usual = ([1000 * seconds for seconds in done[way]] for way in ("with", "without"))
+        yield Figure.of_turns(
+            late,
+            usual,
             row="engines",
             what=f"{engine}, a release of {what} to its first token",
-            value=median(late),
             unit="ms",
             against="a first token without a release",
-            other=median(usual),
             note=(
                 f"bytes at hand, {done['bytes'] / 1000:.0f} kB; {min(late):.0f} to {max(late):.0f} ms in"
                 f" {len(late)} times"
             ),
-            turns=late,
-            other_turns=usual,
         )
 
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import TYPE_CHECKING
 
 from benchmarks.local_swarm import Place
@@ -154,14 +154,7 @@ def _costs(kind: str, found: Sequence[Trial]) -> Iterator[Figure]:
         known = [value for value in values if value is not None]
         if known:
             note = f"p99 {_p99(known):.1f} s, {len(known)} of {len(values)}"
-            yield Figure(
-                row="faults",
-                what=f"{kind}: {what}",
-                value=median(known),
-                unit="s",
-                note=note,
-                turns=tuple(known),
-            )
+            yield Figure.of_turns(known, row="faults", what=f"{kind}: {what}", unit="s", note=note)
 
 
 def _p99(values: Sequence[float]) -> float:

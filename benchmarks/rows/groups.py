@@ -124,14 +124,12 @@ def _figures(
     yield _against(f"admitted, {who}", admitted, "bare TCP", tcp, under_way)
     if "zmq" in turns:
         yield _against(f"admitted, {who}", admitted, "ZMQ push/pull", turns["zmq"], "no receipts there")
-    kept = tuple(map(truediv, admitted.wall, memory.wall))
-    yield Figure(
+    yield Figure.of_turns(
+        map(truediv, admitted.wall, memory.wall),
         row="groups",
         what=f"admitted, of those without a log on the disk, {who}",
-        value=median(kept),
         unit="of the rate without it",
         note=f"{rates}, median of {passes} turns",
-        turns=kept,
     )
     yield _against(
         f"acknowledged only, {who}", mail, "bare TCP", tcp, "Mail with a handler that does nothing"
@@ -154,16 +152,14 @@ def _turn(server: Partner, loads: Sequence[Partner], way: str, frames: int, turn
 
 
 def _against(what: str, ours: Turns, against: str, theirs: Turns, note: str) -> Figure:
-    return Figure(
+    return Figure.of_turns(
+        ours.wall,
+        theirs.wall,
         row="groups",
         what=what,
-        value=median(ours.wall),
         unit="groups/s",
         against=against,
-        other=median(theirs.wall),
         note=note,
-        turns=tuple(ours.wall),
-        other_turns=tuple(theirs.wall),
         cpu=median(ours.cpu),
         other_cpu=median(theirs.cpu),
     )

@@ -34,17 +34,7 @@ def measure(say: Say, groups: int = GROUPS, turns: int = TURNS) -> list[Figure]:
 
     def figure(what: str, key: str, other: str = "", against: str = "", note: str = "") -> Figure:
         mine, its = ([1e6 * seconds for seconds in told[name]] if name else [] for name in (key, other))
-        return Figure(
-            row="heads",
-            what=what,
-            value=median(mine),
-            unit="us",
-            against=against,
-            other=median(its) if its else None,
-            note=note,
-            turns=tuple(mine),
-            other_turns=tuple(its),
-        )
+        return Figure.of_turns(mine, its, row="heads", what=what, unit="us", against=against, note=note)
 
     def size(what: str, key: str, other: str) -> Figure:
         return Figure(

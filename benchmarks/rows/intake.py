@@ -51,8 +51,7 @@ def _figures(tokens: int, told: Answer) -> Iterator[Figure]:
     size = f"a group of 8 x {tokens or 6} tokens"
     for what, key in (("CPU", "cpu"), ("CPU on the event loop", "loop")):
         groups = [1e6 * seconds for seconds in told[key]]
-        turns = tuple(median(groups[turn::TURNS]) for turn in range(TURNS))
-        middle = median(turns)
+        turns = [median(groups[turn::TURNS]) for turn in range(TURNS)]
         rare = f"p95 of {len(groups)} groups {quantiles(groups, n=20)[-1]:.0f} us"
-        note = f"{told['bytes'] / 1024:.1f} KiB, {1e6 / middle:.0f} groups a CPU second, {rare}"
-        yield Figure(row="intake", what=f"{what}, {size}", value=middle, unit="us", note=note, turns=turns)
+        note = f"{told['bytes'] / 1024:.1f} KiB, {1e6 / median(turns):.0f} groups a CPU second, {rare}"
+        yield Figure.of_turns(turns, row="intake", what=f"{what}, {size}", unit="us", note=note)

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.local_swarm import LocalSwarm, end, start
@@ -68,28 +67,19 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
         _figure("to its first accepted group", [one.accepted for one in first], f"median of {times}"),
         _figure("  the same, the run's files and a version being there", [one.accepted for one in again]),
         _figure("  of it until it has joined", [one.joined for one in again]),
-        Figure(
+        Figure.of_turns(
+            [one.joined for one in mostly],
+            [one.joined for one in first],
             row="join",
             what=f"  until it has joined, {SILENT} of {SILENT + 1} addresses silent",
-            value=median(one.joined for one in mostly),
             unit="s",
             against="all answer",
-            other=median(one.joined for one in first),
-            turns=tuple(one.joined for one in mostly),
-            other_turns=tuple(one.joined for one in first),
         ),
     ]
 
 
 def _figure(what: str, seconds: list[float], note: str = "") -> Figure:
-    return Figure(
-        row="join",
-        what=f"`swarm join` {what}",
-        value=median(seconds),
-        unit="s",
-        note=note,
-        turns=tuple(seconds),
-    )
+    return Figure.of_turns(seconds, row="join", what=f"`swarm join` {what}", unit="s", note=note)
 
 
 def _said(joins: list[Join]) -> str:

@@ -119,16 +119,15 @@ def _spread(
     if not late:
         raise Unmeasured("no sampler adopted a version")
     patch = median(release.patches[0].size for release in released.values() if release.patches)
-    yield Figure(
+    yield Figure.of_turns(
+        late,
         row="lines",
         what=f"a version at the last of {swarm.samplers} samplers",
-        value=median(late),
         unit="s",
         against="one whole copy over one line",
         other=8 * size / swarm.up / 1e6,
         note=f"{swarm.up:g} Mbit/s up, {size / 1e6:.0f} MB, a patch {patch / size:.2%}; loading included, the"
         f" middle one of {len(late)}",
-        turns=tuple(late),
     )
     sent = sum(
         event.sent.get("weights", 0)
@@ -150,15 +149,14 @@ def _rounds(home: LocalSwarm, swarm: Swarm, trained: list[str]) -> Iterator[Figu
     seconds = [event.seconds for event in home.events(trained[0]) if isinstance(event, events.Averaged)]
     if seconds:
         share = 2 * (swarm.learners - 1) / swarm.learners
-        yield Figure(
+        yield Figure.of_turns(
+            seconds,
             row="lines",
             what=f"a round of {swarm.learners} learners",
-            value=median(seconds),
             unit="s",
             against="its bytes over one line",
             other=8 * share * (_size(home) / 2) * INT8 / swarm.up / 1e6,
             note=f"int8, the middle one of {len(seconds)}",
-            turns=tuple(seconds),
         )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -58,16 +57,14 @@ def _figures(rows: int, tasks: int, told: Sequence[Answer]) -> Iterator[Figure]:
     lengths = np.concatenate([np.array(one["lengths"]) for one in told])
     mine, bound = ([one[side] for one in told] for side in ("in_turn", "all_full"))
     turn, on = in_turn(lengths, tasks), continuous(lengths, tasks)
-    yield Figure(
+    yield Figure.of_turns(
+        mine,
+        bound,
         row="ragged",
         what=f"hf, {rows} completions a call, tokens of a CPU",
-        value=median(mine),
         unit="tokens a CPU second",
         against="all rows full, a bound",
-        other=median(bound),
         note=f"lengths of {lengths.min()} to {lengths.max()}, median {np.median(lengths):.0f}",
-        turns=tuple(mine),
-        other_turns=tuple(bound),
     )
     yield Figure(
         row="ragged",

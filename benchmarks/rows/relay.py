@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.partner import Answer, Partner
@@ -58,18 +57,16 @@ def _figures(direct: tuple[Answer, Answer, float], over: tuple[Answer, Answer, f
     def figure(what: str, unit: str, value: float, other: float, note: str = "") -> Figure:
         return Figure("relay", what, value, unit, against="direct", other=other, note=note)
 
-    relayed, dialled = (tuple(1000 * seconds for seconds in told[0]["seconds"]) for told in (over, direct))
+    relayed, dialled = ([1000 * seconds for seconds in told[0]["seconds"]] for told in (over, direct))
     return [
-        Figure(
+        Figure.of_turns(
+            relayed,
+            dialled,
             row="relay",
             what="a small answer over a relay",
-            value=median(relayed),
             unit="ms",
             against="direct",
-            other=median(dialled),
             note=f"{SMALL} bytes, the middle one of {TIMES}",
-            turns=relayed,
-            other_turns=dialled,
         ),
         figure(
             "large answers over a relay",
