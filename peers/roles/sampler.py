@@ -9,9 +9,9 @@
 
 Invariant: all completions of a group come from one version. A table (swarm.core.deliveries) says what happens
 to a group after each try to deliver it; a learner that refuses gets nothing more for a while, and so does one
-that cannot score a long row of groups. A group that is
-older than the window (peers.roles.freshness) is dropped, a call that would sample such groups is stopped, and
-a group whose rewards cannot be computed is sent without. Not handled here: what learners do with a group.
+that cannot score a long row of groups. A group that is older than the window (peers.roles.freshness) is
+dropped, a call that would sample such groups is stopped, and a group whose rewards cannot be computed is sent
+without. Not handled here: what learners do with a group.
 """
 
 from __future__ import annotations

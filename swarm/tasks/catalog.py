@@ -23,7 +23,6 @@ import inspect
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -44,6 +43,7 @@ from swarm.tasks.base import (
     nearest,
 )
 from swarm.tasks.sandbox import NoSandbox
+from swarm.tasks.worker_process import in_words
 from swarm.types import Task
 
 BUILT_IN = {
@@ -65,9 +65,6 @@ of a group); that of gym: takes `texts`, too."""
 UNSCORED = ("environment", "task", "held_out", "close")
 SCORED = (*UNSCORED, "slow", "slow_tasks", "tasks", "rewards")
 """What a source has whose rewards are those of the run, and one that scores its tasks itself."""
-
-MESSAGE = 500
-"""Characters of an author's exception that are passed on."""
 
 MEND = "mend it, or change run.task.options"
 
@@ -227,7 +224,7 @@ class Authored:
         with self._telling("close", TaskError):
             self._source.close()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _telling(self, method: str, kind: type[TaskError | RewardError]) -> Iterator[None]:
         """Whatever the body raises is of this kind, or a TaskError."""
         try:
@@ -289,8 +286,7 @@ def _installed(point: EntryPoint) -> Callable[..., TaskSource]:
 
 def _described(error: BaseException) -> str:
     """Type and message, with the innermost line of the author's file."""
-    text = str(error)[:MESSAGE].encode("utf-8", "backslashreplace").decode()  # names of files may be no text
-    said = f"{type(error).__name__}: {text}".rstrip(": ")
+    said = in_words(error, str(error))
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename} line {error.lineno})"
     trace = traceback.extract_tb(error.__traceback__)

@@ -287,10 +287,13 @@ def _described(error: BaseException, file: str) -> str:
         text = f"{error}: install it where this peer runs; of a run's files only those with functions travel"
     else:
         text = str(error)
-    # the name of a file in it may be no text
-    text = text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-    message = f"{type(error).__name__}: {text}".rstrip(": ")
-    return message + _where(error.__traceback__, file)
+    return in_words(error, text) + _where(error.__traceback__, file)
+
+
+def in_words(error: BaseException, text: str) -> str:
+    """Its type and the beginning of what it says, as text: the name of a file in it may be none."""
+    told = text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+    return f"{type(error).__name__}: {told}".rstrip(": ")
 
 
 def _where(trace: TracebackType | None, file: str) -> str:
