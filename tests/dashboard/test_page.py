@@ -16,7 +16,7 @@ import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, story, who
 from made_up_swarm import Swarm
 from msgspec.structs import replace
-from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
+from playwright.async_api import Browser, Page, Response, ViewportSize, async_playwright, expect
 
 from dashboard.app import STATIC, create_app
 from dashboard.feed import Feed
@@ -130,6 +130,13 @@ def play() -> Iterator[Play]:
     loop.run_until_complete(chromium.close())
     loop.run_until_complete(playwright.stop())
     loop.close()
+
+
+async def frozen(page: Page) -> None:
+    """Stops an installed clock until `resume`: what is to be seen early must not depend on how fast the
+    machine is."""
+    soon = 2  # seconds from now: a moment that is past by when the browser hears of it is an error
+    await page.clock.pause_at(await page.evaluate("Date.now()") / 1000 + soon)
 
 
 @asynccontextmanager
@@ -676,6 +683,11 @@ def test_a_page_without_its_server_says_that_it_has_lost_its_peer(play: Play) ->
     play(scene)
 
 
+def refused(answer: Response) -> bool:
+    """An EventSource does not say why: the page asks once more with fetch."""
+    return answer.status == 503 and answer.request.resource_type == "fetch"
+
+
 class Mute(Feed):
     """Its first stream says nothing after its first view, as one whose path died without a word."""
 
@@ -698,10 +710,12 @@ def test_a_stream_that_fell_silent_without_an_error_is_asked_for_anew(play: Play
             await page.clock.install()
             await page.goto(url)
             await expect(page.locator("#version")).to_have_text("9")
+            await frozen(page)
             for event in past(12):
                 feed(event)
             await page.clock.fast_forward(3_000)
             assert feed.streams == 1, "it may be silent for a while"
+            await page.clock.resume()
             await page.clock.fast_forward(9_000)
             await expect(page.locator("#version")).to_have_text("12")
             await expect(page.locator("#link-text")).to_have_text("live")
@@ -721,10 +735,15 @@ def test_a_page_that_loses_its_seat_says_how_old_it_is_and_a_proxys_refusal_is_n
             await page.goto(url)
             await expect(page.locator("#link-text")).to_have_text("live")
             await expect(page.locator("#peer-rows tr")).to_have_count(7)
-            feed.readers = 1_000_000
-            feed.close()
+            await frozen(page)
+            async with page.expect_response(refused) as refusal:
+                feed.readers = 1_000_000
+                feed.close()
+            await (await refusal.value).finished()
+            await page.clock.run_for(3_000)
             await expect(page.locator("#link-text")).to_contain_text("too many pages are open")
             await expect(page.locator("#verdict")).not_to_contain_text("what it shows is")
+            await page.clock.resume()
             await page.clock.fast_forward(30_000)
             await expect(page.locator("#verdict")).to_contain_text(
                 re.compile(r"no room for this page: what it shows is \d\d s old")
