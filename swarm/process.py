@@ -117,7 +117,8 @@ def environment(
 
 
 class Child:
-    """One process, seen from its parent. One thread at a time uses it; `kill` and `nudge` come from any."""
+    """One process, seen from its parent. One thread at a time waits for it and ends it; until it is ended,
+    `send`, `kill` and `nudge` come from any."""
 
     def __init__(
         self,
@@ -143,6 +144,8 @@ class Child:
         self._selector.register(self._errors, selectors.EVENT_READ, self._listen)
         self._limit, self._unsent, self._arrived = limit, bytearray(), bytearray()
         self._echo, self._tail = echo, ""
+        self._piping = threading.Lock()
+        """Of `send`, and of the thread that waits."""
         self._open, self._prints, self._until = True, True, 0.0
 
     @property
@@ -172,10 +175,11 @@ class Child:
 
     def serve(self) -> None:
         """Read and write what its pipes give and take now, and see whether it lives."""
-        for key, _ in self._selector.select(0):
-            key.data()
-        if not self.alive:
-            self._exhaust()
+        with self._piping:
+            for key, _ in self._selector.select(0):
+                key.data()
+            if not self.alive:
+                self._exhaust()
 
     def said(self) -> str:
         """The end of what it has printed on standard error (and on standard output)."""
@@ -194,8 +198,9 @@ class Child:
         frame above LARGEST."""
         if len(frame) > LARGEST:
             raise ValueError(f"a frame of {len(frame)} bytes is more than the limit of {LARGEST}")
-        self._unsent += len(frame).to_bytes(HEADER, "big") + frame
-        self._write()
+        with self._piping:
+            self._unsent += len(frame).to_bytes(HEADER, "big") + frame
+            self._write()
 
     def receive(self, seconds: float) -> bytes:
         """The next frame. Raises Hung, Ended, and Lost for a frame above the limit."""
@@ -337,6 +342,7 @@ class Pipe:
 
     def __init__(self) -> None:
         self._in, self._out = os.dup(0), os.fdopen(os.dup(1), "wb")
+        self._sending = threading.Lock()
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
         os.close(empty)
@@ -348,14 +354,19 @@ class Pipe:
         return None if head is None else self._exactly(int.from_bytes(head, "big"))
 
     def send(self, frame: bytes) -> None:
-        self._out.write(len(frame).to_bytes(HEADER, "big") + frame)
-        self._out.flush()
+        """From any thread."""
+        with self._sending:
+            self._out.write(len(frame).to_bytes(HEADER, "big") + frame)
+            self._out.flush()
 
-    def listen(self, at_end: Callable[[], object] = lambda: None) -> Callable[[], bytes]:
+    def listen(
+        self, at_end: Callable[[], object] = lambda: None, takes: Callable[[bytes], bool] = lambda _: False
+    ) -> Callable[[], bytes]:
         """Reads always, in a thread of its own, so that the parent's end is noticed while the child computes:
-        `at_end` runs then, and the whole process group is killed. Returns what waits for the next frame."""
+        `at_end` runs then, and the whole process group is killed. Returns what waits for the next frame that
+        `takes`, which runs in that thread, leaves to it."""
         frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=self._forward, args=(frames, at_end), daemon=True).start()
+        threading.Thread(target=self._forward, args=(frames, at_end, takes), daemon=True).start()
         return frames.get
 
     def _exactly(self, size: int) -> bytes | None:
@@ -367,10 +378,16 @@ class Pipe:
             data += part
         return bytes(data)
 
-    def _forward(self, frames: queue.SimpleQueue[bytes], at_end: Callable[[], object]) -> None:
+    def _forward(
+        self,
+        frames: queue.SimpleQueue[bytes],
+        at_end: Callable[[], object],
+        takes: Callable[[bytes], bool],
+    ) -> None:
         try:
             while (frame := self.receive()) is not None:
-                frames.put(frame)
+                if not takes(frame):
+                    frames.put(frame)
             at_end()
         finally:
             os.killpg(0, signal.SIGKILL)  # of this process: a child leads a session of its own

@@ -4,21 +4,25 @@ standard input, answers on its standard output.
     (imports torch and transformers at once)
     Fit    -> Fitted          which role and precision fit this machine
     Setup  -> Ready           the model, without a policy
-    Load   -> Done            Render, Greedy -> Texts        Sample -> Sampled        any of them -> Failed
+    Load   -> Done            Greedy -> Texts                Sample -> Sampled        any of them -> Failed
+    Render -> Rendered        at any time, beside a call that samples, too
 
-Frames (swarm.process) hold msgpack. One call at a time, each gets one answer; before it come signs of life
-(Alive) from a call that samples; SIGUSR1 ends such a call, which has failed then. The process ends when its
-standard input does: nothing of it outlives the peer. Only its parent talks to it; what comes in is believed.
+Frames (swarm.process) hold msgpack. One call at a time but for Render, each gets one answer; before it come
+signs of life (Alive) from a call that samples; SIGUSR1 ends such a call, which has failed then. The process
+ends when its standard input does: nothing of it outlives the peer. Only its parent talks to it; what comes in
+is believed.
 An error that is no answer (a bug) ends it with a traceback. Not handled here: deadlines, restarts
 (process_engine.py).
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,11 +155,17 @@ class Failed(Message, frozen=True):
     code: int = 0
 
 
+class Rendered(Message, frozen=True):
+    """It may come before the answer to a call that was sent first."""
+
+    answer: Texts | Failed
+
+
 KINDS: dict[str, type[Exception]] = {"engine": EngineError, "damaged": Damaged, "value": ValueError}
 """Errors that a call may end with, as the protocol of engines has them."""
 
-Call = Fit | Setup | Load | Sample | Greedy | Render
-Answer = Fitted | Ready | Done | Alive | Texts | Sampled | Failed
+Call = Fit | Setup | Load | Sample | Greedy
+Answer = Fitted | Ready | Done | Alive | Texts | Sampled | Rendered | Failed
 
 
 class EngineWorker:
@@ -190,20 +200,21 @@ class EngineWorker:
                 return Sampled([SampledGroup.of(group) for group in groups])
             case Greedy():
                 return Texts(self._engine.greedy(call.prompts))
-            case Render():
-                return Texts(self._rendered(call.tasks))
+
+    def render(self, call: Render) -> Rendered:
+        """From any thread."""
+        assert self._tokens is not None, "a Setup comes first"
+        try:
+            return Rendered(Texts(self._tokens.render_all(call.tasks)))
+        except Lost as overrun:
+            return Rendered(Failed("engine", str(overrun)))
+        except ValueError as error:  # the template cannot write one of them
+            return Rendered(Failed("value", str(error)))
 
     def stop(self) -> None:
         """End the call that samples now."""
         if self._engine is not None:
             self._engine.stop()
-
-    def _rendered(self, tasks: Sequence[Task]) -> list[str]:
-        assert self._tokens is not None
-        try:
-            return self._tokens.render_all(tasks)
-        except Lost as overrun:
-            raise EngineError(str(overrun)) from overrun
 
     def _fit(self, call: Fit) -> Fitted:
         from peers.build.fitting import fitting
@@ -240,14 +251,33 @@ class SignsOfLife:
             self._last = time.monotonic()
 
 
+class Beside:
+    """Answers Render on the thread that reads what the peer sends, whatever else is computed."""
+
+    def __init__(self, worker: EngineWorker, pipe: Pipe) -> None:
+        self._worker, self._pipe = worker, pipe
+        self._decoder = msgspec.msgpack.Decoder(Call | Render)
+
+    def __call__(self, frame: bytes) -> bool:
+        """False for another call."""
+        if not isinstance(call := self._decoder.decode(frame), Render):
+            return False
+        try:
+            self._pipe.send(msgspec.msgpack.encode(self._worker.render(call)))
+        except BaseException:  # a bug: nobody else sees an exception of this thread
+            traceback.print_exc()
+            os._exit(1)
+        return True
+
+
 def main(scratch: str) -> int:
     """`scratch`, the folder with the weights, is removed when the peer ends without a word."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the peer, which leaves in order
-    pipe = Pipe()
-    call = pipe.listen(lambda: shutil.rmtree(scratch, ignore_errors=True))
+    pipe, decoder = Pipe(), msgspec.msgpack.Decoder(Call)
+    worker = EngineWorker(SignsOfLife(pipe))
+    call = pipe.listen(lambda: shutil.rmtree(scratch, ignore_errors=True), Beside(worker, pipe))
     from peers.build import factory  # noqa: F401 (while the peer enters the network)
 
-    decoder, worker = msgspec.msgpack.Decoder(Call), EngineWorker(SignsOfLife(pipe))
     signal.signal(signal.SIGUSR1, lambda *_: worker.stop())
     while True:
         pipe.send(msgspec.msgpack.encode(worker.answer(decoder.decode(call()))))

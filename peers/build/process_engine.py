@@ -3,7 +3,8 @@ when it dies or hangs.
 
     ProcessEngine(settings)  --starts-->  the process imports what computes, while the peer joins
       set_up(model, config)               the model is loaded
-      load, sample, greedy, render_all    one call, one answer
+      load, sample, greedy                one call, one answer
+      render_all                          the same, or beside a call that samples: its thread takes both
 
 The event loop and the engine take no time from each other, and the peer's own process needs no torch. A
 release travels as the name of its file, which both map. A call whose process dies, or shows no sign of life
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +36,7 @@ from peers.build.engine_worker import (
     Load,
     Ready,
     Render,
+    Rendered,
     Sample,
     Sampled,
     SampledGroup,
@@ -56,6 +59,8 @@ START = 1200.0
 """Seconds for the process to start and to load the model: a large one from a slow disk."""
 
 T = TypeVar("T")
+
+Asked = engine_worker.Call | Render
 
 _answers = msgspec.msgpack.Decoder(engine_worker.Answer)
 
@@ -84,6 +89,12 @@ class ProcessEngine:
         self._child: Child | None = None
         self._sampling: Child | None = None
         """Its process, while that samples: only then it knows what to do with a nudge."""
+        self._rendering = threading.Lock()
+        """Held by the one who asks for texts."""
+        self._beside: Future[Rendered] | None = None
+        """The texts that somebody waits for, beside the call that samples."""
+        self._joining = threading.Lock()
+        """Of these two, `_sampling` and `_beside`, and while something is sent beside a call."""
         self._start()
 
     @property
@@ -119,7 +130,7 @@ class ProcessEngine:
             try:
                 answer = self._answered(call, Sampled, self._settings.timeout)
             finally:
-                self._sampling = None
+                self._settle()
         groups = [_completions(group) for group in answer.groups]
         self._counts.add(groups, began)
         return groups
@@ -133,9 +144,12 @@ class ProcessEngine:
         if not self._templated and not any(task.messages for task in tasks):
             return [task.prompt for task in tasks]  # without the milliseconds of a question
         try:
-            return self._ask(Render(tasks), Texts).texts
+            answer = self._rendered(Render(tasks)).answer
+            if isinstance(answer, Failed):
+                raise _raised(answer)
         except EngineError as error:
             raise RewardError(str(error)) from error
+        return answer.texts
 
     def stop(self) -> None:
         if (sampling := self._sampling) is not None:
@@ -151,6 +165,26 @@ class ProcessEngine:
         if self._child is not None:
             self._child.kill()
         self._place.remove()
+
+    def _rendered(self, call: Render) -> Rendered:
+        """Raises EngineError."""
+        with self._rendering:
+            with self._joining:
+                if (sampling := self._sampling) is not None:
+                    self._beside = beside = Future[Rendered]()
+                    sampling.send(msgspec.msgpack.encode(call))
+            return self._ask(call, Rendered) if sampling is None else beside.result()
+
+    def _settle(self) -> None:
+        """Nothing samples any more; whoever asked beside it gets an answer."""
+        with self._joining:
+            self._sampling, beside, self._beside = None, self._beside, None
+        if beside is None:
+            return
+        try:
+            beside.set_result(self._answer(Rendered, self._settings.timeout))
+        except EngineError as error:
+            beside.set_exception(error)
 
     def _first(self, call: Fit | Setup, kind: type[T]) -> T:
         """The answer to a call before there is a policy. Raises UserError."""
@@ -179,7 +213,7 @@ class ProcessEngine:
         if old is not None and old[0] != path:
             old[0].unlink(missing_ok=True)
 
-    def _ask(self, call: engine_worker.Call, kind: type[T]) -> T:
+    def _ask(self, call: Asked, kind: type[T]) -> T:
         """The answer to one call, from a new process where there is none. Raises EngineError, and what the
         call itself raises."""
         with self._turn:
@@ -211,13 +245,20 @@ class ProcessEngine:
             self._end()
             raise
 
-    def _answered(self, call: engine_worker.Call, kind: type[T], seconds: float) -> T:
+    def _answered(self, call: Asked, kind: type[T], seconds: float) -> T:
         """Raises EngineError, after which there is no process, and what the call itself raises."""
         assert self._child is not None
+        self._child.send(msgspec.msgpack.encode(call))
+        return self._answer(kind, seconds)
+
+    def _answer(self, kind: type[T], seconds: float) -> T:
+        """The next one, but for signs of life and those that somebody waits for beside this call."""
+        if self._child is None:
+            raise EngineError("engine hf ended before it answered")
         try:
-            self._child.send(msgspec.msgpack.encode(call))
-            while isinstance(answer := _answers.decode(self._child.receive(seconds)), Alive):
-                pass
+            answer = _answers.decode(self._child.receive(seconds))
+            while isinstance(answer, Alive) or self._is_beside(answer):
+                answer = _answers.decode(self._child.receive(seconds))
         except Lost as lost:
             self._end()
             raise EngineError(f"engine hf {_why(lost)}") from None
@@ -225,6 +266,14 @@ class ProcessEngine:
             raise _raised(answer)
         assert isinstance(answer, kind)
         return answer
+
+    def _is_beside(self, answer: engine_worker.Answer) -> bool:
+        """Whether somebody waited for that answer beside a call, and has it now."""
+        if self._beside is None or not isinstance(answer, Rendered):
+            return False
+        beside, self._beside = self._beside, None  # first: whoever has an answer may ask again
+        beside.set_result(answer)
+        return True
 
     def _start(self) -> None:
         if self._closed:
@@ -234,9 +283,11 @@ class ProcessEngine:
         self._starts += 1
 
     def _end(self) -> None:
-        if self._child is not None:
-            self._child.end()
-            self._child = None
+        with self._joining:
+            self._sampling = None
+            if self._child is not None:
+                self._child.end()
+                self._child = None
 
 
 def _why(lost: Lost) -> str:

@@ -10,8 +10,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,6 +30,7 @@ from swarm.learn import model
 from swarm.learn.weights import to_bytes
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError
+from swarm.tasks.base import RewardError
 from swarm.types import Message, Task
 from swarm.weights import Weights
 
@@ -166,30 +168,66 @@ def test_a_call_is_stopped_in_its_process_which_goes_on(engine: ProcessEngine) -
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before and engine.pid == pid
 
 
-def test_tasks_that_another_thread_asks_for_are_rendered_after_the_call(
-    engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+CONVERSATION = Task(environment="x", index=1, prompt="", answer="", messages=(Message("user", "1"),))
+
+
+@contextmanager
+def sampling(engine: ProcessEngine, group_size: int) -> Iterator[Future[list[Completions]]]:
+    """A call of another thread, which samples when the body begins."""
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(engine.sample, PROMPTS, group_size, seeds(1, PROMPTS))
+        while engine._sampling is None:
+            time.sleep(0.001)
+        yield call
+
+
+def test_tasks_that_another_thread_asks_for_are_rendered_beside_the_call(engine: ProcessEngine) -> None:
+    before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
+    with sampling(engine, 4096) as call:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="is a conversation"):
+                engine.render_all([CONVERSATION])
+        assert not call.done()
+        engine.stop()
+        with pytest.raises(EngineError, match="of no use"):
+            call.result()
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
+
+
+def test_whoever_asks_for_tasks_beside_a_call_hears_that_the_process_died(engine: ProcessEngine) -> None:
+    before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
+    with sampling(engine, 512) as call, ThreadPoolExecutor(1) as pool:
+        os.kill(engine.pid, signal.SIGSTOP)
+        asked = pool.submit(engine.render_all, [CONVERSATION])
+        while engine._beside is None:
+            time.sleep(0.001)
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="SIGKILL"):
+            call.result()
+        with pytest.raises(RewardError, match="ended before it answered"):
+            asked.result()
+    assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
+
+
+def test_a_call_waits_for_the_tasks_that_are_rendered_beside_it(
+    engine: ProcessEngine, folder: Path, weights: Weights, tmp_path: Path
 ) -> None:
-    sampled, asked, both = list[Completions](), list[object](), list[bool]()
-    answered = engine._answered
-
-    def watched(call: Any, *about: Any) -> Any:
-        asked.append(call)
-        both.append(len(asked) > 1)
-        try:
-            return answered(call, *about)
-        finally:
-            asked.remove(call)
-
-    monkeypatch.setattr(engine, "_answered", watched)
-    thread = threading.Thread(target=lambda: sampled.extend(engine.sample(PROMPTS, 512, seeds(1, PROMPTS))))
-    thread.start()
-    while engine._sampling is None:
-        time.sleep(0.001)
-    conversation = Task(environment="x", index=1, prompt="", answer="", messages=(Message("user", "1"),))
-    with pytest.raises(ValueError, match="is a conversation"):
-        engine.render_all([conversation])
-    thread.join()
-    assert [len(group.lengths) for group in sampled] == [512] * len(PROMPTS) and both == [False, False]
+    slow = shutil.copytree(folder, tmp_path / "slow")
+    (slow / "chat_template.jinja").write_text(
+        "{% for i in range(90000) %}{% set x = i * i %}{% endfor %}{{ messages[0].content }}"
+    )
+    before = told(engine.sample(PROMPTS, 1, seeds(1, PROMPTS)))
+    engine.set_up(slow, Config())
+    engine.load(weights)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            with sampling(engine, 1) as call:
+                asked = pool.submit(engine.render_all, 4 * [CONVERSATION])
+            assert asked.result() == 4 * ["1"] and told(call.result()) == before
+        assert told(engine.sample(PROMPTS, 1, seeds(1, PROMPTS))) == before
+    finally:
+        engine.set_up(folder, Config())
+        engine.load(weights)
 
 
 @pytest.mark.slow
