@@ -145,8 +145,8 @@ def checked_rewards(name: str, values: Sequence[SupportsFloat]) -> list[float]:
     return found
 
 
-def _number(name: str, place: int, value: object) -> float:
-    if isinstance(value, SupportsFloat):
+def _number(name: str, place: int, value: SupportsFloat) -> float:
+    if hasattr(value, "__float__"):  # isinstance(value, SupportsFloat) takes a hundred times as long
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             return float(value)
     raise RewardError(f"{name} returned {reprlib.repr(value)} as reward {place}, which is no number")
