@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
@@ -33,11 +34,17 @@ SUBSCRIBE_SECONDS = 30.0
 UNHEARD_SECONDS = 10.0
 """Seconds without any listener until the node reconnects; the pause doubles while that does not help."""
 
+MUTE_SECONDS = 1.0
+"""Seconds in which nothing goes to a connected peer until the node connects with it anew, at the next look;
+the pause doubles while that does not help."""
+
 
 class GossipDaemon(Protocol):
     """What gossip needs of p2pd (swarm.net.p2pd.Daemon)."""
 
     async def publish(self, topic: str, message: bytes) -> None: ...
+
+    async def listeners(self, topic: str) -> frozenset[PeerId]: ...
 
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]: ...
 
@@ -45,9 +52,11 @@ class GossipDaemon(Protocol):
 class PubSub:
     """The Gossip port. `line()` waits for the current p2pd."""
 
-    def __init__(self, me: PeerId, line: Callable[[], Awaitable[GossipDaemon]]) -> None:
+    def __init__(self, me: PeerId, line: Callable[[], Awaitable[GossipDaemon]], beats: str) -> None:
+        """`beats`: the topic of heartbeats that everybody listens to who sends any; others begin with it."""
         self._me = me
         self._line = line
+        self._beats, self._mute = beats, Mute()
         self.published: set[str] = set()
         """Topics published to so far."""
         self._gate: GossipGate = lambda author, size: size <= EVENT_LIMIT.sealed
@@ -63,6 +72,11 @@ class PubSub:
             await (await self._line()).publish(topic, data)
         except NetError as error:
             log.debug("a message to %s was lost: %s", topic, error)
+
+    async def mute(self, line: GossipDaemon, peers: Set[PeerId]) -> list[PeerId]:
+        """Of these connected peers, those that nothing reaches, and with which to connect anew now."""
+        streams, listeners = await line.listeners(""), await line.listeners(self._beats)
+        return self._mute.due(peers, streams, listeners, time.monotonic())
 
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
         return self._subscribe(topic)
@@ -88,6 +102,8 @@ class PubSub:
                     standing.set()
                     async for author, data in messages:
                         if author != self._me and self._gate(author, len(data)):
+                            if topic.startswith(self._beats):
+                                self._mute.heard(author)
                             inbox.push((author, data))
             except NetError as error:
                 log.debug("the subscription of %s broke: %s", topic, error)
@@ -119,7 +135,9 @@ class Inbox:
 class Unheard:
     """How long nobody has listened, and when to reconnect. Times are of one clock, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: float | None = None) -> None:
+        """`first`: seconds until the first time, UNHEARD_SECONDS where nothing is said."""
+        self._first = first
         self._since: float | None = None
         self._done = 0
 
@@ -127,7 +145,8 @@ class Unheard:
         """Record that nobody listens now. True when the node should reconnect."""
         if self._since is None:
             self._since = now
-        if now < self._since + UNHEARD_SECONDS * (2 ** (self._done + 1) - 1):
+        first = UNHEARD_SECONDS if self._first is None else self._first
+        if now < self._since + first * (2 ** (self._done + 1) - 1):
             return False
         self._done += 1
         return True
@@ -137,3 +156,36 @@ class Unheard:
         anew."""
         since, done, self._since, self._done = self._since, self._done, None, 0
         return now - since if since is not None and done else None
+
+
+class Mute:
+    """Connected peers to which nothing goes that is said here, and when to connect with each anew.
+
+    p2pd tries to open a stream for gossip on a peer's first connection alone. Where that is broken off, as is
+    the later one of two dials at once, it says nothing to the peer for as long as another connection stands
+    (github.com/libp2p/go-libp2p-pubsub/issues/433). And where an old connection ends after a new one stands,
+    it forgets what the peer listens to, which that one says once.
+    """
+
+    def __init__(self) -> None:
+        self._peers: Set[PeerId] = frozenset()
+        """Connected ones, as of the last look."""
+        self._heard = set[PeerId]()
+        """Those of them that sent a heartbeat since they are connected."""
+        self._waiting: dict[PeerId, Unheard] = {}
+
+    def heard(self, author: PeerId) -> None:
+        """Somebody sent a heartbeat, and therefore listens to those of others."""
+        if author in self._peers:
+            self._heard.add(author)
+
+    def due(
+        self, peers: Set[PeerId], streams: Set[PeerId], listeners: Set[PeerId], now: float
+    ) -> list[PeerId]:
+        """Of these connected peers, those with which to connect anew. `streams`: to whom p2pd has a stream;
+        `listeners`: to heartbeats, as p2pd knows."""
+        self._peers = peers
+        self._heard &= peers
+        mute = (peers - streams) | (self._heard - listeners)
+        self._waiting = {peer: self._waiting.get(peer) or Unheard(MUTE_SECONDS) for peer in mute}
+        return [peer for peer, one in self._waiting.items() if one.due(now)]

@@ -42,8 +42,9 @@ from swarm.net.rate import RateLimits
 from swarm.net.reachability import Reachability
 from swarm.net.supervision import Supervisor
 from swarm.peer_limits import Limits
-from swarm.protocol import KINDS, Kind, Part, Thread
+from swarm.protocol import KINDS, Kind, Part, Thread, Topic
 from swarm.types import Digest, PeerId
+from swarm.wire import topic
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Node:
         self._report = report
         others = parsed(bootstrap, self.me)
         self._children = NodeChildren(keyring, key, run, listen, way_in.port, self._attach, way_in.watches)
-        self.gossip = PubSub(self.me, self.line)
+        self.gossip = PubSub(self.me, self.line, topic(run, Topic.BEAT))
         self.network = Network(self.me, others, self._children, self.gossip, report)
         self.mail = StreamMail(run, self.line, self.network.find, hang_up, self._bug, self.limits)
         self.board = DhtBoard(self)

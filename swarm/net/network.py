@@ -7,6 +7,7 @@
       nobody listens to what is published here: connect anew with the bootstrap peers
       this machine has another address: hang up on who does not answer, and dial
       a peer tells another address, and is connected twice: hang up, and dial it there
+      no gossip goes to a connected peer: hang up, and dial it anew
 
 Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
 is missing, and those that were met as long as nobody is connected. Not handled: who is worth seeking, whether
@@ -280,6 +281,7 @@ class Network:
         self.peers = await line.connected()
         await self._follow_address(line)
         await self._follow_moved(line)
+        await self._mend_gossip(line)
         missing = [address for address in self._bootstrap if address.peer not in self.peers]
         if self._lost_at is None and self._known and not self.peers:
             self._lost_at = time.monotonic()
@@ -320,6 +322,12 @@ class Network:
         for peer in twice:
             del self._moved[peer]
         await self._dial_anew(line, twice)
+
+    async def _mend_gossip(self, line: Daemon) -> None:
+        """Hang up on a peer to which no gossip goes, and dial it anew where it told an address."""
+        mute = await self._gossip.mute(line, self.peers - line.relayed)
+        if told := [peer for peer in mute if self._told(peer)]:
+            await self._dial_anew(line, told)
 
     async def _dial_anew(self, line: Daemon, peers: Sequence[PeerId]) -> None:
         self.peers -= {*peers}

@@ -271,7 +271,8 @@ class Daemon(P2P):
         await self._ask(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
 
     async def listeners(self, topic: str) -> frozenset[PeerId]:
-        """Connected peers that are known to subscribe to a topic: to them goes what is published here."""
+        """Connected peers that are known to subscribe to a topic: to them goes what is published here. Of an
+        empty topic: those to which gossip has a stream, or is opening one."""
         request = pb.PSRequest(type=pb.PSRequest.LIST_PEERS, topic=topic)
         response = await self._ask(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
         return frozenset(map(_base58, response.pubsub.peerIDs))

@@ -15,7 +15,7 @@ from swarm import events
 from swarm.config import DelayLaw
 from swarm.core.gossip_limits import OFFENCES_BURST
 from swarm.limits import EVENT_LIMIT
-from swarm.net.gossip import QUEUE, PubSub, Unheard
+from swarm.net.gossip import QUEUE, Mute, PubSub, Unheard
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role, Topic
 from swarm.sim.clock import run
@@ -34,6 +34,10 @@ class Daemon:
     async def publish(self, topic: str, message: bytes) -> None:
         """Nobody publishes."""
 
+    async def listeners(self, topic: str) -> frozenset[PeerId]:
+        """Nobody listens."""
+        return frozenset()
+
     @asynccontextmanager
     async def subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
         async def messages() -> AsyncIterator[tuple[PeerId, bytes]]:
@@ -50,7 +54,7 @@ def gossip_of(*said: tuple[PeerId, bytes]) -> PubSub:
     async def line() -> Daemon:
         return daemon
 
-    return PubSub(PeerId("me"), line)
+    return PubSub(PeerId("me"), line, "topic")
 
 
 def test_a_flood_does_not_displace_what_others_said() -> None:
@@ -82,6 +86,28 @@ def test_a_node_that_nobody_hears_connects_anew_less_and_less_often_until_somebo
     assert unheard.over(100.0) == 100.0 and unheard.over(101.0) is None
     assert not unheard.due(200.0) and unheard.over(205.0) is None, "it was back before it was time"
     assert not unheard.due(300.0) and unheard.due(310.0)
+
+
+def test_a_peer_without_a_stream_is_dialled_anew_less_and_less_often_until_it_has_one() -> None:
+    mute, one, other = Mute(), PeerId("one"), PeerId("other")
+    peers, none = {one, other}, frozenset[PeerId]()
+    due = [now for now in range(40) if mute.due(peers, {other}, none, float(now)) == [one]]
+    assert due == [1, 3, 7, 15, 31]
+    assert not any(mute.due(peers, peers, none, float(now)) for now in range(40, 50))
+    assert not mute.due(peers, {other}, none, 50.0) and mute.due(peers, {other}, none, 51.0) == [one]
+    assert not any(mute.due(none, none, none, float(now)) for now in range(60, 70)), "nobody is connected"
+
+
+def test_who_sends_heartbeats_listens_and_is_dialled_anew_where_p2pd_forgot_that() -> None:
+    mute, one = Mute(), PeerId("one")
+    mute.heard(one)
+    silent = [mute.due({one}, {one}, set(), float(now)) for now in range(10)]
+    assert not any(silent), "it may not listen yet: what came was of an earlier connection"
+    mute.heard(one)
+    assert [now for now in range(10, 20) if mute.due({one}, {one}, set(), float(now))] == [11, 13, 17]
+    assert not any(mute.due({one}, {one}, {one}, float(now)) for now in range(20, 30))
+    mute.due(set(), set(), set(), 30.0)
+    assert not any(mute.due({one}, {one}, set(), float(now)) for now in range(31, 40)), "it was started again"
 
 
 def test_who_says_what_no_program_says_is_silenced_and_others_are_heard() -> None:
