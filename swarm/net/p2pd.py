@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import base58
 
@@ -110,6 +111,8 @@ class Daemon(P2P):
         super().__init__()
         self._kept: list[Stream] = []
         """Connections on which all that was asked is answered."""
+        self._dials = WeakValueDictionary[PeerId, asyncio.Lock]()
+        """Peer -> held while it is dialled."""
         self._sockets = set[str]()
         """Paths on which p2pd and this process listen for each other."""
         self._begun.append(self)
@@ -239,12 +242,14 @@ class Daemon(P2P):
         """Connect with the peer at an address. Returns the reason when that fails, else an empty text.
 
         A TCP handshake comes first: its errors say more than libp2p's, and a refused dial of libp2p makes it
-        wait ever longer before it dials that address again.
+        wait ever longer before it dials that address again. A peer is dialled at one address at a time: of
+        two dials libp2p breaks off the later one, which the other side may have begun to use.
         """
         if why := await knock(address.host, address.port):
             return why
         try:
-            await self.connect(address.peer, [address], PROBE_SECONDS)
+            async with self._dials.setdefault(address.peer, asyncio.Lock()):
+                await self.connect(address.peer, [address], PROBE_SECONDS)
         except NetError as error:
             other = re.search(r"remote key matches (\w+)", str(error))
             return f"another peer answers there ({other[1]})" if other else str(error)

@@ -23,6 +23,8 @@ class Line:
         self._port, self._writers = port, list[asyncio.StreamWriter]()
         self._tasks = set[asyncio.Task[None]]()
         self.free = asyncio.Event()
+        self.taken = 0
+        """Connections that were made to it."""
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[int]:
@@ -37,6 +39,7 @@ class Line:
                 task.cancel()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.taken += 1
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         self._writers += [writer, back]
         for ends in ((reader, back), (there, writer)):
@@ -127,5 +130,24 @@ def test_gossip_goes_both_ways_though_one_of_two_connections_was_broken_off() ->
             finally:
                 for task in listening:
                     task.cancel()
+
+    in_world(body)
+
+
+def test_a_peer_with_two_addresses_is_dialled_at_one_at_a_time() -> None:
+    """Of two dials libp2p breaks off the later one, on which the other side's gossip may have begun."""
+
+    async def body(world: HiveWorld) -> None:
+        caller, called = await world.start("caller"), await world.start("called")
+        lines, dialling = [Line(called.node.port), Line(called.node.port)], await caller.node.line()
+        async with lines[0].opened() as one, lines[1].opened() as other:
+            for line in lines:
+                line.free.set()
+            reached = await asyncio.gather(
+                *(dialling.reach(address) for port in (one, other) for address in at(port, called.me))
+            )
+            assert reached == ["", ""]
+            knocks = 2
+            assert sum(line.taken for line in lines) == knocks + 1
 
     in_world(body)
