@@ -1,13 +1,19 @@
-"""The journals of a run folder, and what people are told of lines in them that are no events."""
+"""The journals of a run folder, and what people are told of lines in them that are no events.
+
+A peer keeps the clock of its start (swarm.net.hive.SteadyClock), and the machine's may be set meanwhile: who
+reads a journal asks `now` what time it is there.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from dashboard.state import State, fold
 from peers.errors import WrongUsage, say
-from swarm.events import AnyEvent
+from swarm.core.roster import CLOCK
+from swarm.events import AnyEvent, Started
 from swarm.journal import Damage, Tail, read_journal
 from swarm.protocol import Role
 
@@ -17,6 +23,32 @@ def tails(folder: Path) -> list[Tail]:
     seed = folder / "peers" / Role.SEED / "journal.jsonl"
     paths = [seed] if seed.exists() else sorted(folder.glob("peers/*/journal.jsonl"))
     return [Tail(path, tell_first) for path in paths]
+
+
+def now(journals: Iterable[Path], last: float, machine: float) -> float:
+    """Unix seconds by the clock of who writes these journals, of which the newest event happened at `last`,
+    where the machine's clock says `machine`: that clock says, too, when the files were written."""
+    written = max(filter(None, map(_written, journals)), default=last)
+    ahead = last - written
+    return machine + ahead if last and abs(ahead) > CLOCK else machine
+
+
+def _written(journal: Path) -> float:
+    """Zero where it is not there, or is about to be begun anew."""
+    try:
+        return journal.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def followed(state: State, event: AnyEvent) -> State:
+    """The state with one more event of a single journal: a new one from where the peer that writes it was
+    started again by a clock that had been set back. What the old one has would seem to be of this moment for
+    as long."""
+    if isinstance(event, Started) and event.peer == state.timeline.keeper and event.at < state.last - CLOCK:
+        state = State(state.run, state.history)
+    fold(state, event)
+    return state
 
 
 def tell_first(damage: Damage) -> None:

@@ -48,30 +48,34 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     state = State(run.settings, config.peer.history)
     tails = journals.tails(folder)
 
-    def read() -> None:
+    def read(state: State) -> tuple[State, float]:
+        """The state with what is new, and the time by the clock of who writes."""
         for tail in tails:
             for event in tail.news():
-                fold(state, event)
+                if len(tails) == 1:
+                    state = journals.followed(state, event)
+                else:
+                    fold(state, event)
+        return state, journals.now([tail.path for tail in tails], state.last, time.time())
 
-    read()
+    state, now = read(state)
     if not watch:
         asleep = state.last > 0 and not peer_folder.running(folder)
         if asleep:
-            ago = duration(max(time.time() - state.last, 0.0))
+            ago = duration(max((now := time.time()) - state.last, 0.0))
             print(f"no peer of {folder} runs: this is what was known {ago} ago", file=sys.stderr)
-        _show(state, as_json, asleep)
+        _show(state, now, as_json, asleep)
         return 0
     with Live(console=Listing(), refresh_per_second=4) as live:
         while True:
-            live.update(render(state, time.time(), live.console.width))
+            live.update(render(state, now, live.console.width))
             time.sleep(LOOK)
-            read()
+            state, now = read(state)
 
 
-def _show(state: State, as_json: bool, asleep: bool = False) -> None:
+def _show(state: State, now: float, as_json: bool, asleep: bool = False) -> None:
     """`asleep`: as it was when the last event was written, since nobody has listened from then on and the
     silence of others means nothing."""
-    now = time.time()
     quiet, at = max(now - state.last, 0.0), state.last if asleep else now
     if as_json:
         print(msgspec.json.encode(state.view(at, quiet=quiet)).decode())
@@ -86,14 +90,15 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
     from peers.build import watching
 
     async def look(watched: watching.WatchedSwarm) -> None:
+        feed = watched.observer.feed
         if watch:
             with Live(console=Listing(), refresh_per_second=4) as live:
                 while not watched.leaving.is_set():
-                    live.update(render(watched.observer.state, time.time(), live.console.width))
+                    live.update(render(feed.state, feed.clock(), live.console.width))
                     await _wait(watched.leaving, LOOK)
         elif not watched.has_history:
             await _wait(watched.leaving, LISTEN)
-        _show(watched.observer.state, as_json)
+        _show(feed.state, feed.clock(), as_json)
 
     return watching.observe(word, folder, config, not watch, look)
 

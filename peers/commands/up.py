@@ -26,10 +26,10 @@ from typing import IO, Any
 
 from rich.live import Live
 
-from dashboard.state import State, fold
+from dashboard.state import State
 from dashboard.terminal import render, summary
 from peers.build.run_folder import make_folder, read
-from peers.commands.journals import tell_first
+from peers.commands import journals
 from peers.console import spoken
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
@@ -156,7 +156,7 @@ class Children:
 
     def __post_init__(self) -> None:
         self.state = State(self.config.run)
-        self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", tell_first)
+        self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
         self.console = spoken("stderr")
         self._line_due = 0.0
@@ -168,8 +168,9 @@ class Children:
         """Start all peers and restart those that die, until the run is complete or a signal comes."""
         for which in leave_signals():
             signal.signal(which, self._on_signal)
+        before = self._words()
         self._add(Role.SEED, ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
-        self._wait_for_invites()
+        self._wait_for_invites(before)
         if self.signalled is not None:
             return
         if self.config.run.optimizer.lr == 0.0 and (run := read(self.folder)) is not None:
@@ -218,7 +219,7 @@ class Children:
         """Export the model and print the summary. Returns the exit code."""
         if self.signalled is not None:
             ended = f"was stopped by {signal.Signals(self.signalled).name}, and goes on with the same command"
-            self.console.print(summary(self.state, time.time(), None, self.journal.path, ended))
+            self.console.print(summary(self.state, self.now(), None, self.journal.path, ended))
             raise Interrupted(self.signalled)
         model = self.folder / "exported"
         exported = subprocess.run(
@@ -231,7 +232,7 @@ class Children:
         # In a file or a pipe a path must not be wrapped: readers copy it, or search for it.
         screen = spoken("stdout", width=None if sys.stdout.isatty() else 240)
         screen.print(
-            summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path)
+            summary(self.state, self.now(), model if exported.returncode == 0 else None, self.journal.path)
         )
         return exported.returncode
 
@@ -245,15 +246,21 @@ class Children:
         child = self.children[name] = PeerProcess(name, words, self.folder / "logs" / f"{name}.log")
         child.start()
 
-    def _wait_for_invites(self) -> None:
-        invite, since, deadline = (
-            self.folder / "invites" / Role.OBSERVER,
-            time.time() - 1,
-            time.monotonic() + SEED_PATIENCE,
-        )
+    def _words(self) -> tuple[int, int] | None:
+        """Which words lie in the folder: each start of the seed writes its own. No clock tells that, since
+        the machine's may be set meanwhile."""
+        try:
+            stat = (self.folder / "invites" / Role.OBSERVER).stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns
+
+    def _wait_for_invites(self, before: tuple[int, int] | None) -> None:
+        """Wait for others than those of `before`."""
+        deadline = time.monotonic() + SEED_PATIENCE
         self.console.print("starting the seed: it makes or loads the model (seconds to minutes)", style="dim")
         told = time.monotonic()
-        while not (invite.exists() and invite.stat().st_mtime > since):
+        while self._words() in (None, before):
             time.sleep(LOOK)
             self._look()
             if self.signalled is not None:
@@ -293,10 +300,14 @@ class Children:
             if child.process is None and not child.done and time.monotonic() >= child.restart_at:
                 child.start()
 
+    def now(self) -> float:
+        """Unix seconds by the clock of the seed, whose journal is shown."""
+        return journals.now([self.journal.path], self.state.last, time.time())
+
     def _read(self) -> None:
         try:
             for event in self.journal.news():
-                fold(self.state, event)
+                self.state = journals.followed(self.state, event)
         except OSError as error:  # the view is not updated, and the swarm goes on
             if not self._unreadable:
                 self.console.print(
@@ -312,7 +323,7 @@ class Children:
         if time.monotonic() < self._line_due:
             return
         self._line_due = time.monotonic() + LINE_EVERY
-        now = time.time()
+        now = self.now()
         problem, self._problem = new_problem(self.state, now, self._problem)
         parts = (headline(self.state, now), missing_peers(self.state, self.config.peer.swarm), problem)
         said = "; ".join(filter(None, parts))
@@ -335,7 +346,7 @@ class _Screen:
 
     def _show(self) -> None:
         children = self._children
-        self._live.update(render(children.state, time.time(), children.console.width))
+        self._live.update(render(children.state, children.now(), children.console.width))
 
 
 def headline(state: State, now: float) -> str:

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from dashboard.diagnosis import Situation, diagnose
 from dashboard.peer import PeerRow
-from dashboard.state import State, fold
+from dashboard.state import State
 from dashboard.text import duration
 from dashboard.views import Line, Problem
 from peers.build import run_folder
-from peers.commands.journals import tell_first
+from peers.commands import journals
 from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
 from peers.runtime import idle, peer_folder
 from peers.runtime.narration import LOG
@@ -72,26 +72,29 @@ def why(folder: Path) -> int:
     run = run_folder.read(folder)
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
-    journals = sorted(folder.glob("peers/*/journal.jsonl"))
-    if not journals:
+    files = sorted(folder.glob("peers/*/journal.jsonl"))
+    if not files:
         raise WrongUsage(f"no peer of {folder} has run yet: `swarm join` starts one there")
-    journals = [path for path in journals if not path.parent.name.startswith(Role.OBSERVER)]
-    if not journals:
+    files = [path for path in files if not path.parent.name.startswith(Role.OBSERVER)]
+    if not files:
         raise WrongUsage(
             f"only an observer has run in {folder}, which has no work that it could wait for: `swarm status`"
             " tells what it sees"
         )
     running, settings, now = peer_folder.running(folder), run.settings, time.time()
-    found = [explain(journal, settings, running.get(journal.parent.name), now) for journal in journals]
+    found = [explain(journal, settings, running.get(journal.parent.name), now) for journal in files]
     print("\n\n".join("\n".join(one.lines) for one in found))
     return min((one.code for one in found), key=WORST.index)
 
 
 def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
-    """What the peer of this journal does; `pid` is its process, None where none runs."""
+    """What the peer of this journal does at `now`, by the machine's clock; `pid` is its process, None where
+    none runs."""
     state = State(run)
-    for event in Tail(journal, tell_first).news():
-        fold(state, event)
+    for event in Tail(journal, journals.tell_first).news():
+        state = journals.followed(state, event)
+    if pid is not None:
+        now = journals.now([journal], state.last, now)
     me, name = state.recent.me, journal.parent.name
     row = state.peers.get(me) if me is not None else None
     if row is None:

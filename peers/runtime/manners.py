@@ -139,7 +139,8 @@ class Manners:
 
     def look(self) -> None:
         """Decide by what is known."""
-        host, reason = self._host, self._reason(self._host.now()) if self._works else None
+        # `swarm pause` and people read the machine's clock, which may have been set since this peer began
+        host, reason = self._host, self._reason(time.time()) if self._works else None
         host.rest.set(reason)
         if self.beyond and not host.stop.is_set():
             host.leave()
@@ -150,6 +151,7 @@ class Manners:
             raise CannotHere(self.beyond)
 
     def _reason(self, now: float) -> Reason | None:
+        """At `now` by the machine's clock."""
         limits = self._limits
         if (end := pause.until(self._run_folder, now)) is not None:
             return Reason(Phase.PAUSED, f"it is paused {pause.sentence(end, now)}")

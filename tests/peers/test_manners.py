@@ -232,12 +232,31 @@ def test_a_pause_ends_at_its_time_and_a_damaged_one_by_hand(tmp_path: Path) -> N
 
 def test_outside_of_its_hours_a_peer_is_limited(tmp_path: Path) -> None:
     async def look() -> None:
-        now = time.localtime(still_host(network(), "clock", Role.SAMPLER).now())
+        now = time.localtime()
         hours = f"{(now.tm_hour + 2) % 24}-{(now.tm_hour + 3) % 24}"
         host, kept = guest(Limits(hours=hours), tmp_path)
         kept.look()
         assert host.rest.reason is not None
         assert host.rest.reason.phase is Phase.LIMITED and hours in host.rest.reason.text
+
+    run_virtual(look())
+
+
+@pytest.mark.parametrize("off", [-7200.0, 7200.0])
+def test_a_pause_and_hours_go_by_the_machines_clock_also_where_that_was_set_since_the_start(
+    tmp_path: Path, off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look() -> None:
+        wall = still_host(network(), "clock", Role.SAMPLER).now() + off
+        monkeypatch.setattr(time, "time", lambda: wall)
+        hour = time.localtime(wall).tm_hour
+        host, kept = guest(Limits(hours=f"{hour}-{(hour + 1) % 24}"), tmp_path)
+        pause.keep(tmp_path, wall + 3600.0)
+        kept.look()
+        assert host.rest.reason is not None and host.rest.reason.phase is Phase.PAUSED
+        pause.keep(tmp_path, wall - 1.0)
+        kept.look()
+        assert host.rest.reason is None, "the pause is over, and these are its hours"
 
     run_virtual(look())
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
+import pytest
 from nouns import NOW, beat
 
 from dashboard.state import State, fold
+from peers.commands import up
 from peers.commands.up import missing_peers, new_problem
 from swarm import events
-from swarm.config import Swarm
+from swarm.config import Config, Swarm
 from swarm.identity import Keyring
+from swarm.journal import to_line
 from swarm.protocol import Role
 
 
@@ -44,3 +51,58 @@ def test_it_says_the_worst_problem_once_until_it_is_another_one() -> None:
     rewards, credit = told
     assert "mine.py:f raised KeyError: Try it with `swarm task try`" in rewards
     assert "samplers can dial its address" in credit
+
+
+def words(folder: Path, age: float) -> None:
+    """A seed writes its words, `age` seconds ago by the machine's clock."""
+    (path := folder / "invites" / Role.OBSERVER).parent.mkdir(exist_ok=True)
+    path.write_text("swarm1")
+    os.utime(path, (written := time.time() - age, written))
+
+
+@pytest.mark.parametrize("off", [-7200.0, 7200.0])
+def test_words_are_seen_though_the_clock_was_set_while_the_seed_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: float
+) -> None:
+    """`swarm up` starts with a machine, and NTP sets that one's clock."""
+    house, slept, begun = up.Children(tmp_path, Config()), list[float](), list[str]()
+    words(tmp_path, 86400.0)  # of an earlier start
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 10, "the words were not seen"
+        if len(slept) == 5:
+            words(tmp_path, -off)
+
+    def add(name: str, _: object) -> None:
+        begun.append(name)
+        house.signalled = None if name == Role.SEED else 15
+
+    monkeypatch.setattr(up.time, "sleep", sleep)
+    monkeypatch.setattr(up.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(house, "_look", lambda: None)
+    monkeypatch.setattr(house, "_add", add)
+    for role in Role:
+        (tmp_path / "invites" / role).write_text("swarm1") if role is not Role.OBSERVER else None
+    house.run()
+    assert len(slept) == 5 and begun[0] == Role.SEED and len(begun) > 1
+
+
+@pytest.mark.parametrize("off", [-7200.0, 7200.0])
+def test_nobody_is_lost_in_the_line_where_the_machines_clock_was_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], off: float
+) -> None:
+    house, seed, learner = up.Children(tmp_path, Config()), Keyring.new().me, Keyring.new().me
+    now = time.time() - off
+    house.journal.path.parent.mkdir(parents=True)
+    house.journal.path.write_bytes(
+        b"".join(
+            to_line(events.Heard(at=now - 60 + at, peer=seed, subject=who, beat=beat(role=role, seq=at)))
+            for at in range(60)
+            for who, role in ((seed, Role.SEED), (learner, Role.LEARNER))
+        )
+    )
+    house._read()
+    house._print_line()
+    said = capsys.readouterr().err
+    assert "silent" not in said and "heard nothing" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,19 +41,25 @@ def told(
     later: float = 0.0,
     version: int = 3,
     run: Run | None = None,
+    off: float = 0.0,
+    before: Sequence[events.Event] = (),
 ) -> Explained:
     """What is said of a peer that was in this phase for so long, heard `others` (with their credit), and is
-    looked at `later`."""
+    looked at `later`, where the machine's clock was set `off` ahead since it began. `before`: what its
+    journal has of an earlier life."""
     journal = folder / "journal.jsonl"
     lines: list[events.Event] = [
-        events.Started(at=NOW, peer=ME, name="", role=role, version=-1, hardware="1 core")
+        *before,
+        events.Started(at=NOW, peer=ME, name="", role=role, version=-1, hardware="1 core"),
     ]
     for second in range(0, seconds, 2):
         lines.append(heard(NOW + second, ME, second + 1, role=role, phase=phase, version=version))
         for subject, of, credit in others:
             lines.append(heard(NOW + second, subject, second + 1, role=of, credit=credit, version=4))
-    journal.write_bytes(b"".join(map(to_line, [*lines, *more])))
-    return explain(journal, run or Run(), pid, NOW + seconds + later)
+    lines += more
+    journal.write_bytes(b"".join(map(to_line, lines)))
+    os.utime(journal, (written := lines[-1].at + off, written))
+    return explain(journal, run or Run(), pid, NOW + seconds + off + later)
 
 
 FULL = ((LEARNER, Role.LEARNER, 0), (SEED, Role.SEED, 0))
@@ -149,6 +156,26 @@ def test_a_process_that_writes_nothing_any_more_hangs(tmp_path: Path) -> None:
     said = told(tmp_path, Phase.SAMPLING, others=FULL, later=300.0)
     text = "\n".join(said.lines)
     assert said.code == 3 and "has heard nothing for 5 min" in text and "page" not in text
+
+
+@pytest.mark.parametrize("off", [-7200.0, 7200.0])
+@pytest.mark.parametrize("later", [0.0, 300.0])
+def test_a_clock_that_was_set_since_the_peer_began_changes_nothing(
+    tmp_path: Path, off: float, later: float
+) -> None:
+    asked = {"others": FULL, "later": later}
+    assert told(tmp_path, Phase.SAMPLING, off=off, **asked) == told(tmp_path, Phase.SAMPLING, **asked)
+
+
+def test_a_peer_that_was_started_again_after_its_clock_was_set_back_misses_who_is_gone(
+    tmp_path: Path,
+) -> None:
+    before = [heard(NOW + 7200.0, who, 1, role=role) for who, role in ((ME, Role.SAMPLER), (SEED, Role.SEED))]
+    mine = {"role": Role.SAMPLER, "phase": Phase.NO_CREDIT, "version": 3}
+    more = [heard(NOW + at, ME, at, **mine) for at in range(91, 150, 2)]
+    said = told(tmp_path, Phase.NO_CREDIT, others=FULL, before=before, more=more, later=60.0)
+    text = "\n".join(said.lines)
+    assert said.code == 4 and "no learner is heard" in text and "waiting for credit, for 2.5 min" in text
 
 
 def test_a_learner_does_not_miss_samplers_which_only_observers_hear(tmp_path: Path) -> None:
