@@ -11,11 +11,11 @@ child starts is in process_start.py.
 A frame is four bytes of length, big-endian, and that many bytes; what they mean is the business of the two
 ends. Nothing here decodes them, so that a child which is not trusted can send no more than bytes.
 
-Invariants: a wait ends at its deadline, also when the child is stopped or its pipe is full; a child that is
-gone is noticed also when something that it started still holds its pipes; `end` leaves nothing of its process
-group; a child ends with its parent, however that one ends. What a child prints is read while the parent waits
-for it: a child that prints more than a pipe holds (64 KiB) while nobody waits for it stops there until
-somebody does.
+Invariants: a wait ends at its deadline, also when the child is stopped or its pipe is full; where this
+process stood still itself the child has the rest of its time after it. A child that is gone is noticed also
+when something that it started still holds its pipes; `end` leaves nothing of its process group; a child ends
+with its parent, however that one ends. What a child prints is read while the parent waits for it: one that
+prints more than a pipe holds (64 KiB) while nobody waits for it stops there until somebody does.
 
 Not handled: a process that the child starts in a session of its own. Only the standard library is imported:
 the child's side also runs under an interpreter that has no other package (swarm.tasks.verifier).
@@ -51,6 +51,9 @@ REST = 16
 
 LOOK = 0.5
 """Seconds between two looks whether a child lives: what it started may hold its end of the pipe."""
+
+STOOD_STILL = 5.0
+"""Seconds by which a look is late where this process stood still: it was stopped, or its machine slept."""
 
 REAP = 1.0
 """Seconds between the end of a child's pipe and its own end, before it counts as one that only closed it."""
@@ -320,14 +323,18 @@ class Child:
 
 
 def wait(children: Sequence[Child], deadline: float) -> list[Child]:
-    """Those that are ready, as soon as one is; none at the deadline, in time.monotonic()."""
+    """Those that are ready, as soon as one is; none at the deadline, in time.monotonic(), which is later by
+    what this process stands still meanwhile."""
     while not (ready := [child for child in children if child.ready]):
-        if (left := deadline - time.monotonic()) <= 0:
+        if (left := deadline - (began := time.monotonic())) <= 0:
             return []
+        seconds = min(left, *(child.look for child in children))
         with selectors.PollSelector() as selector:  # takes no descriptor: there may be none left
             for child in children:
                 selector.register(child, selectors.EVENT_READ)
-            selector.select(min(left, *(child.look for child in children)))
+            selector.select(seconds)
+        if (late := time.monotonic() - began - seconds) > STOOD_STILL:
+            deadline += late
         for child in children:
             child.serve()
     return ready

@@ -62,6 +62,27 @@ def test_a_stopped_child_and_a_full_pipe_do_not_hold_the_parent(make: Make) -> N
     assert gone(child.pid)
 
 
+def test_who_stood_still_itself_gives_its_children_the_time_that_was_left(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that slept, or with all processes of a peer stopped: the child stood still, too."""
+    child = make("pipe.receive(); time.sleep(0.3); pipe.send(b'done'); pipe.receive()")
+    began, stood = time.monotonic(), 0.0
+    right, select_ = time.monotonic, process.selectors.PollSelector.select
+
+    def select_and_stand(self: process.selectors.PollSelector, seconds: float) -> object:
+        nonlocal stood
+        stood = 1000.0
+        return select_(self, min(seconds, 0.05))
+
+    monkeypatch.setattr(process.selectors.PollSelector, "select", select_and_stand)
+    monkeypatch.setattr(process.time, "monotonic", lambda: right() + stood)
+    assert child.ask(b"", 60.0) == b"done"
+    with pytest.raises(Hung):
+        child.receive(0.2)
+    assert right() - began < 30.0
+
+
 def test_a_child_that_goes_on_in_time_gets_the_rest_of_the_frame(make: Make) -> None:
     child = make(ECHO)
     assert child.ask(b"ready", 60.0) == b"ready"

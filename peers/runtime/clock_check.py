@@ -1,13 +1,15 @@
-"""Tells when the clock of this machine differs from those of the other peers.
+"""Tells when the clock of this machine differs from those of the other peers, and when this peer stood still.
 
 Ages are counted around wrong clocks (swarm.core.roster), so a peer with one works; it is told all the same,
-since hivemind refuses it when it joins again.
+since hivemind refuses it when it joins again. To a peer that stood still it is the others who were silent,
+and its connections end: so it says first what happened.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dashboard.text import duration
 from swarm import events
 from swarm.core.roster import CLOCK
 
@@ -20,9 +22,12 @@ class ClockCheck:
         self._host = host
         self._told = 0.0
         """Seconds by which this machine's clock was last said to be ahead."""
+        self._looked = host.now()
 
     def look(self) -> None:
-        """Say so once, and again when it is wrong by something else."""
+        """To be called several times within the run's patience. Say so once, and again when it is wrong by
+        something else."""
+        self._look_still()
         wrong = self._host.roster.wrong()
         if abs(wrong - self._told) <= CLOCK:
             return
@@ -33,6 +38,15 @@ class ClockCheck:
                 " this peer again"
             )
             self._host.emit(events.Noted, level="warning", text=f"{wrong_clock(wrong)}: {advice}")
+
+    def _look_still(self) -> None:
+        host, before, self._looked = self._host, self._looked, self._host.now()
+        if (still := self._looked - before) > host.config.run.pace.patience:
+            text = (
+                f"this peer stood still for {duration(still)}: its machine slept, or it was stopped; the"
+                " others counted it as lost meanwhile, and it goes on where they are now"
+            )
+            host.emit(events.Noted, level="warning", text=text)
 
 
 def wrong_clock(ahead: float) -> str:

@@ -366,9 +366,9 @@ class Host:
     async def _expire_forever(self) -> None:
         look = self.config.run.pace.patience / 4
         while True:
+            self._clock_check.look()
             lost, until = self.roster.expire(self.now())
             for peer, silent in lost:
                 self.emit(events.Lost, subject=peer, silent=round(silent, 1))
                 self.move()
-            self._clock_check.look()
             await self.ports.clock.sleep(min(look, until - self.now() + LATER))

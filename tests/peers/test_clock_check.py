@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -51,3 +52,34 @@ def test_a_wrong_clock_is_told_once_and_again_when_it_is_right_and_wrong_again(
     assert len(told) == 2
     assert all(f"the clock of this machine is {where} the other peers'" in text for text in told)
     assert all("set-ntp true" in text for text in told)
+
+
+@pytest.mark.parametrize(("stood", "says"), [(7200.0, "2 h"), (300.0, "5 min"), (5.0, "")])
+def test_a_peer_that_stood_still_says_so_before_it_misses_the_others(
+    stood: float, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a laptop that slept: the unix time goes on, and the clock of the loop does not."""
+
+    async def main() -> list[events.Event]:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.01), 1e9, Random(1))
+        async with MemoryNetwork(Random(2), links) as network:
+            host, told, asleep = still_host(network, "sampler-0", Role.SAMPLER), list[events.Event](), 0.0
+            right = host.now
+            monkeypatch.setattr(host, "now", lambda: right() + asleep)
+            hear(host, 0.0, range(1, 2))
+            host.bus.add(told.append)
+            looking = asyncio.create_task(host._expire_forever())
+            await asyncio.sleep(1.0)
+            asleep = stood
+            await asyncio.sleep(3.0)
+            looking.cancel()
+            return told
+
+    told = run(main())
+    if not says:
+        assert not told
+        return
+    first, *rest = told
+    assert isinstance(first, events.Noted) and first.level == "warning"
+    assert first.text.startswith(f"this peer stood still for {says}: its machine slept, or it was stopped")
+    assert [type(one) for one in rest] == [events.Lost] * 3
