@@ -85,6 +85,7 @@ class ProcessEngine:
         self._counts = SampleCounts()
         self._closed = False
         self._starts = 0
+        self._signs = 0
         self._turn = threading.Lock()
         self._child: Child | None = None
         self._sampling: Child | None = None
@@ -156,9 +157,10 @@ class ProcessEngine:
             sampling.nudge()
 
     def statistics(self) -> dict[str, float]:
-        """`starts`: how often the process was started."""
+        """`starts`: how often the process was started; `signs` of life that it gave while it computed."""
         version = -1 if self._held is None else self._held[1].version
-        return {"version": version, "starts": self._starts, **self._counts.statistics()}
+        own = {"version": version, "starts": self._starts, "signs": self._signs}
+        return {**own, **self._counts.statistics()}
 
     def close(self) -> None:
         self._closed = True
@@ -258,6 +260,7 @@ class ProcessEngine:
         try:
             answer = _answers.decode(self._child.receive(seconds))
             while isinstance(answer, Alive) or self._is_beside(answer):
+                self._signs += 1
                 answer = _answers.decode(self._child.receive(seconds))
         except Lost as lost:
             self._end()

@@ -4,6 +4,8 @@
                       -> EngineError -> Faulted, raised -> the role waits 1, 2, 4 ... 30 s -> its next turn
                          the first call of its kind that works after it -> Recovered
 
+    engine that samples --signs of life--> none for long: Faulted, and the status line
+
 The peer goes on trying however often a call fails, since missing memory or a missing server may come back; a
 Faulted event repeats each minute until it does. Not handled here: restarts, which are the engine's own.
 """
@@ -30,14 +32,79 @@ WAIT, LONGEST = 1.0, 30.0
 """Seconds before the next try, doubled each time: a process restarts in seconds, a server when a person
 starts it."""
 
+LOOK = 5.0
+"""Seconds between two looks whether an engine that samples gives signs of life."""
+
+SILENT = 45.0
+"""Seconds of looks without one after which that is told: many times the usual two seconds, and more than the
+first step of most models."""
 
 DOOMED = "doomed"
 """Why tokens are wasted: their call was stopped."""
 
 
+class Silence:
+    """Tells while an engine gives no sign of life: its process was stopped, or gets no processor or memory.
+    One whose `statistics` have no `signs` gives none, and is not missed."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._longest = 0.0
+        """Seconds without a sign within the last call that came to its end: a step may take so long here."""
+        self._told: FaultReport | None = None
+
+    @contextlib.contextmanager
+    def heard(self, engine: Engine) -> Iterator[None]:
+        """The engine computes while the body runs."""
+        if "signs" not in engine.statistics():
+            yield
+            return
+        longest = [0.0]
+        watching = asyncio.create_task(self._watch(engine, longest))
+        try:
+            yield
+            self._longest = max(longest)
+            self._over()
+        except EngineError:  # a fault of its own
+            self._told, self._host.status.silence = None, 0.0
+            raise
+        finally:
+            watching.cancel()
+            if watching.done() and not watching.cancelled():
+                watching.result()
+
+    async def _watch(self, engine: Engine, longest: list[float]) -> None:
+        seen, silent = engine.statistics()["signs"], 0.0
+        while True:
+            await self._host.ports.clock.sleep(LOOK)
+            if (signs := engine.statistics()["signs"]) != seen:
+                seen, silent = signs, 0.0
+                self._over()
+                continue
+            silent += LOOK  # not by a clock: while this process stands still nobody hears signs
+            longest.append(silent)
+            if silent >= max(SILENT, 2 * self._longest):
+                self._tell(silent)
+
+    def _tell(self, silent: float) -> None:
+        host = self._host
+        self._told, host.status.silence = self._told or FaultReport(host, Part.ENGINE), silent
+        self._told.failed(
+            f"its process has given no sign of life for {silent:.0f} s: it was stopped, or gets no processor"
+            " or memory; it is started again after"
+            f" {host.config.peer.engine.timeout:g} s (peer.engine.timeout)"
+        )
+
+    def _over(self) -> None:
+        if self._told is not None:
+            self._told.recovered()
+        self._told, self._host.status.silence = None, 0.0
+
+
 class EngineCalls:
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.silence = Silence(host)
         self._wait = WAIT
         self._fault = FaultReport(host, Part.ENGINE)
         self._kind: Kind | None = None
@@ -72,11 +139,14 @@ class EngineCalls:
         self._most = len(prompts) * sampling.group_size * sampling.max_tokens
         call = self.run(Kind.SAMPLE, engine.sample, prompts, sampling.group_size, seeds)
         self._call, self._began = asyncio.ensure_future(call), self.host.now()
-        return self._sampled(self._call)
+        return self._sampled(engine, self._call)
 
-    async def _sampled(self, call: asyncio.Task[list[Completions]]) -> list[Completions] | None:
+    async def _sampled(
+        self, engine: Engine, call: asyncio.Task[list[Completions]]
+    ) -> list[Completions] | None:
         try:
-            sampled = await call
+            with self.silence.heard(engine):
+                sampled = await call
         except asyncio.CancelledError:
             if (me := asyncio.current_task()) is not None and me.cancelling():
                 raise

@@ -74,9 +74,10 @@ class Evaluator:
                 self._last = newest.version
                 return True
             prompts = [task.prompt for task in tasks]
-            answers = (
-                await self.engine_calls.run(Kind.EVALUATE, self.engine.greedy, prompts) if prompts else []
-            )
+            with self.engine_calls.silence.heard(self.engine):
+                answers = (
+                    await self.engine_calls.run(Kind.EVALUATE, self.engine.greedy, prompts) if prompts else []
+                )
         self._last = newest.version
         rewards = await self._score(tasks, answers, newest.version)
         host.status.version, host.status.weights = newest.version, newest.weights

@@ -33,6 +33,8 @@ class Known(NamedTuple):
     """Why its owner lets it rest."""
     fault: str = ""
     """What its engine said when it went away."""
+    silence: float = 0.0
+    """Seconds without a sign of life by its engine, where it is missed."""
 
 
 class Cause(NamedTuple):
@@ -95,6 +97,9 @@ CAUSES: Mapping[Phase, Cause] = {
 def cause(known: Known) -> Cause | None:
     """None where the peer works."""
     phase, plain = known.phase, CAUSES.get(known.phase)
+    if known.silence:
+        silent = f"its engine gives no sign of life for {known.silence:.0f} s"
+        return Cause(silent, silent, "it is started again by itself if it stays so", CANNOT)
     if phase in RESTING and plain is not None and known.rests:
         return plain._replace(short=known.rests, long=known.rests)
     if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and known.fetched:
@@ -123,6 +128,7 @@ def of(host: Host, rate: float = 0.0) -> Cause | None:
             fetching(fetched.version, fetched.held, fetched.size, rate) if fetched is not None else "",
             host.roster.wait(host.steady()),
             host.rest.reason.text if host.rest.reason is not None else "",
+            silence=host.status.silence,
         )
     )
 

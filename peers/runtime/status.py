@@ -65,6 +65,9 @@ class PeerStatus:
     accuracy: float = -1.0
     speed: float = 0.0
     """See swarm.types.Beat."""
+    silence: float = 0.0
+    """Seconds for which my engine, which computes, has given no sign of life; 0 while it is not missed. Shown
+    on this machine only."""
     handled: int = 0
     """Tokens that I sampled, or trained on, since the start."""
     wasted: Counter[str] = field(default_factory=Counter)

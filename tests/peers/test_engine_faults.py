@@ -3,19 +3,28 @@ version stays true."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+from still_host import still_host
 
 from peers.commands import sim
+from peers.roles.engine_calls import EngineCalls
+from peers.runtime import idle
 from swarm.config import BatchSize, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSettings
 from swarm.events import Adopted, Evaluated, Event, Faulted, Heard, Judged, Noted, Recovered, Sampled
 from swarm.learn.weights import from_bytes
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Phase, Role
 from swarm.sample.base import Completions, EngineError
 from swarm.sample.toy import ToyEngine
+from swarm.sim.clock import run as run_virtual
+from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
 from swarm.types import Verdict
@@ -174,3 +183,74 @@ def test_an_evaluator_tries_again_too(call: str) -> None:
 def test_an_engine_that_never_works_does_not_keep_a_peer_from_leaving() -> None:
     told = played("evaluator-0", "load", lambda now: True, minutes=1.0)
     assert of(told, Faulted, "evaluator-0") and not of(told, Evaluated, "evaluator-0")
+
+
+# --- one that stands still ----------------------------------------------------------------------------------
+
+
+class Still(ToyEngine):
+    """Gives a sign of life a second, but not while it `stands` (seconds since the call began)."""
+
+    def __init__(self, now: Callable[[], float], stands: Callable[[float], bool]) -> None:
+        super().__init__(from_bytes)
+        self.began, self._now, self._stands = now(), now, stands
+
+    def statistics(self) -> dict[str, float]:
+        seconds = range(int(self._now() - self.began))
+        return {**super().statistics(), "signs": sum(not self._stands(second) for second in seconds)}
+
+    def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
+        return []
+
+
+def silent(
+    seconds: float, stands: Callable[[float], bool], calls: int = 1
+) -> tuple[list[tuple[float, str]], list[str]]:
+    """What is told of calls that take so long, with seconds since the last began, and what the status line
+    says of the peer each second of that."""
+
+    async def main() -> tuple[list[tuple[float, str]], list[str]]:
+        network = MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
+        host = still_host(network, "sampler-0", Role.SAMPLER, price=lambda kind: seconds)
+        engine, engine_calls = Still(host.now, stands), EngineCalls(host)
+        told, line = list[tuple[float, str]](), list[str]()
+        host.bus.add(
+            lambda event: told.append(
+                (event.at - engine.began, event.detail if isinstance(event, Faulted) else "")
+            )
+        )
+        host.status.phase = Phase.SAMPLING
+        for _ in range(calls):
+            engine.began = host.now()
+            told, line = told[:0], line[:0]
+            call = asyncio.ensure_future(engine_calls.sample(engine, [], []))
+            while not call.done():
+                line.append(cause.short if (cause := idle.of(host)) else "")
+                await asyncio.sleep(1.0)
+            await call
+        return told, [*line, cause.short if (cause := idle.of(host)) else ""]
+
+    return run_virtual(main())
+
+
+def test_an_engine_that_stands_still_is_told_and_so_is_that_it_goes_on() -> None:
+    told, line = silent(200.0, lambda second: 20 <= second < 110)
+    assert [text[:47] for _, text in told] == ["its process has given no sign of life for 45 s:", ""]
+    assert "600 s (peer.engine.timeout)" in told[0][1]
+    (fault, _), (back, _) = told
+    assert 65 <= fault <= 71 and 110 <= back <= 116
+    assert not any(line[:65]) and not any(line[116:])
+    assert line[80].startswith("its engine gives no sign of life")
+
+
+def test_a_call_that_comes_to_its_end_in_silence_is_no_fault_the_next_time() -> None:
+    told, _ = silent(100.0, lambda second: second < 95)
+    assert len(told) == 2
+    told, line = silent(100.0, lambda second: second < 95, calls=2)
+    assert not told and not any(line), "a step of that model takes so long on this machine"
+
+
+def test_an_engine_that_gives_no_signs_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Still, "statistics", ToyEngine.statistics)
+    told, line = silent(500.0, lambda _: True)
+    assert not told and not any(line)

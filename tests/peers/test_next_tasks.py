@@ -15,6 +15,7 @@ from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm.config import DelayLaw
 from swarm.core.curriculum import Curriculum, Draw, Draws
+from swarm.learn.weights import from_bytes
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sample.base import Completions
@@ -193,7 +194,7 @@ def test_the_engine_has_its_call_before_anything_goes_on_that_waited_until_it_ha
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(score())
             with calls.first():
-                call = calls.sample(Told.__new__(Told), ["1"], [1])
+                call = calls.sample(Told(from_bytes), ["1"], [1])
             await call
         assert order == ["sampled", "scored"]
 

@@ -182,12 +182,12 @@ def sampling(engine: ProcessEngine, group_size: int) -> Iterator[Future[list[Com
 
 
 def test_tasks_that_another_thread_asks_for_are_rendered_beside_the_call(engine: ProcessEngine) -> None:
-    before = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS)))
+    before, signs = told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))), engine.statistics()["signs"]
     with sampling(engine, 4096) as call:
         for _ in range(3):
             with pytest.raises(ValueError, match="is a conversation"):
                 engine.render_all([CONVERSATION])
-        assert not call.done()
+        assert not call.done() and engine.statistics()["signs"] >= signs + 2
         engine.stop()
         with pytest.raises(EngineError, match="of no use"):
             call.result()
