@@ -39,6 +39,7 @@ from swarm.config import Config, Swarm
 from swarm.config_loading import LoadedConfig
 from swarm.durable import write_durably
 from swarm.journal import Tail
+from swarm.process import Ended
 from swarm.protocol import Role
 
 LOOK = 0.25
@@ -292,8 +293,9 @@ class Children:
                 raise FATAL[code](f"{child.name} cannot run: {child.last_line()} (its log: {child.log})")
             elif code is not None:
                 why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
+                hint = Ended(code, "").hint
                 self.console.print(
-                    f"{child.name} died ({_cause_of_death(code)}{why}) and is started again",
+                    f"{child.name} died ({_cause_of_death(code)}{why}) and is started again{hint}",
                     style="yellow",
                     highlight=False,
                 )

@@ -88,7 +88,8 @@ class Child:
             while True:
                 self._take(decoder.decode(await self._process.awaited()))
         except process.Lost as lost:
-            self._lose(f"the averager process {lost}")
+            how = f"{lost.how}{lost.hint}{lost.after}" if isinstance(lost, process.Ended) else str(lost)
+            self._lose(f"the averager process {how}")
             self._gone(self, self._lost)
 
     def _take(self, message: FromChild) -> None:

@@ -258,7 +258,7 @@ def _why(lost: Lost) -> str:
             return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
         case Ended():
             if lost.code is not None and lost.code < 0:
-                return lost.how
+                return f"{lost.how}{lost.hint}"
             overcome = " WARNING ", " INFO "
             named = [
                 line for line in lost.lines if "Error" in line and not any(word in line for word in overcome)

@@ -1,5 +1,6 @@
 """The real averager: real processes, real p2pd, real DHT; every fault is a real signal."""
 
+import asyncio
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import base58
 import psutil
@@ -21,6 +23,7 @@ from swarm.config import Averaging
 from swarm.core import discord
 from swarm.core.opposition import LEAST
 from swarm.core.shares import LARGE_PART, LARGEST_PART, MANY, SEVERAL, USUAL_PART
+from swarm.net import averager
 from swarm.net.codec import SCALE
 from swarm.net.uplink import connections
 
@@ -588,3 +591,20 @@ def test_the_averager_process_dies_with_its_parent(trio):
         os.killpg(
             os.getpgid(peer.process.pid) if peer.process.poll() is None else peer.process.pid, signal.SIGKILL
         )
+
+
+def test_an_averager_that_was_killed_says_what_may_be_behind_that(monkeypatch):
+    monkeypatch.setattr(averager, "serve", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+
+    async def killed():
+        gone = asyncio.get_running_loop().create_future()
+        child = averager.Child(SimpleNamespace(daemon=""), lambda _, why: gone.set_result(why))
+        try:
+            return await gone
+        finally:
+            await child.end("")
+
+    assert asyncio.run(killed()) == (
+        "the averager process ended its process with signal SIGKILL (the kernel does that when the machine's"
+        " memory runs out: see dmesg)"
+    )

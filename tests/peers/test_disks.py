@@ -253,6 +253,18 @@ def test_a_child_that_ended_with_a_bug_says_which(tmp_path: Path, capsys: pytest
     assert "seed died (exit code 1: this is a bug in swarm (KeyError: 'a')) and is started again" in said
 
 
+def test_a_child_that_was_killed_says_what_may_be_behind_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house, child = household(tmp_path, 0)
+    child.process = subprocess.Popen(["sh", "-c", "kill -9 $$"])
+    child.process.wait()
+    house._look()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "seed died (signal SIGKILL) and is started again (the kernel does that when the" in said
+    assert "memory runs out: see dmesg)" in said
+
+
 def test_a_child_that_never_ran_ends_the_swarm_with_its_message(tmp_path: Path) -> None:
     house, _ = household(tmp_path, 3)
     with pytest.raises(errors.CannotHere, match="seed cannot run: cannot use blobs: the disk is full"):

@@ -76,7 +76,7 @@ WARNS = "(MainProcess pid=7) WARNING 11-28 07:22:11 [base.py:380] ValueError: To
         ("sys.exit(3)", "exit code 3"),
         (
             "print('OSError: before', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)",
-            "signal SIGKILL",
+            "signal SIGKILL (the kernel does that when the machine's memory runs out: see dmesg)",
         ),
     ],
 )
