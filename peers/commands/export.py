@@ -86,7 +86,7 @@ def write(run: RunFolder, target: Path, portable: bool) -> Exported:
             " newest that is whole here",
             file=sys.stderr,
         )
-    with _room(target):
+    with room(target):
         if settings.model.training == "full":
             _write_policy(run.model, run.model, weights, target)
         else:
@@ -113,7 +113,7 @@ def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None
 
 
 @contextlib.contextmanager
-def _room(target: Path) -> Iterator[None]:
+def room(target: Path) -> Iterator[None]:
     """Raise CannotHere where the disk has no room for what the body writes to `target`: safetensors has an
     error of its own for that, and a copy names the file that it reads."""
     from safetensors import SafetensorError

@@ -51,8 +51,7 @@ def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | 
     hub = HfApi()
     with _told(repo, str(hub.endpoint)):
         there = hub.create_repo(repo, private=not public, exist_ok=True)
-    (folder / "cache").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder / "cache", prefix="push-") as place:
+    with _place(folder / "cache") as place:
         version = _write(run, there.repo_id, Path(place), licence)
         say(f"uploading version {version} to {there}")
         with _told(there.repo_id, str(hub.endpoint)):
@@ -65,13 +64,21 @@ def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | 
     return 0
 
 
+def _place(cache: Path) -> tempfile.TemporaryDirectory[str]:
+    """A new folder for what is uploaded. Raises CannotHere where the disk has no room for it."""
+    with export.room(cache):
+        cache.mkdir(exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=cache, prefix="push-")
+
+
 def _write(run: RunFolder, repo: str, target: Path, licence: str | None) -> int:
     """Write model and card; returns the version."""
     exported = export.write(run, target, portable=True)
     known = {"license": licence} if licence else _licence_of_base(run.settings)
     if not known:
         say("the card names no licence, since that of the base is not known here: --license names one")
-    (target / "README.md").write_text(card(run, exported, repo, known))
+    with export.room(target):
+        (target / "README.md").write_text(card(run, exported, repo, known))
     return exported.version
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,7 @@ from transformers import AutoModelForCausalLM
 from peers import cli
 from peers.build import new_run
 from peers.build.run_folder import RunFolder
+from peers.commands import push as pushing
 from swarm.config import Model, Optimizer, Run, TaskSettings
 from swarm.events import Counted, Evaluated, Event, Heard, Released
 from swarm.identity import Keyring
@@ -183,6 +186,36 @@ def test_what_is_pushed_from_a_model_of_this_machine_names_none_of_its_folders(
     assert AutoModelForCausalLM.from_pretrained(out).config.model_type == "qwen3"
     texts = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
     assert texts and not [path for path in texts if str(tmp_path) in path.read_text()]
+
+
+def test_a_disk_that_has_no_room_left_for_the_card_is_said_as_one_without_room_for_the_model(
+    tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = made(tmp_path / "run", policy, Model(name=str(policy))), tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").touch()
+    (out / "README.md").symlink_to("/dev/full")
+    assert push(run, "small", "--to", str(out), "--license", "mit") == 3
+    said = capsys.readouterr()
+    assert f"cannot write {out}: No space left on device" in said.err and not said.out
+    assert "free some space, or name another place" in said.err
+
+
+def test_an_upload_that_finds_no_room_in_the_run_folder_says_where_it_needs_it(
+    hub: type[Taking],
+    tmp_path: Path,
+    policy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "run" / "cache"))
+
+    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
+    monkeypatch.setattr(pushing.tempfile, "mkdtemp", full)
+    assert push(run, HERE) == 3
+    said = capsys.readouterr().err
+    assert f"cannot write {run.path / 'cache'}: No space left" in said and "free some space" in said
 
 
 @pytest.mark.parametrize(
