@@ -150,7 +150,7 @@ def real_host(
         if peer == local.keyring.me:
             return
         node.network.remember(peer, beat.addresses)
-        local.contacts.met(peer, beat, node.clock.now())
+        local.contacts.met(peer, beat)
 
     host = Host(who, config, ports, frames, local.bus, run.trust, shelf, met)
     local.tell_of_journal(host.disk)

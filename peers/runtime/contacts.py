@@ -12,6 +12,7 @@ those that others depend on stay longest. Not handled here: dialling (swarm.net.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,7 +48,7 @@ class Contact(Struct, frozen=True):
     addresses: Annotated[tuple[Word, ...], Meta(max_length=4)]
     """Where it can be dialled, most widely reachable first."""
     heard: Finite
-    """When its last heartbeat came, unix seconds."""
+    """When its last heartbeat came, unix seconds by the machine's clock: other programs read it."""
 
 
 Kept = Annotated[tuple[Contact, ...], Meta(max_length=MOST + 1)]
@@ -69,12 +70,12 @@ class Contacts:
         """Where each can be dialled."""
         return {one.peer: one.addresses for one in self._known.values()}
 
-    def met(self, peer: PeerId, beat: Beat, now: float) -> None:
+    def met(self, peer: PeerId, beat: Beat) -> None:
         """A heartbeat of a peer."""
         if not beat.addresses:
             return
         before = self._known.get(peer)
-        self._known[peer] = Contact(peer=peer, role=beat.role, addresses=beat.addresses, heard=now)
+        self._known[peer] = Contact(peer=peer, role=beat.role, addresses=beat.addresses, heard=time.time())
         if len(self._known) > MOST:
             del self._known[min(self._known.values(), key=_rank).peer]
         if before is None or before.addresses != beat.addresses:
@@ -107,7 +108,7 @@ class Contacts:
 
     async def _save(self, host: Host) -> None:
         told = host.ports.addresses()[:4]
-        mine = [Contact(peer=self._me, role=host.who.role, addresses=told, heard=host.now())] if told else []
+        mine = [Contact(peer=self._me, role=host.who.role, addresses=told, heard=time.time())] if told else []
         content = wire.encode((*mine, *self._known.values()))
         try:
             await host.ports.work.run(Kind.SAVE, write_durably, self._file, content)

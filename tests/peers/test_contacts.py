@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
+import pytest
 from nouns import beat
 from still_host import still_host
 
+from peers.build import invitations
 from peers.runtime import contacts
 from peers.runtime.contacts import CONTACTS, MOST, Contacts
 from peers.runtime.host import Host
@@ -37,7 +40,7 @@ class Life:
 
     def hears(self, peer: str, role: Role, *, lives: bool = False, **changes: object) -> None:
         told = beat(role=role, **{"addresses": (address(peer),)} | changes)
-        self.contacts.met(PeerId(peer), told, self.host.now())
+        self.contacts.met(PeerId(peer), told)
         if lives:
             self.host.roster.hear(PeerId(peer), told, self.host.now())
 
@@ -95,6 +98,23 @@ def test_a_crowd_of_samplers_pushes_out_nobody_on_whom_others_depend(tmp_path: P
     lived(tmp_path, 5.0, ("seed", Role.SEED, False), ("learner", Role.LEARNER, False), *crowd)
     found = names(tmp_path)
     assert len(found) == MOST and {"seed", "learner", f"s{2 * MOST - 1}"} <= {*found} and "s0" not in found
+
+
+@pytest.mark.parametrize("off", [-7200.0, 7200.0])
+def test_who_was_heard_lately_was_so_by_the_machines_clock_whatever_a_peer_counts_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: float
+) -> None:
+    """`swarm invite` reads them: a peer keeps the clock of its start, and the machine's was set since."""
+    folder = tmp_path / "peers" / "sampler-1"
+    folder.mkdir(parents=True)
+    life = lived(folder, 0.1)
+    wall = life.host.now() + off
+    monkeypatch.setattr(time, "time", lambda: wall)
+    lived(folder, 5.0, ("a", Role.SEED, False))
+    assert [one.heard for one in contacts.kept(folder)] == [wall, wall]
+    assert invitations.answers(tmp_path)
+    wall += 3600.0
+    assert not invitations.answers(tmp_path)
 
 
 def test_a_damaged_file_costs_the_addresses_in_it_alone(tmp_path: Path) -> None:
