@@ -90,9 +90,9 @@ class Silence:
         host = self._host
         self._told, host.status.silence = self._told or FaultReport(host, Part.ENGINE), silent
         self._told.failed(
-            f"its process has given no sign of life for {silent:.0f} s: it was stopped, or gets no processor"
-            " or memory; it is started again after"
-            f" {host.config.peer.engine.timeout:g} s (peer.engine.timeout)"
+            f"it stands still: its process has given no sign of life for {silent:.0f} s (it was stopped, or"
+            f" gets no processor or memory); after {host.config.peer.engine.timeout:g} s of that"
+            " (peer.engine.timeout) it is started again"
         )
 
     def _over(self) -> None:

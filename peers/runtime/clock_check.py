@@ -22,7 +22,8 @@ class ClockCheck:
         self._host = host
         self._told = 0.0
         """Seconds by which this machine's clock was last said to be ahead."""
-        self._looked = host.now()
+        self._looked: float | None = None
+        """When `look` was called last."""
 
     def look(self) -> None:
         """To be called several times within the run's patience. Say so once, and again when it is wrong by
@@ -41,12 +42,12 @@ class ClockCheck:
 
     def _look_still(self) -> None:
         host, before, self._looked = self._host, self._looked, self._host.now()
-        if (still := self._looked - before) > host.config.run.pace.patience:
-            text = (
-                f"this peer stood still for {duration(still)}: its machine slept, or it was stopped; the"
-                " others counted it as lost meanwhile, and it goes on where they are now"
-            )
-            host.emit(events.Noted, level="warning", text=text)
+        if before is None or (still := self._looked - before) <= host.config.run.pace.patience:
+            return
+        why = "its machine slept or was too busy for it, or it was stopped"
+        after = "the others counted it as lost meanwhile, and it goes on where they are now"
+        text = f"this peer stood still for {duration(still)}: {why}; {after}"
+        host.emit(events.Noted, level="warning", text=text)
 
 
 def wrong_clock(ahead: float) -> str:

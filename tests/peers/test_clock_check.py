@@ -54,6 +54,19 @@ def test_a_wrong_clock_is_told_once_and_again_when_it_is_right_and_wrong_again(
     assert all("set-ntp true" in text for text in told)
 
 
+def test_a_peer_that_loaded_its_engine_for_minutes_before_it_began_did_not_stand_still() -> None:
+    async def main() -> list[events.Event]:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.01), 1e9, Random(1))
+        async with MemoryNetwork(Random(2), links) as network:
+            host, told = still_host(network, "sampler-0", Role.SAMPLER), list[events.Event]()
+            host.bus.add(told.append)
+            await asyncio.sleep(300.0)
+            host._clock_check.look()
+            return told
+
+    assert not run(main())
+
+
 @pytest.mark.parametrize(("stood", "says"), [(7200.0, "2 h"), (300.0, "5 min"), (5.0, "")])
 def test_a_peer_that_stood_still_says_so_before_it_misses_the_others(
     stood: float, says: str, monkeypatch: pytest.MonkeyPatch
@@ -81,5 +94,5 @@ def test_a_peer_that_stood_still_says_so_before_it_misses_the_others(
         return
     first, *rest = told
     assert isinstance(first, events.Noted) and first.level == "warning"
-    assert first.text.startswith(f"this peer stood still for {says}: its machine slept, or it was stopped")
+    assert first.text.startswith(f"this peer stood still for {says}: its machine slept or was too busy")
     assert [type(one) for one in rest] == [events.Lost] * 3
