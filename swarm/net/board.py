@@ -21,6 +21,7 @@ import base58
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, PeerID
 
@@ -125,6 +126,17 @@ async def meet(node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, .
     return answered, tuple(complaints)
 
 
+def _make_way(storage: DHTLocalStorage, key: DHTID, subkey: bytes, expires: float) -> None:
+    """Remove my own record that ends later: my clock was ahead then. It would outlast all that follow, and
+    others refuse all records that come with one that ends so late."""
+    found = storage.get(key)
+    if found is None or not isinstance(found.value, DictionaryDHTValue):
+        return
+    mine = found.value.get(subkey)
+    if mine is not None and mine.expiration_time > expires:
+        del found.value[subkey]
+
+
 async def _put(node: DHTNode, record: tuple[str, bytes, bytes, float], alone: bool) -> bool:
     """Keep a record here, and wait until another node keeps it too unless this one is alone."""
     key, subkey, value, expires = record
@@ -132,6 +144,7 @@ async def _put(node: DHTNode, record: tuple[str, bytes, bytes, float], alone: bo
     packed = protocol.serializer.dumps(value)
     record_id = DHTRecord(key_id.to_bytes(), protocol.serializer.dumps(subkey), packed, expires)
     signed = protocol.record_validator.sign_value(record_id)
+    _make_way(protocol.storage, key_id, subkey, expires)
     kept = bool(protocol.storage.store_subkey(key_id, subkey, signed, expires))
     if alone:
         return kept

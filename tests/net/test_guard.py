@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from swarm.identity import open_key
 from swarm.limits import FRAME_LIMIT, ID_LIMIT, RECORD_LIMIT, RECORD_SECONDS
-from swarm.net import guard
+from swarm.net import board, guard
 from swarm.types import Digest
 from swarm.wire import topic
 
@@ -67,6 +67,25 @@ def test_a_record_signed_by_its_subkeys_owner_is_kept_and_its_signature_stripped
     assert MSGPackSerializer.loads(rules.strip_value(theirs)) == b"v"
     assert rules.validate(record(keys[1], value=b"x" * RECORD_LIMIT))
     assert rules.validate(record(keys[1], ttl=RECORD_SECONDS + 1)), "its clock is a second ahead"
+
+
+def test_my_record_of_a_clock_that_was_ahead_gives_way_to_those_of_the_right_one(keys: Any) -> None:
+    """Or it outlasts them by that, and readers refuse all that lies beside it."""
+    storage, rules = DHTLocalStorage(), guard.RecordRules(keys[0], guard.allowed_keys(RUN))
+    protocol = SimpleNamespace(storage=storage, serializer=MSGPackSerializer, record_validator=rules)
+    node, key = SimpleNamespace(protocol=protocol), DHTID.generate(source=MEMBER)
+    mine, other = (base58.b58decode(keyring.me) for keyring in keys)
+    theirs = record(keys[1])
+    storage.store_subkey(key, other, theirs.value, theirs.expiration_time)
+
+    def put(value: bytes, ahead: float) -> bool:
+        return asyncio.run(board._put(node, (MEMBER, mine, value, time.time() + ahead + 60.0), True))
+
+    assert put(b"old", 7200.0) and put(b"new", 0.0)
+    kept = storage.get(key).value
+    assert DHTProtocol._validate_dictionary(protocol, key.to_bytes(), kept), "a reader takes it"
+    assert {subkey for subkey, _ in kept.items()} == {mine, other}
+    assert b"new" in kept.get(mine).value
 
 
 def test_records_of_the_run_pass_and_hiveminds_own_averaging_records_do_not(keys: Any) -> None:
