@@ -30,6 +30,26 @@ from swarm.identity import human_name
 from swarm.protocol import Role
 from swarm.types import Lag, PeerId
 
+OF_A_WINDOW = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup")
+"""Two pages of the address bar that no test sees and that cost more than the page of most."""
+
+PLAYWRIGHTS = (
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsUpgrades",
+    "HttpsFirstBalancedModeAutoEnable",
+    "LensOverlay",
+    "MediaRouter",
+    "PaintHolding",
+    "ThirdPartyStoragePartitioning",
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "OptimizationHints",
+    "NetworkTimeServiceQuerying",
+    "AimEnabled",
+    "PreconnectToSearch",
+)
+"""Features that Playwright disables: Chromium obeys the last such list alone."""
+
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -39,6 +59,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-features=" + ",".join((*PLAYWRIGHTS, *OF_A_WINDOW)),
 ]
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12
