@@ -135,11 +135,15 @@ BUDGET = 4 << 20
 HOUSE = Path(__file__).parents[1]
 
 
+READERS = ("decode(", "read_question(", ".read(")
+
+
 def decoded() -> Iterator[str]:
     """The kind of every `decode(bytes, kind)`, `read_question(bytes, kind)` and `read(frame, limit, kind)`
     in the programs."""
     for path in (path for room in ("swarm", "peers", "dashboard") for path in (HOUSE / room).rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for call in ast.walk(ast.parse(text)) if any(word in text for word in READERS) else ():
             if not isinstance(call, ast.Call):
                 continue
             name, many = ast.unparse(call.func), len(call.args)

@@ -85,13 +85,16 @@ def test_the_page_names_every_row() -> None:
 
 
 @cache
-def sources() -> tuple[tuple[str, ast.Module], ...]:
+def spoken() -> tuple[tuple[str, ast.Constant | ast.Call | ast.Compare], ...]:
+    """Where words can stand, by the file's name. Each collection of garbage would walk whole trees."""
     paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
     named = [(path.relative_to(ROOT).as_posix(), path) for path in paths]
     return tuple(
-        (name, ast.parse(path.read_text(encoding="utf-8")))
+        (name, node)
         for name, path in named
         if name != "swarm/protocol.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant | ast.Call | ast.Compare)
     )
 
 
@@ -99,8 +102,7 @@ def test_roles_and_phases_are_no_literals() -> None:
     banned = {*map(str, Role)} | DOING
     found = {
         (name, node.value)
-        for name, tree in sources()
-        for node in ast.walk(tree)
+        for name, node in spoken()
         if isinstance(node, ast.Constant) and node.value in banned
     }
     assert found == {*OTHER_THINGS}, "a word that means something else goes into OTHER_THINGS"
@@ -113,40 +115,38 @@ def named(call: ast.Call) -> tuple[str, str]:
     return ast.unparse(call.func), ""
 
 
-def protocol_words(tree: ast.Module) -> Iterator[object]:
+def protocol_words(node: ast.Constant | ast.Call | ast.Compare) -> Iterator[object]:
     """Literals that stand where a service, a topic, a key, a kind of work or a part is named."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name, owner = named(node)
-            places = {
-                "serve": [0],
-                "send": [1],
-                "topic": [0, 1],
-                "FaultReport": [1],
-                "_ask": [1],
-                "_made": [0],
-            }
-            if name == "run" and owner.endswith(("work", "engine_calls")):
-                places = {"run": [0]}
-            if name in ("failed", "_report", "report", "_replace"):
-                places = {name: [0]}
-            said = [node.args[place] for place in places.get(name, ()) if place < len(node.args)]
-            said += [one.value for one in node.keywords if one.arg in ("part", "service")]
-            yield from (one.value for one in said if isinstance(one, ast.Constant))
-        elif isinstance(node, ast.Compare) and ast.unparse(node.left).split(".")[-1] in ("part", "service"):
-            yield from (one.value for one in node.comparators if isinstance(one, ast.Constant))
+    if isinstance(node, ast.Call):
+        name, owner = named(node)
+        places = {
+            "serve": [0],
+            "send": [1],
+            "topic": [0, 1],
+            "FaultReport": [1],
+            "_ask": [1],
+            "_made": [0],
+        }
+        if name == "run" and owner.endswith(("work", "engine_calls")):
+            places = {"run": [0]}
+        if name in ("failed", "_report", "report", "_replace"):
+            places = {name: [0]}
+        said = [node.args[place] for place in places.get(name, ()) if place < len(node.args)]
+        said += [one.value for one in node.keywords if one.arg in ("part", "service")]
+        yield from (one.value for one in said if isinstance(one, ast.Constant))
+    elif isinstance(node, ast.Compare) and ast.unparse(node.left).split(".")[-1] in ("part", "service"):
+        yield from (one.value for one in node.comparators if isinstance(one, ast.Constant))
 
 
 def test_services_topics_keys_kinds_and_parts_are_no_literals() -> None:
     banned = {str(word) for table in (SERVICES, TOPICS, KEYS, KINDS, PARTS) for word in table}
-    assert [(name, word) for name, tree in sources() for word in protocol_words(tree) if word in banned] == []
+    assert [(name, word) for name, node in spoken() for word in protocol_words(node) if word in banned] == []
 
 
 def test_no_program_compares_the_text_of_a_heartbeat() -> None:
-    for name, tree in sources():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Compare):
-                assert not re.search(r"\b(beat|peer|claims)\.state\b", ast.unparse(node)), (name, node.lineno)
+    for name, node in spoken():
+        if isinstance(node, ast.Compare):
+            assert not re.search(r"\b(beat|peer|claims)\.state\b", ast.unparse(node)), (name, node.lineno)
 
 
 def test_the_pages_scripts_take_roles_and_phases_from_the_generated_words() -> None:
