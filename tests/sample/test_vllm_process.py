@@ -38,11 +38,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make(tmp_path_factory.mktemp("tiny") / "llama", "llama")
 
 
+OURS = "from swarm.sample import vllm_process; "
+"""Imports torch, which takes seconds: for what goes on beyond the start alone."""
+
+
 def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Run this in the place of vLLM's process, after `from swarm.sample import vllm_process`."""
-    monkeypatch.setattr(
-        vllm, "COMMAND", (sys.executable, "-c", f"import sys; from swarm.sample import vllm_process; {code}")
-    )
+    """Run this in the place of vLLM's process."""
+    monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", f"import sys; {code}"))
 
 
 def failure(engine: VllmEngine, versions: Versions) -> str:
@@ -55,7 +57,7 @@ def failure(engine: VllmEngine, versions: Versions) -> str:
 
 def test_a_machine_without_vllm_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # what Python puts there for a missing one
-    program(monkeypatch, "sys.modules['vllm'] = None; vllm_process.main(sys.argv[1])")
+    program(monkeypatch, f"{OURS}sys.modules['vllm'] = None; vllm_process.main(sys.argv[1])")
     said = failure(VllmEngine(recipe(folder)), Versions(folder))
     assert "vLLM cannot be imported" in said and "pip install 'gepo-swarm[vllm]'" in said
 
@@ -92,7 +94,7 @@ def test_vllm_is_asked_for_no_more_completions_at_once_than_it_starts_with(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, sequences: int
 ) -> None:
     told = "lambda served, call: (served, vllm_process.Failed(f'{call.sequences} at once'))"
-    program(monkeypatch, f"vllm_process.answer = {told}; vllm_process.main(sys.argv[1])")
+    program(monkeypatch, f"{OURS}vllm_process.answer = {told}; vllm_process.main(sys.argv[1])")
     assert failure(VllmEngine(recipe(folder, tasks=tasks)), Versions(folder)) == f"vLLM: {sequences} at once"
 
 
@@ -143,9 +145,8 @@ def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Pa
 
 def test_ctrl_c_is_left_to_the_peer(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pressed = "lambda served, call: (os.kill(0, signal.SIGINT), (served, vllm_process.Loaded(0.5)))[1]"
-    program(
-        monkeypatch, f"import os, signal; vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])"
-    )
+    served = f"vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])"
+    program(monkeypatch, f"{OURS}import os, signal; {served}")
     process = vllm.start_process(recipe(folder).settings, tmp_path / "scratch")
     told = process.ask(msgspec.msgpack.encode(vllm_process.Load("", 1, True)), 60.0)
     process.end()
