@@ -337,7 +337,8 @@ def test_an_incomplete_search_counts_once_whatever_stages_follow(tmp_path: Path)
     few = ("gepo", "grpo")
     later = Stage("kl", "kl", (staleness.PAPER_KL,), few, "toy")
     plan = TINY._replace(stages=(*TINY.stages, later))
-    complete(searched(plan, "toy", few)[:3], measured_before, tmp_path / "ledger.jsonl", lambda text: None)
+    found = searched(plan, "toy", few)[:3]
+    complete(found, measured_before, tmp_path / "ledger.jsonl", lambda text: None, jobs=1)
     report = run(tmp_path, plan, minutes=1e-9)["report.md"]
     assert b"after 3 on" in report
 
