@@ -6,11 +6,12 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from swarm.tasks import code_reward, math_reward, sandbox
+from swarm.tasks import code_reward, sandbox
 from swarm.tasks import rewards as named
 from swarm.tasks.base import RewardError
 from swarm.tasks.rewards import RunRewards, exact, files
@@ -152,6 +153,14 @@ def test_exact_is_the_answer_but_for_white_space_around_it() -> None:
     assert exact(["7"], answer=[7]) == [1.0]
 
 
+@pytest.fixture(scope="module")
+def math_reward() -> ModuleType:
+    """Not at the top: it imports sympy, and every process of a test run collects all files."""
+    from swarm.tasks import math_reward
+
+    return math_reward
+
+
 @pytest.mark.parametrize(
     ("answer", "right", "wrong"),
     [
@@ -169,7 +178,9 @@ def test_exact_is_the_answer_but_for_white_space_around_it() -> None:
         (42, "42", "43"),
     ],
 )
-def test_math_compares_values_and_not_letters(answer: Any, right: str, wrong: str) -> None:
+def test_math_compares_values_and_not_letters(
+    math_reward: ModuleType, answer: Any, right: str, wrong: str
+) -> None:
     assert math_reward.equal([right, wrong, ""], [answer] * 3) == [1.0, 0.0, 0.0]
 
 
@@ -195,7 +206,7 @@ AS_WRITTEN = [
 
 
 @pytest.mark.parametrize("answer", AS_WRITTEN)
-def test_an_answer_as_the_data_writes_it_is_right(answer: str) -> None:
+def test_an_answer_as_the_data_writes_it_is_right(math_reward: ModuleType, answer: str) -> None:
     said = ["{}", "${}$", "\\boxed{{{}}}", "The answer is {}.", "It is\n**{}**", "First 7, then\n#### {}"]
     completions = [form.format(answer) for form in said] + [f"So it is \\({answer}\\)."]
     assert math_reward.equal(completions, [answer] * 7) == [1.0] * 7
@@ -216,7 +227,9 @@ def test_an_answer_as_the_data_writes_it_is_right(answer: str) -> None:
         (".", [""]),
     ],
 )
-def test_text_that_only_looks_like_the_answer_is_wrong(answer: str, wrong: list[str]) -> None:
+def test_text_that_only_looks_like_the_answer_is_wrong(
+    math_reward: ModuleType, answer: str, wrong: list[str]
+) -> None:
     assert math_reward.equal(wrong, [answer] * len(wrong)) == [0.0] * len(wrong)
 
 
@@ -238,23 +251,29 @@ def test_text_that_only_looks_like_the_answer_is_wrong(answer: str, wrong: list[
         ("We get \\boxed{\\frac{3}{4}}.", "$0.75$", "We get 0"),
     ],
 )
-def test_an_answer_that_has_a_value_is_compared_by_it(answer: str, right: str, wrong: str) -> None:
+def test_an_answer_that_has_a_value_is_compared_by_it(
+    math_reward: ModuleType, answer: str, right: str, wrong: str
+) -> None:
     assert math_reward.equal([right, wrong], [answer] * 2) == [1.0, 0.0]
 
 
-def test_math_reads_conversations_and_leaves_out_rows_without_an_answer() -> None:
+def test_math_reads_conversations_and_leaves_out_rows_without_an_answer(math_reward: ModuleType) -> None:
     talk = [{"role": "assistant", "content": "It is \\boxed{4}"}]
     assert math_reward.equal([talk, talk], ["4", ""]) == [1.0, None]
 
 
-def test_math_does_not_wait_for_a_number_that_nobody_can_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_math_does_not_wait_for_a_number_that_nobody_can_compute(
+    math_reward: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(math_reward, "LONGEST_SECONDS", 0.3)
     assert math_reward.equal(["$9^{9^{9^9}}$", "$10000000!!!$", "$72$"], ["72"] * 3) == [0.0, 0.0, 1.0]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_math_ends_although_the_alarm_rings_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_math_ends_although_the_alarm_rings_in_a_finalizer(
+    math_reward: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Slow:
         def __del__(self) -> None:
             time.sleep(0.2)  # an exception that comes up here is dropped
