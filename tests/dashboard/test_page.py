@@ -31,8 +31,14 @@ from swarm.identity import human_name
 from swarm.protocol import Role
 from swarm.types import Lag, PeerId
 
-OF_A_WINDOW = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup")
-"""Two pages of the address bar that no test sees and that cost more than the page of most."""
+UNSEEN = (
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    "WebUIOmniboxFullPopup",
+    "SpareRendererForSitePerProcess",
+)
+"""What Chromium starts with each page of a test: two pages of the address bar, which cost more than the page
+itself, and a process for a page that does not come."""
 
 PLAYWRIGHTS = (
     "AvoidUnnecessaryBeforeUnloadCheckSync",
@@ -60,7 +66,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--disable-features=" + ",".join((*PLAYWRIGHTS, *OF_A_WINDOW)),
+    "--disable-features=" + ",".join((*PLAYWRIGHTS, *UNSEEN)),
 ]
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12
