@@ -37,8 +37,8 @@ BEHIND = 10.0
 """Seconds without reading after which a reader gets a full view, which all such readers share."""
 
 READERS = 64
-"""Most open streams; a browser may hold one per tab. Beyond them the page refuses with a message, so that the
-peer does not run out of memory."""
+"""Most open streams; a browser holds one for each of its windows that is seen. Beyond them the page refuses
+with a message, so that the peer does not run out of memory."""
 
 _json = msgspec.json.Encoder()
 

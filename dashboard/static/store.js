@@ -13,6 +13,8 @@ export const QUIET = 10; // seconds without news before the page says so
 const AWAY = 1000; // milliseconds between two renders of a place that nobody sees
 const AGAIN = 5000; // milliseconds before a refused stream is asked for again
 const SOON = 1000; // milliseconds before a broken replay goes on
+const REST = 15_000; // milliseconds that nobody sees this page before it gives its stream up: longer than a glance elsewhere
+const GLANCE = 30_000; // milliseconds between two looks of a page without a stream at the whole, for its title
 const LONGEST = 60_000; // milliseconds that a stream has to say something, at most: a large first view over a slow line
 const FULL = "too many pages"; // how the server begins its refusal; a proxy's 503 says something else
 const FASTEST = 1000; // journal seconds per second that the server plays at most
@@ -39,6 +41,9 @@ let stream = null;
 let opened = 0; // when it was asked for
 let patience = 1000 * QUIET; // milliseconds without a view until it is asked for anew: longer with each try
 let refused = false; // the server has no seat for this page
+let rest = 0; // timer of a page that nobody sees
+let asleep = false; // it has given its stream up
+let waking = false; // it has asked for a stream again, and no view came yet
 let live = false; // the server has no other moments, whatever the address of this page says
 let place = null; // in a replay: {at, speed} that this page asked for; speed 0 is a pause
 const readers = new Set();
@@ -65,7 +70,7 @@ export const store = {
 
   // In a replay: journal seconds per second; 0 while it stands still.
   get speed() {
-    return place ? place.speed : 1;
+    return place ? place.speed : WANTED ?? 1;
   },
 
   // In a replay: show the journal from `at` on, `speed` times as fast; 0 shows that moment and stands still.
@@ -87,7 +92,7 @@ export const store = {
   link() {
     const gap = silence();
     if (refused) return { state: "full", seconds: gap + snapshot.quiet };
-    if (!snapshot.run) return { state: "connecting", seconds: gap };
+    if (!snapshot.run || asleep || waking) return { state: "connecting", seconds: gap };
     if (snapshot.replay && gap < QUIET) return { state: store.speed === 0 ? "paused" : "replay", seconds: 0 };
     const seconds = gap + snapshot.quiet;
     return { state: seconds < QUIET ? "live" : gap >= QUIET ? "lost" : "silent", seconds };
@@ -128,7 +133,7 @@ export function shareOf({ role, admitted, trained }) {
 
 function take(view) {
   came = performance.now();
-  refused = false;
+  refused = waking = false;
   patience = 1000 * QUIET;
   const base = view.full ? { ...EMPTY, selected: snapshot.selected, opened: snapshot.opened } : snapshot;
   const next = { ...base, revision: view.revision, last: view.last, served: view.now, quiet: view.quiet };
@@ -238,7 +243,7 @@ function open() {
 function resume() {
   close();
   place.at = snapshot.served;
-  setTimeout(() => stream || open(), SOON);
+  setTimeout(() => stream || asleep || open(), SOON);
 }
 
 // The server shows a live swarm, where this page asked for a moment of a replay.
@@ -269,18 +274,52 @@ async function ask(closed) {
 // other second, so a stream that says nothing is asked for anew.
 function revive(least) {
   const now = performance.now();
-  if (silence() < QUIET || now - opened < least) return;
+  if (asleep || silence() < QUIET || now - opened < least) return;
+  waking = false;
   patience = Math.min(2 * patience, LONGEST);
   opened = now;
   if (place) resume();
   else open();
 }
 
+// A browser keeps six connections to an address for all of its tabs, and a stream holds one: the seventh tab would stay blank, and the
+// six would get no other answer. So a tab that nobody sees, or that Back may show again, gives its stream up.
+function sleep() {
+  clearTimeout(rest);
+  asleep = true;
+  close();
+  rest = setTimeout(glance, GLANCE);
+}
+
+async function glance() {
+  clearTimeout(rest);
+  rest = setTimeout(glance, GLANCE);
+  const answer = await fetch(store.url("api/state"), { signal: AbortSignal.timeout(GLANCE) }).catch(() => null);
+  const view = answer?.ok ? await answer.json().catch(() => null) : null;
+  if (asleep && view) take(view);
+}
+
+function attend() {
+  clearTimeout(rest);
+  if (document.hidden) {
+    rest = setTimeout(asleep ? glance : sleep, REST);
+  } else if (asleep) {
+    [asleep, waking, patience] = [false, true, 1000 * QUIET];
+    if (place) place.at = store.now(); // a film goes on also while nobody sees it
+    open();
+  } else revive(AGAIN);
+}
+
 export function start() {
-  open();
+  if (document.hidden) {
+    sleep();
+    glance();
+  } else open();
   setInterval(() => revive(patience), 1000);
   addEventListener("online", () => revive(AGAIN));
-  document.addEventListener("visibilitychange", () => document.hidden || revive(AGAIN));
+  document.addEventListener("visibilitychange", attend);
+  addEventListener("pagehide", sleep);
+  addEventListener("pageshow", attend);
 }
 
 // --- hooks ---

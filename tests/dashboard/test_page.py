@@ -130,6 +130,14 @@ PATIENCE = 20_000
 
 INVITE = InviteView(role="sampler", word="swarm1qqqq", command="swarm join swarm1qqqq", expires=2e9)
 
+SEEN = """window.away = false;
+Object.defineProperty(document, "hidden", {get: () => window.away});
+window.leave = (away) => {
+    window.away = away;
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""A browser without a screen shows all of its tabs: `leave(true)` hides this one."""
+
 Scene = Callable[[Browser], Awaitable[None]]
 Play = Callable[[Scene], None]
 
@@ -914,3 +922,115 @@ def luminance(colour: str) -> float:
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE / 1000):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def test_a_tab_that_nobody_sees_holds_no_stream_and_its_title_follows(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        moment = time.time()
+        feed = Feed(State(), clock=lambda: moment)
+        alive = heard(SAMPLERS[1], 120, time.time())
+        async with served(feed, [*past(), alive]) as url:
+            page = await chromium.new_page()
+            await page.add_init_script(SEEN)
+            await page.clock.install()
+            await page.goto(url)
+            await expect(page).to_have_title(re.compile("version 120 "))
+            await page.evaluate("leave(true)")
+            await page.clock.fast_forward(5_000)
+            assert feed.readers == 1, "somebody looks elsewhere for a moment"
+            await page.clock.fast_forward(11_000)
+            await until(lambda: feed.readers == 0)
+            now, publisher = time.time(), LEARNERS[0]
+            feed(happened.Released(at=now, peer=publisher, release=released(121, now)))
+            feed(happened.Noted(at=now, peer=publisher, level="info", text="said to nobody"))
+            await page.clock.fast_forward(31_000)
+            await expect(page).to_have_title(re.compile("version 121 "))
+            assert feed.readers == 0
+            feed(happened.Released(at=now, peer=publisher, release=released(122, now)))
+            await frozen(page)
+            await page.evaluate(ALOUD)
+            await page.clock.fast_forward(20_000)
+            await page.evaluate("leave(false)")
+            await expect(page.locator("#version")).to_have_text("122")
+            await page.clock.resume()
+            await expect(page.locator("#link-text")).to_have_text("live")
+            await expect(page.locator("#events")).to_contain_text("said to nobody")
+            assert "lost its peer" not in str(await page.evaluate("said"))
+            assert feed.readers == 1
+
+    play(scene)
+
+
+def test_a_film_that_opens_unseen_begins_when_it_is_seen_and_goes_on_when_it_is_not(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        replay = Replay(list(story(900, start=1e9)))
+        server = await serve(create_app(replay), "127.0.0.1", 0, free=False)
+        page = await chromium.new_page()
+        await page.add_init_script(f"{SEEN}; window.away = true")
+        await page.clock.install()
+        await page.goto(f"{server.url}?speed=7")
+        await expect(page).to_have_title(re.compile("version 900 "))
+        assert replay.readers == 0
+        await page.evaluate("leave(false)")
+        await expect(page.locator(".replay-tools input:checked")).to_have_value("7")
+        slider = page.locator("#replay-at")
+        await expect(page.locator("#link-text")).to_have_text("replay")
+        assert await slider.evaluate(LEFT) > 0, "it began at the start"
+        await page.evaluate("leave(true)")
+        await page.clock.fast_forward(16_000)
+        await until(lambda: replay.readers == 0)
+        await page.clock.fast_forward(20_000)
+        await page.evaluate("leave(false)")
+        await until(lambda: replay.readers == 1)
+        await expect(page.locator("#link-text")).to_have_text("replay")
+        assert replay.span.last - replay.span.first - await slider.evaluate(LEFT) > 36 * 7
+        await server.close()
+
+    play(scene)
+
+
+def test_a_page_that_was_left_and_may_be_shown_again_holds_no_stream(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Feed(State())
+        async with served(feed, past(9)) as url:
+            page = await chromium.new_page()
+            await page.goto(url)
+            await expect(page.locator("#link-text")).to_have_text("live")
+            await page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide', {persisted: true}))")
+            await until(lambda: feed.readers == 0)
+            now = time.time()
+            feed(happened.Released(at=now, peer=LEARNERS[0], release=released(10, now)))
+            await page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
+            await expect(page.locator("#version")).to_have_text("10")
+            assert feed.readers == 1
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_a_seventh_tab_of_a_browser_opens(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        moment = time.time()
+        feed = Feed(State(), clock=lambda: moment)
+        async with served(feed, past(9)) as url:
+            context = await chromium.new_context()
+            await context.add_init_script(SEEN)
+            await context.clock.install()
+            for _ in range(6):
+                page = await context.new_page()
+                await page.goto(url)
+                await expect(page.locator("#link-text")).to_have_text("live")
+                await page.evaluate("leave(true)")
+                await page.clock.fast_forward(16_000)
+            page = await context.new_page()
+            await page.goto(url, timeout=PATIENCE)
+            await expect(page.locator("#link-text")).to_have_text("live")
+            await until(lambda: feed.readers == 1)
+
+    play(scene)
