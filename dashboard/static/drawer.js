@@ -10,7 +10,7 @@ import { Identicon } from "./identicon.js";
 import { Copy } from "./invite.js";
 import { Phase, Role } from "./protocol.js";
 import { ageOf, lagOf, shareOf, statusOf, store, useSelect, useTick } from "./store.js";
-import { Age, CAUSES, Claimed, ClaimedLegend, Mark, memo, Prose } from "./ui.js";
+import { Age, Awaited, CAUSES, Claimed, ClaimedLegend, Mark, memo, poll, Prose } from "./ui.js";
 
 const AGAIN = 3000; // milliseconds between two questions for the peer's events
 const FLOWS = 6;
@@ -95,7 +95,8 @@ function Content({ id, onClose }) {
     <${Id} id=${id} />
     ${peer ? html`<${Doing} peer=${peer} /><${Facts} peer=${peer} /><${Flows} id=${id} /><${Claims} peer=${peer} />`
       : html`<p class="muted">Nobody of this id was heard here yet. This page shows it as soon as somebody hears it.</p>`}
-    <section><h3>Events</h3>${events.length ? html`<${EventList} lines=${events} />` : html`<p class="muted small">none yet</p>`}</section>`;
+    <section><h3>Events</h3>${events?.length ? html`<${EventList} lines=${events} />`
+      : events || !peer ? html`<p class="muted small">none yet</p>` : html`<${Awaited} />`}</section>`;
 }
 
 function Id({ id }) {
@@ -104,23 +105,13 @@ function Id({ id }) {
     <${Copy} text=${location.href} node=${text} word="Copy link" /></div>`;
 }
 
-// Events of the peer, newest first, asked for again and again while the drawer is open.
+// Events of the peer, newest first, asked for again and again while the drawer is open; null before the first answer.
 function useEvents(id, known) {
-  const [events, set] = useState([]);
-  useEffect(() => {
-    if (!known) return;
-    let stopped = false;
-    const ask = async () => {
-      const answer = await fetch(store.url(`api/peers/${encodeURIComponent(id)}`)).catch(() => null);
-      if (answer?.ok && !stopped) set((await answer.json()).events.reverse());
-    };
-    ask();
-    const timer = setInterval(() => document.hidden || ask(), AGAIN);
-    return () => {
-      stopped = true;
-      clearInterval(timer);
-    };
-  }, [id, known]);
+  const [events, set] = useState(null);
+  useEffect(
+    () => (known ? poll(`api/peers/${encodeURIComponent(id)}`, AGAIN, (peer) => set(peer.events.reverse())) : undefined),
+    [id, known],
+  );
   return events;
 }
 

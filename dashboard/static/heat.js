@@ -6,7 +6,7 @@
 import { html, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { clock, count, duration, some } from "./format.js";
 import { Near, statusOf, store, useSelect } from "./store.js";
-import { Choice, colour, Empty, useTheme, useWidth } from "./ui.js";
+import { answered, Choice, colour, Empty, useTheme, useWidth } from "./ui.js";
 
 const ROW = 18; // CSS pixels a peer
 const MOST = 22; // rows before the map scrolls
@@ -47,16 +47,12 @@ function useHeat() {
       let slot = soonest;
       fetched.current = performance.now();
       if (!document.hidden) {
-        try {
-          const answer = await fetch(store.url("api/heat"));
-          if (!answer.ok) throw new Error(answer.statusText);
-          const map = await answer.json();
+        const map = await answered("api/heat");
+        if (map) {
           slot = Math.max(map.slot, soonest);
           set(map);
-          tell("");
-        } catch {
-          tell("The map could not be fetched from the peer; it is asked again.");
         }
+        tell(map ? "" : "The map could not be fetched from the peer; it is asked again.");
       }
       if (!stopped) timer = setTimeout(fetchOnce, 1000 * slot);
     };

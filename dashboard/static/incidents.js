@@ -2,8 +2,8 @@
 
 import { html, useContext, useEffect, useState } from "./html.js";
 import { duration, some } from "./format.js";
-import { Near, store, useSelect } from "./store.js";
-import { Mark, Prose } from "./ui.js";
+import { Near, useSelect } from "./store.js";
+import { Mark, poll, Prose } from "./ui.js";
 
 const AGAIN = 5; // seconds: the peer looks as often
 const WORDS = { warning: "warning", error: "broken" };
@@ -30,20 +30,7 @@ function useIncidents() {
   const near = useContext(Near);
   const moved = useSelect(({ replay, served }) => (replay ? Math.floor(served / AGAIN) : 0));
   const [incidents, set] = useState([]);
-  useEffect(() => {
-    if (!near) return undefined;
-    let stopped = false;
-    const ask = async () => {
-      const answer = await fetch(store.url("api/incidents")).catch(() => null); // the bar says when nobody answers
-      if (answer?.ok && !stopped) set((await answer.json()).reverse());
-    };
-    ask();
-    const timer = setInterval(() => document.hidden || store.state.replay || ask(), 1000 * AGAIN);
-    return () => {
-      stopped = true;
-      clearInterval(timer);
-    };
-  }, [near, moved]);
+  useEffect(() => (near ? poll("api/incidents", 1000 * AGAIN, (all) => set(all.reverse())) : undefined), [near, moved]);
   return incidents;
 }
 

@@ -2,7 +2,9 @@
 
 import { Component, h, html, useEffect, useRef, useState } from "./html.js";
 import { ago } from "./format.js";
-import { store, useTick } from "./store.js";
+import { LONGEST, store, useTick } from "./store.js";
+
+const SLOW = 5000; // milliseconds after which a person wonders why nothing comes
 
 // Where the age of a sampler's groups comes from: [name in its claims, word], in the order of a group's way.
 export const CAUSES = [
@@ -90,6 +92,45 @@ export function Prose({ text }) {
 // A peer by name; opens its drawer.
 export function PeerLink({ id, name }) {
   return html`<button type="button" class="peer-link" title=${id} onClick=${() => store.select(id)}>${name}</button>`;
+}
+
+// What the server answers; null where it does not, of which the bar tells. A question ends after a minute, since its way may have
+// died without a word; whoever asks may end it before.
+export async function answered(path, question = new AbortController()) {
+  const late = setTimeout(() => question.abort(), LONGEST);
+  const asked = fetch(store.url(path), { signal: question.signal });
+  const said = await asked.then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
+  clearTimeout(late);
+  return said;
+}
+
+// Gives `take` what is answered, now and again after each pause (milliseconds) while somebody sees the page; one question at a time.
+// Returns what ends it.
+export function poll(path, pause, take) {
+  let [stopped, question] = [false, null];
+  const ask = async () => {
+    question = new AbortController();
+    const said = await answered(path, question);
+    question = null;
+    if (said && !stopped) take(said);
+  };
+  ask();
+  const timer = setInterval(() => document.hidden || question || ask(), pause);
+  return () => {
+    stopped = true;
+    clearInterval(timer);
+    const last = question;
+    setTimeout(() => last?.abort(), SLOW); // what comes at once is not broken off
+  };
+}
+
+// In place of an answer that did not come yet; after a while it says what may be in its way.
+export function Awaited() {
+  const since = useRef(performance.now());
+  useTick();
+  if (performance.now() - since.current < SLOW) return html`<p class="muted small">…</p>`;
+  return html`<p class="muted small" role="status">No answer yet. A browser has six connections for all windows of a page: close some where there are
+    more than five.</p>`;
 }
 
 // One of a few: radio buttons that look like a switch. options: [[value, word], ...].

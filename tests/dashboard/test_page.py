@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
@@ -17,7 +18,7 @@ import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, story, who
 from made_up_swarm import Swarm
 from msgspec.structs import replace
-from playwright.async_api import Browser, Page, Response, ViewportSize, async_playwright, expect
+from playwright.async_api import Browser, Page, Response, Route, ViewportSize, async_playwright, expect
 
 from dashboard.app import STATIC, create_app
 from dashboard.feed import Feed
@@ -1032,5 +1033,35 @@ def test_a_seventh_tab_of_a_browser_opens(play: Play) -> None:
             await page.goto(url, timeout=PATIENCE)
             await expect(page.locator("#link-text")).to_have_text("live")
             await until(lambda: feed.readers == 1)
+
+    play(scene)
+
+
+def test_what_gets_no_answer_is_asked_once_at_a_time_and_says_what_may_be_in_its_way(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        moment, held, asked = time.time(), list[Route](), Counter[str]()
+
+        def never(route: Route) -> None:
+            held.append(route)
+            asked[route.request.url.split("/")[4]] += 1
+
+        async with served(Feed(State(), clock=lambda: moment), past(9)) as url:
+            page = await chromium.new_page()
+            await page.route(re.compile("/api/(peers|incidents|heat)"), never)
+            await page.clock.install()
+            await page.goto(f"{url}#peer={LEARNERS[0]}")
+            events = page.locator("dialog section").filter(has_text="Events")
+            await expect(events).to_contain_text("…")
+            await until(lambda: len(asked) == 3)
+            await page.clock.fast_forward(6_000)
+            await expect(events).to_contain_text("No answer yet. A browser has six connections")
+            for _ in range(9):
+                await page.clock.fast_forward(5_000)
+            assert max(asked.values()) == 1
+            for _ in range(6):
+                await page.clock.fast_forward(15_000)
+            await until(lambda: min(asked.values()) == 2)  # a question ends after a minute
+            for route in held:
+                await route.abort()
 
     play(scene)
