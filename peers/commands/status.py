@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import msgspec
+from rich.console import Group
 from rich.live import Live
+from rich.text import Text
 
 from dashboard.state import State, fold
 from dashboard.terminal import render
@@ -60,25 +62,34 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
 
     state, now = read(state)
     if not watch:
-        asleep = state.last > 0 and not peer_folder.running(folder)
-        if asleep:
-            ago = duration(max((now := time.time()) - state.last, 0.0))
-            print(f"no peer of {folder} runs: this is what was known {ago} ago", file=sys.stderr)
-        _show(state, now, as_json, asleep)
+        at, old = _asleep(state, now, folder)
+        if old:
+            print(old, file=sys.stderr)
+        _show(state, at, as_json)
         return 0
     with Live(console=Listing(), refresh_per_second=4) as live:
         while True:
-            live.update(render(state, now, live.console.width))
+            at, old = _asleep(state, now, folder)
+            shown = render(state, at, live.console.width)
+            live.update(Group(Text(old, "yellow"), Text(), shown) if old else shown)
             time.sleep(LOOK)
             state, now = read(state)
 
 
-def _show(state: State, now: float, as_json: bool, asleep: bool = False) -> None:
-    """`asleep`: as it was when the last event was written, since nobody has listened from then on and the
-    silence of others means nothing."""
-    quiet, at = max(now - state.last, 0.0), state.last if asleep else now
+def _asleep(state: State, now: float, folder: Path) -> tuple[float, str]:
+    """The time of which a folder's state tells, and a sentence where that is past: where no peer runs it is
+    when the last event was written, since nobody has listened from then on and the silence of others means
+    nothing."""
+    if not state.last or peer_folder.running(folder):
+        return now, ""
+    ago = duration(max(time.time() - state.last, 0.0))
+    return state.last, f"no peer of {folder} runs: this is what was known {ago} ago"
+
+
+def _show(state: State, at: float, as_json: bool) -> None:
+    """As it stands `at` a time."""
     if as_json:
-        print(msgspec.json.encode(state.view(at, quiet=quiet)).decode())
+        print(msgspec.json.encode(state.view(at, quiet=max(at - state.last, 0.0))).decode())
     else:
         console = Listing()
         console.print(render(state, at, console.width))

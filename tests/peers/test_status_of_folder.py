@@ -21,10 +21,9 @@ ME, LEARNER = PeerId("12D3KooWme"), PeerId("12D3KooWlearner")
 __all__ = ["lab"]
 
 
-def test_who_left_accuses_nobody_of_silence_and_says_how_old_it_is(
-    lab: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, began = lab.path / "peers" / "sampler-1", time.time() - 100.0
+def left(lab: RunFolder) -> None:
+    """A sampler listened for a minute and left two hours ago."""
+    folder, began = lab.path / "peers" / "sampler-1", time.time() - 7260.0
     folder.mkdir(parents=True)
     lines: list[events.Event] = [
         events.Heard(
@@ -38,9 +37,32 @@ def test_who_left_accuses_nobody_of_silence_and_says_how_old_it_is(
     ]
     lines.append(events.Left(at=began + 60.0, peer=ME, name="", reason="asked to stop"))
     (folder / "journal.jsonl").write_bytes(b"".join(map(to_line, lines)))
+
+
+def test_who_left_accuses_nobody_of_silence_and_says_how_old_it_is(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left(lab)
     assert cli.main(["status", "--folder", str(lab.path)]) == 0
     said = capsys.readouterr()
-    assert "no peer of" in said.err and "known 40 s ago" in said.err
+    assert "no peer of" in said.err and "known 2 h ago" in said.err
     assert "silent" not in said.out and "heard nothing" not in said.out
     assert cli.main(["status", "--json", "--folder", str(lab.path)]) == 0
-    assert json.loads(capsys.readouterr().out)["problems"] == []
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["problems"] == [] and shown["condition"]["text"] in said.out
+
+
+def test_who_watches_a_folder_whose_peers_left_reads_how_old_it_is(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(lab)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("peers.commands.status.time.sleep", interrupted)
+        assert cli.main(["status", "--watch", "--folder", str(lab.path)]) == 130
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no peer of" in said and "known 2 h ago" in said
+    assert "silent" not in said and "heard nothing" not in said
