@@ -63,6 +63,7 @@ function Place({ id, title, draw }) {
 
 const LINKS = {
   connecting: ["waiting", () => "connecting"],
+  mute: ["error", (seconds) => `nothing came for ${age(seconds)}: its peer is gone, or a proxy holds the updates back`],
   live: ["live", () => "live"],
   silent: ["warning", (seconds) => `nothing heard for ${age(seconds)}: the swarm is silent`],
   lost: ["error", (seconds) => `nothing heard for ${age(seconds)}: this page has lost its peer`],
@@ -72,7 +73,7 @@ const LINKS = {
 };
 
 const SAID = { // aloud, once: the seconds beside it go on
-  connecting: "connecting", live: "live", silent: "the swarm is silent", lost: "this page has lost its peer",
+  connecting: "connecting", mute: "nothing comes from this page's peer", live: "live", silent: "the swarm is silent", lost: "this page has lost its peer",
   full: "too many pages are open at this peer", replay: "replay", paused: "paused",
 };
 

@@ -87,12 +87,13 @@ export const store = {
     wake();
   },
 
-  // How the page hears: state is connecting, live, silent (the server speaks, the swarm does not), lost (the server is
+  // How the page hears: state is connecting, mute (nothing came yet), live, silent (the server speaks, the swarm does not), lost (the server is
   // silent), full (the server has no seat), and in a replay replay or paused; seconds since anything was heard.
   link() {
     const gap = silence();
     if (refused) return { state: "full", seconds: gap + snapshot.quiet };
-    if (!snapshot.run || asleep || waking) return { state: "connecting", seconds: gap };
+    if (asleep || waking || (!snapshot.run && gap < QUIET)) return { state: "connecting", seconds: gap };
+    if (!snapshot.run) return { state: "mute", seconds: gap };
     if (snapshot.replay && gap < QUIET) return { state: store.speed === 0 ? "paused" : "replay", seconds: 0 };
     const seconds = gap + snapshot.quiet;
     return { state: seconds < QUIET ? "live" : gap >= QUIET ? "lost" : "silent", seconds };

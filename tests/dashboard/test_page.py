@@ -1065,3 +1065,24 @@ def test_what_gets_no_answer_is_asked_once_at_a_time_and_says_what_may_be_in_its
                 await route.abort()
 
     play(scene)
+
+
+def test_a_page_to_which_nothing_comes_says_so(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        held = list[Route]()
+
+        def never(route: Route) -> None:
+            held.append(route)
+
+        async with served(Feed(State()), past(9)) as url:
+            page = await chromium.new_page()
+            await page.route("**/stream", never)
+            await page.clock.install()
+            await page.goto(url)
+            await expect(page.locator("#link-text")).to_have_text("connecting")
+            await page.clock.fast_forward(11_000)
+            await expect(page.locator("#link-text")).to_contain_text("a proxy holds the updates back")
+            for route in held:
+                await route.abort()
+
+    play(scene)
