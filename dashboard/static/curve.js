@@ -55,6 +55,7 @@ export const Curve = memo(function Curve({ spec, by, range, plots, csv }) {
       if (!current || current.key !== `${by} ${log} ${theme}`) plot.current = make(node.current, { spec, by, log, theme, width, texts, old: current });
       plot.current.update(points, range, width, node.current.clientHeight);
       plots.set(spec.name, plot.current);
+      node.current.dataset.drawn = theme;
     };
     if (shown) later(spec.name, draw);
     else unseen.set(spec.name, draw);

@@ -185,6 +185,7 @@ function draw(canvas, plan) {
   [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round((tall + AXIS) * ratio)];
   canvas.style.width = `${width}px`;
   canvas.style.height = `${tall + AXIS}px`;
+  canvas.parentNode.dataset.drawn = paint.theme;
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
   const first = Math.floor(top / ROW);

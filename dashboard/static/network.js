@@ -63,6 +63,7 @@ const Ring = memo(function Ring({ peers, flows }) {
     fit(below.current, width, height);
     fit(above.current, width, height);
     drawStill(below.current, drawn.current.view, colours, chosen);
+    box.current.dataset.drawn = theme;
     if (still || !visible) drawMoving(above.current, drawn.current.view, colours, chosen, 0, true);
   }, [peers, flows, width, theme, chosen, still, visible]);
   useEffect(() => {

@@ -192,7 +192,8 @@ export function useMedia(words) {
   return holds;
 }
 
-// Dark or light as the system chose, for canvases.
+// Dark or light as the system chose, for canvases. A print is light, also of what was drawn for a dark screen: `data-drawn` of a
+// canvas' parent says for which, and style.css gives that a ground.
 export function useTheme() {
   return useMedia("(prefers-color-scheme: dark)") ? "dark" : "light";
 }

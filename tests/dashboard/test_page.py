@@ -1086,3 +1086,29 @@ def test_a_page_to_which_nothing_comes_says_so(play: Play) -> None:
                 await route.abort()
 
     play(scene)
+
+
+def test_what_was_drawn_for_a_dark_screen_is_printed_on_a_dark_ground(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        light, dark = (
+            palette(block)
+            for block in re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(), re.DOTALL)[:2]
+        )
+        async with served(Feed(State()), past(9)) as url:
+            page = await chromium.new_page(color_scheme="dark")
+            await page.goto(url)
+            heat = page.locator(".heat-box")
+            await page.locator("#network").evaluate(THERE)
+            await page.locator("#learning").evaluate(THERE)
+            ground, none = "background-color", "rgba(0, 0, 0, 0)"
+            await expect(page.locator("footer")).to_have_count(1)
+            await expect(heat).to_have_css(ground, none)
+            await page.emulate_media(media="print", color_scheme="dark")
+            inked = "rgb({}, {}, {})".format(*bytes.fromhex(dark["card"]))
+            for drawn in (heat, page.locator(".ring"), page.locator("#curves .plot").first):
+                await expect(drawn).to_have_css(ground, inked)
+            await page.emulate_media(media="print", color_scheme="light")
+            await expect(heat).to_have_css(ground, none)
+            assert contrast(dark["ink"], light["paper"]) < 2, "or it needs no ground"
+
+    play(scene)
