@@ -970,16 +970,16 @@ def test_a_tab_that_nobody_sees_holds_no_stream_and_its_title_follows(play: Play
 
 def test_a_film_that_opens_unseen_begins_when_it_is_seen_and_goes_on_when_it_is_not(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        replay = Replay(list(story(900, start=1e9)))
+        replay = Replay(list(story(300, start=1e9)))
         server = await serve(create_app(replay), "127.0.0.1", 0, free=False)
         page = await chromium.new_page()
         await page.add_init_script(f"{SEEN}; window.away = true")
         await page.clock.install()
-        await page.goto(f"{server.url}?speed=7")
-        await expect(page).to_have_title(re.compile("version 900 "))
+        await page.goto(f"{server.url}?speed=3")
+        await expect(page).to_have_title(re.compile("version 300 "))
         assert replay.readers == 0
         await page.evaluate("leave(false)")
-        await expect(page.locator(".replay-tools input:checked")).to_have_value("7")
+        await expect(page.locator(".replay-tools input:checked")).to_have_value("3")
         slider = page.locator("#replay-at")
         await expect(page.locator("#link-text")).to_have_text("replay")
         assert await slider.evaluate(LEFT) > 0, "it began at the start"
@@ -990,7 +990,7 @@ def test_a_film_that_opens_unseen_begins_when_it_is_seen_and_goes_on_when_it_is_
         await page.evaluate("leave(false)")
         await until(lambda: replay.readers == 1)
         await expect(page.locator("#link-text")).to_have_text("replay")
-        assert replay.span.last - replay.span.first - await slider.evaluate(LEFT) > 36 * 7
+        assert replay.span.last - replay.span.first - await slider.evaluate(LEFT) > 36 * 3
         await server.close()
 
     play(scene)
