@@ -225,6 +225,7 @@ class SiteLearnerPeer(LearnerPeer):
 
     async def _outer_step(self, taken: Taken) -> bool:
         """False when the list is of no use; nothing has changed then."""
+        await self.trained.placed()  # by the version that I step from: the next one is no policy to ask about
         host, start, mine = self.host, self.host.now(), self.exchange.mine(taken)
         version, trained = self.learner.version, self._trained
         await self.trained.stepped(taken.members, trained.batches if mine else (), taken.marks)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -17,13 +19,26 @@ from test_roles_swarm import EPOCH
 
 from peers.roles.site_exchange import SiteExchange
 from peers.roles.sites import SiteLearnerPeer
+from peers.roles.trained_groups import ASKED, TrainedGroups
 from peers.studies.nemesis import try_plan
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.core.audit import audit
 from swarm.core.rounds import Cause
-from swarm.events import Averaged, CaughtUp, Rejected, Released, Returned, Snapped, Stepped, Trained
+from swarm.core.trained import mark
+from swarm.events import (
+    Averaged,
+    CaughtUp,
+    Dropped,
+    Found,
+    Rejected,
+    Released,
+    Returned,
+    Snapped,
+    Stepped,
+    Trained,
+)
 from swarm.learn import contribution
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.site_learner import SiteLearner
@@ -33,7 +48,7 @@ from swarm.protocol import Topic
 from swarm.sim import nemesis
 from swarm.sim.scenario import Fault, Scenario
 from swarm.site_types import Contributed, ContributionList, ListEntry
-from swarm.types import PeerId
+from swarm.types import PeerId, TrainedStep
 
 torch.set_num_threads(1)
 
@@ -77,6 +92,12 @@ class Told(test_roles_swarm.Told):
         for event in self.of(Averaged, since=since, until=until):
             found[event.version].add(event.members)
         return found
+
+    def stepped(self, since: float = 0.0, until: float = 1e9) -> set[str]:
+        """Marks of the groups of all steps, in hex."""
+        steps = self.of(Stepped, since=since, until=until)
+        mine = {mark(group).hex() for event in steps for group in event.groups}
+        return mine | {each for event in steps for each in event.others}
 
     def reward(self) -> float:
         return fmean([event.metrics["reward"] for event in self.of(Trained) if event.groups][-12:])
@@ -353,6 +374,26 @@ def test_what_was_contributed_to_a_list_that_never_came_is_trained_once(
     assert account.passed, (account.lost, account.doubled)
     assert account.once > 200 and account.waiting < 60
     assert bool(told.of(Returned, "learner-1")) != counts
+
+
+def test_what_a_site_left_on_its_disk_is_trained_though_others_tell_late_what_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It follows the others' lists meanwhile."""
+    real = TrainedGroups._ask
+
+    async def late(self: TrainedGroups, learner: PeerId, since: int) -> Sequence[TrainedStep] | None:
+        await self._host.ports.clock.sleep(0.95 * ASKED)
+        return await real(self, learner, since)
+
+    monkeypatch.setattr(TrainedGroups, "_ask", late)
+    killed = Fault(at=21, fault="bounce", peer="learner-1", down=1.0)
+    told = Told(scenario(0.6, 2, killed, local_steps=2, deadline=2.0), tmp_path)
+    (found,) = told.of(Found, "learner-1")
+    before, after = told.stepped(until=found.at - EPOCH), told.stepped(since=found.at - EPOCH)
+    left = {mark(group).hex() for group in found.groups} - before
+    assert left and left <= after
+    assert not [event for event in told.of(Dropped) if event.why == "of another line"]
 
 
 def test_memory_that_ends_in_the_middle_of_a_local_step_gives_back_the_groups_of_those_before(
