@@ -154,9 +154,9 @@ class TrainedGroups:
         )
         self._trained.update(others)
         self._drop(others)
-        # the releases that they are of are not in this line
-        self._say(events.Dropped, [kept.group for kept in self._unread], why="of another line")
-        self._unread = []
+        beyond = [kept.group for kept in self._unread if kept.group.version >= step.version]
+        self._say(events.Dropped, beyond, why="of another line")
+        self._unread = [kept for kept in self._unread if kept.group.version < step.version]  # tasks failed
 
     async def contributed(self, batch: Sequence[Scored]) -> None:
         """These go into my contribution to the next version: a release whose list I never know, in this life
@@ -221,10 +221,10 @@ class TrainedGroups:
             self._host.move()
 
     async def _ask_again(self) -> None:
-        """Place my groups again, where nobody could tell whether a step of mine is in my policy; who was away
-        then is asked."""
+        """Place my groups again, where nobody could tell whether a step of mine is in my policy, or their
+        tasks could not be made; who was away then is asked."""
         policy = self._at_rest()
-        if policy is None or not self._unsure:
+        if policy is None or not (self._unsure or self._unread):
             return
         if not self._others() <= self._told.keys():
             await self._hear(policy)
@@ -318,7 +318,7 @@ class TrainedGroups:
         try:
             tasks = await self._inbox.reward_calls.tasks([kept.group.task for kept in wanted])
         except RewardError:
-            return  # a fault was told; the next policy asks again
+            return  # a fault was told; they are asked for again
         self._unread = [kept for kept in self._unread if kept.group.version > version]
         scored: list[Scored] = [
             (Waiting(kept.group, kept.admitted), TaskAndRewards(task, kept.rewards))

@@ -4,7 +4,7 @@ memory."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -20,20 +20,22 @@ from peers.commands import sim
 from peers.roles import trained_groups
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
+from peers.roles.reward_calls import RewardCalls
 from peers.roles.trained_groups import TrainedGroups
 from swarm.config import Config, DelayLaw, Releasing, Run, Window
 from swarm.core.audit import Audit, audit
 from swarm.core.batcher import Waiting
 from swarm.core.trained import mark
-from swarm.events import AnyEvent, Found, Released, Returned, Started, Trained
+from swarm.events import AnyEvent, Dropped, Found, Released, Returned, Started, Stepped, Trained
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
+from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
-from swarm.types import Array, Digest, Heads, PeerId
+from swarm.types import Array, Digest, Heads, PeerId, Task
 
 
 def played(script: Scenario, disks: Path | None) -> tuple[list[AnyEvent], Audit]:
@@ -96,6 +98,29 @@ def test_a_restarted_learner_releases_its_version_as_it_was_made(tmp_path: Path)
     step = [event for event in before if isinstance(event, Trained)][-1]
     release = next(event.release for event in after if isinstance(event, Released))
     assert (release.version, release.learners, release.groups) == (step.version, 1, step.groups)
+
+
+def test_what_a_learner_finds_on_its_disk_waits_while_its_tasks_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has stepped meanwhile, on groups that came."""
+    tasks, back = RewardCalls.tasks, 21.3
+    failed = list[int]()
+
+    async def made(self: RewardCalls, indices: Sequence[int]) -> list[Task]:
+        host = self.host
+        if host.who.role is Role.LEARNER and indices and back <= host.steady() and len(failed) < 2:
+            failed.append(len(indices))
+            raise RewardError("the environment is away")
+        return await tasks(self, indices)
+
+    monkeypatch.setattr(RewardCalls, "tasks", made)
+    told, account = played(scenario(1.0, (1, 3), *bounces(("learner-0", back - 2.0))), tmp_path)
+    assert not [event for event in told if isinstance(event, Dropped) and event.why == "of another line"]
+    assert len(failed) == 2
+    (found,) = (event for event in told if isinstance(event, Found))
+    steps = [group for event in told if isinstance(event, Stepped) for group in event.groups]
+    assert account.passed and {*found.groups} <= {*steps}
 
 
 @pytest.mark.slow
