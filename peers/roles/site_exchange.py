@@ -202,17 +202,19 @@ class SiteExchange:
         except NetError:
             await self._host.ports.clock.sleep(RETRY)
             return
+        why, norm, marks = "", 0.0, b""
         try:
             norm, marks = await self._host.ports.work.run(Kind.PATCH, self._read_contributed, found.whole)
         except ValueError as error:
+            why = f"contribution to version {one.version}: {error}"
+        if gathered.named.get(one.learner) != one:
+            return  # a list names something else by now
+        if not why:
+            gathered.norms[one.learner], gathered.marks[one.learner] = norm, marks
+        else:
             gathered.useless.add(one.learner)
             if one.learner not in gathered.displaced:  # else a list said so, not its learner
-                reason = f"contribution to version {one.version}: {error}"
-                self._host.emit(
-                    events.Rejected, sender=one.learner, kind=Service.CONTRIBUTIONS, reason=reason
-                )
-        else:
-            gathered.norms[one.learner], gathered.marks[one.learner] = norm, marks
+                self._host.emit(events.Rejected, sender=one.learner, kind=Service.CONTRIBUTIONS, reason=why)
         self._host.move()
 
     async def _fetched(self, named: Contribution | ContributionList, first: PeerId) -> Blocks:

@@ -421,6 +421,36 @@ def test_a_list_that_is_refused_takes_no_place_of_what_learners_named_themselves
     among(promise)
 
 
+def test_what_was_named_before_a_list_came_and_is_here_after_it_is_nothing_against_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its learner named it to some and gave it slowly, and something else to the leader."""
+    real = SiteExchange._fetched
+
+    async def promise(one: One, two: One, three: One) -> None:
+        none = two.hold_bytes(wire.encode(Contributed(groups=b"", values=b"none")))
+
+        async def slow(self: SiteExchange, named: Contribution | ContributionList, first: PeerId) -> Blocks:
+            found = await real(self, named, first)
+            if named.root == none.root:
+                await asyncio.sleep(2.0)
+            return found
+
+        monkeypatch.setattr(SiteExchange, "_fetched", slow)
+        await two.say(Topic.CONTRIBUTION, none)
+        await asyncio.sleep(1.0)
+        values = two.learner.contribution()
+        await three.say(Topic.COUNTED, three.listed(entry(two.hold(values))))
+        await asyncio.sleep(0.5)
+        await one.exchange.take()  # what it names is asked for
+        await asyncio.sleep(2.0)
+        taken = await one.took(2)
+        assert taken is not None and [each.data for each in taken.counted] == [values]
+        assert not one.rejected()
+
+    among(promise)
+
+
 def test_what_a_list_names_of_me_that_i_did_not_name_is_not_mine() -> None:
     """It is of my life before."""
 
