@@ -44,8 +44,8 @@ LARGEST = 64 << 20
 """Most bytes of a config or tokenizer file: the largest known tokenizers have about 35 MB."""
 
 LARGEST_SPEC = 4 << 20
-PATIENCE = 30.0
-"""Seconds for one slice: 1 MiB over a slow line."""
+PATIENCE, LONGEST = 30.0, 300.0
+"""Seconds without a byte of a slice, and seconds for one: 3.5 kB/s."""
 
 PROGRESS_EVERY = 5.0
 """Seconds between two progress lines of a long transfer."""
@@ -213,14 +213,18 @@ def _check(spec: Spec) -> None:
             )
 
 
+async def ask_slice(mail: Mail, source: PeerId, ask: FileRequest) -> bytes:
+    """A slice, however slowly it comes. Raises NetError."""
+    return await mail.send(source, Service.SPEC, wire.encode(ask), LONGEST, PATIENCE)
+
+
 async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> bytes:
     failed = []
     for source in sources:
         content = b""
         try:
             while len(content) <= LARGEST_SPEC:
-                ask = wire.encode(FileRequest(run=digest, file="", offset=len(content)))
-                part = await mail.send(source, Service.SPEC, ask, timeout=PATIENCE)
+                part = await ask_slice(mail, source, FileRequest(run=digest, file="", offset=len(content)))
                 content += part
                 if len(part) < SLICE:
                     break
@@ -311,7 +315,7 @@ class _Transfer:
         """Fetch slices until the file has its size. Raises NetError."""
         while part.size < self._size:
             ask = FileRequest(run=self._run.digest, file=self._name, offset=part.size)
-            piece = await self._mail.send(source, Service.SPEC, wire.encode(ask), timeout=PATIENCE)
+            piece = await ask_slice(self._mail, source, ask)
             if len(piece) != min(SLICE, self._size - part.size):
                 raise NetError(f"it has {part.size + len(piece)} of {self._size} bytes")
             part.add(piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import time
 from functools import partial
@@ -19,11 +20,15 @@ from peers.build.run_folder import RunFolder, digest_of, keep_spec
 from peers.build.spec_transfer import SLICE
 from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
 from swarm import PROTOCOL, wire
-from swarm.config import Run
+from swarm.config import DelayLaw, Run
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Handler, Refused, Unreachable
 from swarm.process import Child
 from swarm.protocol import Role
 from swarm.run_types import Spec
+from swarm.sim.clock import run as in_virtual_time
+from swarm.sim.flows import Line
+from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
 
 TOKENIZER = bytes(range(256)) * (2 * SLICE // 256) + b"tail"
@@ -44,7 +49,9 @@ class Post:
     async def serve(self, service: str, handler: Handler) -> None:
         self.handlers[self.to] = handler
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+    async def send(
+        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
+    ) -> bytes:
         if to not in self.handlers:
             raise Unreachable(f"{to} is not there")
         return await self.handlers[to](PeerId("joiner"), data)
@@ -206,6 +213,21 @@ def test_a_transfer_that_broke_goes_on_where_it_was_also_with_another_peer(tmp_p
     post.left, post.asked = 1, []
     joined = fetch(post, run, tmp_path / "joined", None, "breaks", "good")
     assert post.asked == [2 * SLICE, 3 * SLICE], "nothing was asked for twice"
+    assert (joined.model / "model.safetensors").read_bytes() == BASE
+
+
+def test_a_slice_that_takes_minutes_on_a_slow_line_is_not_begun_anew_while_it_comes(tmp_path: Path) -> None:
+    run = origin(tmp_path / "run")
+
+    async def main() -> RunFolder:
+        line = Line(up=10_000.0, down=10_000.0)
+        links = SimLinks(DelayLaw(law="none"), 1e9, random.Random(1), {PeerId("good"): line})
+        async with MemoryNetwork(random.Random(2), links) as network:
+            good, joiner = (network.ports(name, lambda kind: 0.0) for name in ("good", "joiner"))
+            await spec_transfer.serve(good.mail, run)
+            return await spec_transfer.fetch(joiner.mail, [good.me], run.digest, tmp_path / "joined", None)
+
+    joined = in_virtual_time(main())
     assert (joined.model / "model.safetensors").read_bytes() == BASE
 
 
