@@ -2,7 +2,8 @@
 
     no peer answers      the run is in this folder   -> it goes on alone, and others find it here
                          it is not                   -> again after a pause that grows
-    nobody gives the run's files                     -> again after a pause that grows
+    nobody gives the run's files                     -> again after a pause that grows; where large packets
+                                                        are lost on the way, that is told
 
 Not handled here: which addresses are dialled, and that they are dialled again later (swarm.net.network).
 """
@@ -13,10 +14,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from peers.build.spec_transfer import LARGEST_SPEC, FileRequest
 from peers.errors import Unreached, say
-from swarm.net.ports import Unreachable
+from swarm import wire
+from swarm.net.ports import NOTHING_CAME, NetError, Refused, Unreachable
+from swarm.protocol import Service
+
+if TYPE_CHECKING:
+    from swarm.net.hive import Node
 
 T = TypeVar("T")
 
@@ -31,6 +38,32 @@ NEXT = (
     " ends this"
 )
 
+SMALL_SECONDS = 10.0
+"""Seconds for an answer of a few bytes on a new connection."""
+
+NARROW = (
+    "small answers come from there and large ones do not, so something on the way drops large packets, often"
+    " a VPN or PPPoE: try `ip link set dev DEVICE mtu 1280` with this machine's network device"
+)
+
+
+async def narrow(node: Node, why: str) -> str:
+    """NARROW where a peer of which `why` says that nothing came answers a small question, on a new
+    connection; else empty. Both ends of one that such a packet blocks see nothing of what follows it."""
+    if NOTHING_CAME not in why:
+        return ""
+    ask = wire.encode(FileRequest(run=node.run, file="", offset=LARGEST_SPEC))
+    for peer in sorted(peer for peer in node.peers() if f"{peer} {NOTHING_CAME}" in why):
+        await node.hang_up_on(peer)
+        try:
+            await node.mail.send(peer, Service.SPEC, ask, SMALL_SECONDS)
+        except Refused:
+            return NARROW
+        except NetError:
+            continue
+        return NARROW
+    return ""
+
 
 class Entering:
     """One peer's way into the network of its run."""
@@ -41,6 +74,8 @@ class Entering:
         self._path, self._once, self._has_run = path, once, has_run
         self._pause, self._said = FIRST, ""
         self._quiet, self._dialled, self._began = quiet, 0, time.monotonic()
+        self.node: Node | None = None
+        """Known once somebody was reached."""
 
     def dialled(self, address: str, why: str) -> None:
         """An address was dialled: `why` nobody is there, or nothing. Those of all whom this folder knows may
@@ -68,9 +103,11 @@ class Entering:
             try:
                 return await fetch()
             except Unreached as error:
+                todo = await narrow(self.node, str(error)) if self.node is not None else ""
+                why = f"{error}; {todo}" if todo else str(error)
                 if self._once:
-                    raise
-                await self._wait(str(error))
+                    raise Unreached(why) from error
+                await self._wait(why)
 
     async def _wait(self, why: str) -> bool:
         """Say what failed, and wait. True: it is time to try again."""

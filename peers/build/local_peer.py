@@ -157,7 +157,7 @@ async def open_node(
         raise
     except NetError as error:  # a port, an address or a clock of this machine
         raise CannotHere(str(error)) from error
-    local.now = node.clock.now
+    local.now, entering.node = node.clock.now, node
     if port not in (0, node.port):
         say(
             f"TCP port {port}, where this peer listened before, is another program's now: it listens at"

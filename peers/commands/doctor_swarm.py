@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from peers.build import spec_transfer
+from peers.build.entering import narrow
 from peers.build.run_folder import RunFolder
 from peers.commands.findings import Finding
 from peers.errors import CANNOT, DONE, UNREACHED, CannotHere, Refusal, Unreached
@@ -107,7 +108,7 @@ class _Examination:
             run = await spec_transfer.fetch_spec(mail, peers, self._invite.run, self._folder / "run")
         except (Refusal, Unreached, CannotHere) as error:
             if not (self._invite.uses and PRIVATE in str(error)):
-                self._tell("run", "fail", str(error))
+                self._tell("run", "fail", str(error), await narrow(node, str(error)))
                 return error.code
             self._tell("run", "warn", UNUSED, "`swarm join` with it is how to know")
             return self._code()

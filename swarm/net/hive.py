@@ -254,8 +254,13 @@ class Node:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             for peer in self.network.peers & frozenset(self._offenders()):
-                with contextlib.suppress(NetError):
-                    await (await self.line()).disconnect(peer)
+                await self.hang_up_on(peer)
+
+    async def hang_up_on(self, peer: PeerId) -> None:
+        """End all connections with a peer: what is stuck on one holds up all that is sent after it."""
+        self.network.peers -= {peer}
+        with contextlib.suppress(NetError):
+            await (await self.line()).disconnect(peer)
 
     async def _tell_members(self) -> None:
         while True:

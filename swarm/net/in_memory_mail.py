@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarm.limits import FRAME_LIMIT
-from swarm.net.ports import Busy, Gate, Handler, NetError, Refused, Silent, Unreachable
+from swarm.net.ports import NOTHING_CAME, Busy, Gate, Handler, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns, no_turn
 from swarm.types import PeerId
 
@@ -199,7 +199,7 @@ class PendingCall:
             self.reply(Unreachable(f"{self.to} broke the connection before it answered"))
 
     def expire(self, seconds: float) -> None:
-        self.settle(Silent(f"{self.to} did not answer {self.service!r} within {seconds:g} s"))
+        self.settle(Silent(f"{self.to} did not answer `{self.service}` within {seconds:g} s"))
 
     def settle(self, outcome: bytes | NetError) -> None:
         if self.answer.done():
@@ -258,4 +258,4 @@ class Quiet:
         if loop.time() < until:
             self.timer = loop.call_at(until, self._look)
         else:
-            call.settle(Silent(f"{call.to} sent nothing for {self._idle:g} s"))
+            call.settle(Silent(f"{call.to} {NOTHING_CAME} {self._idle:g} s"))

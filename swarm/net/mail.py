@@ -24,7 +24,7 @@ from functools import partial
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.limits import FRAME_LIMIT
 from swarm.net.mail_pool import Pool
-from swarm.net.ports import Busy, Gate, Handler, Refused, Silent, Unreachable
+from swarm.net.ports import NOTHING_CAME, Busy, Gate, Handler, Refused, Silent, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 from swarm.net.step_deadline import StepDeadline
 from swarm.net.streams import Stream, StreamDaemon
@@ -113,7 +113,7 @@ class StreamMail:
             async with asyncio.timeout(timeout), pool.slots:
                 return await self._exchange(pool, to, service, data, timeout, idle)
         except TimeoutError as error:
-            raise Silent(f"{to} did not answer {service!r} within {timeout:g} s") from error
+            raise Silent(f"{to} did not answer `{service}` within {timeout:g} s") from error
         finally:
             pool.users -= 1
             if not pool.users and not pool.idle:
@@ -169,7 +169,7 @@ class StreamMail:
                 whole = True
         except BROKEN as error:
             if silent.expired():
-                raise Silent(f"{to} sent nothing for {idle:g} s") from error
+                raise Silent(f"{to} {NOTHING_CAME} {idle:g} s") from error
             raise Unreachable(
                 f"the stream to {to} broke before the answer ({error or type(error).__name__})"
             ) from error

@@ -57,6 +57,10 @@ class Unreachable(NetError):
     """The peer could not be dialled, or the connection broke before the answer."""
 
 
+NOTHING_CAME = "sent nothing for"
+"""In a Silent of a call whose answer did not begin, or stopped."""
+
+
 class Silent(NetError):
     """The peer did not answer within the deadline."""
 
