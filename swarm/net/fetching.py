@@ -262,6 +262,7 @@ class Fetch:
     ) -> Holding | None:
         """None when there is no answer; its Source has the reason."""
         loop = asyncio.get_running_loop()
+        began = loop.time()
         room = min(FELLOWS, max(0, SOURCES - len(self._alive())))
         query = msgspec.structs.replace(query, fellows=room, addresses=self._addresses)
         try:
@@ -275,7 +276,7 @@ class Fetch:
         except WireError as error:
             self._blame(source, f"sent {len(answer)} bytes that are no answer ({error})")
         except NetError as error:
-            source.failed(str(error), loop.time(), self._rng)
+            source.failed(str(error), began, loop.time(), self._rng)
         else:
             source.says(holding)
             for fellow in holding.fellows:

@@ -90,6 +90,8 @@ class Source:
     """Seconds of a block, smoothed; 0 before the first."""
     trip: float = TRIP
     strikes: int = 0
+    struck: float = -math.inf
+    """When it failed last."""
     rest_until: float = 0.0
     rest: float = REST
     out: str = ""
@@ -123,8 +125,11 @@ class Source:
         self.pace = (self.pace + seconds) / 2 if self.pace else seconds
         self.rest = REST
 
-    def failed(self, reason: str, now: float, rng: random.Random) -> None:
-        self.strikes += 1
+    def failed(self, reason: str, began: float, now: float, rng: random.Random) -> None:
+        """A question that was asked at `began` has failed; those that were under way together fail once."""
+        if began < self.struck:
+            return
+        self.strikes, self.struck = self.strikes + 1, now
         if self.strikes >= STRIKES or not self.known:
             self.out = f"failed: {reason}"
         self.pause(now, rng)

@@ -210,6 +210,26 @@ def test_a_holder_that_stops_in_the_middle_costs_seconds(how: str) -> None:
     over(Uplinks({"stops": 20 * MBIT, "other": 20 * MBIT}), promise)
 
 
+def test_one_silence_of_the_only_holder_counts_once_however_many_questions_it_left_open() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one = peer("source"), peer("one")
+        release, ends = await source.offer(WHOLE), ([source.ports.me], [one.ports.me])
+
+        async def fall_silent() -> None:
+            await asyncio.sleep(5.0)
+            network.links.partition(*ends)  # type: ignore[attr-defined]
+            await asyncio.sleep(7.0)
+            network.links.repair(*ends)  # type: ignore[attr-defined]
+
+        network.tasks.create_task(fall_silent())
+        assert await fetched(one.blobs, release, [source.ports.me]) == WHOLE
+        assert not one.blamed
+        # The silence, what shows it twice, and the blocks that it cost.
+        assert now() < len(WHOLE) / (20 * MBIT) + 7.0 + 10.0
+
+    over(Uplinks({"source": 20 * MBIT}), promise)
+
+
 def test_a_holder_that_is_busy_is_asked_again_and_not_blamed() -> None:
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, one, calls = peer("source"), peer("one"), 0

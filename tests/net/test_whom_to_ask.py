@@ -92,10 +92,10 @@ def test_the_pace_of_a_source_is_smoothed_and_what_it_gives_ends_its_rests() -> 
 def test_a_source_that_answered_before_is_out_after_some_failures_and_another_one_at_once() -> None:
     one, new = source("one"), Source(PeerId("new"))
     for _ in range(STRIKES - 1):
-        one.failed("silent", 0.0, RNG)
+        one.failed("silent", 0.0, 0.0, RNG)
         assert not one.out and one.rest_until > 0.0 and one.turned_away
-    one.failed("silent", 0.0, RNG)
-    new.failed("gone", 0.0, RNG)
+    one.failed("silent", 0.0, 0.0, RNG)
+    new.failed("gone", 0.0, 0.0, RNG)
     assert (one.out, new.out) == ("failed: silent", "failed: gone")
 
 
