@@ -35,7 +35,7 @@ from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
-from swarm.core import delays, deliveries
+from swarm.core import delays, deliveries, stream_slots
 from swarm.core.auditing import reason_of
 from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
@@ -51,6 +51,9 @@ UNDELIVERED = "undelivered"
 
 OUTBOX = 1024
 """Groups in delivery at once: 1800 s of delay at a group every two seconds; the sampler waits beyond."""
+
+RECEIPT = 15.0
+"""Seconds for a receipt beyond those that a learner gives the group's bytes to arrive."""
 
 UNSCORED = 64
 """Groups in a row that a learner could not score, after which it gets one at a time, and seldom."""
@@ -358,7 +361,8 @@ class Sampler:
         try:
             frame = host.seal(msgspec.structs.replace(group, times=times))
             await self.outbox.sent(group.id, learner)
-            receipt = _receipt(await host.ports.mail.send(learner, Service.GROUPS, frame))
+            patience = RECEIPT + len(frame) / stream_slots.RATE
+            receipt = _receipt(await host.ports.mail.send(learner, Service.GROUPS, frame, patience))
         except NetError as error:
             return LOSSES.get(type(error), DeliveryLoss.UNREACHABLE), str(error)
         except wire.WireError as error:

@@ -7,7 +7,7 @@ import asyncio
 import math
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -23,11 +23,13 @@ from peers.runtime.frames import Frames
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
 from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, Outcome
+from swarm.core.stream_slots import RATE
 from swarm.limits import MAIL_LIMIT
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role
 from swarm.sim.clock import run
+from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy
 from swarm.types import Array, Digest, Group, PeerId, Receipt, Times, Verdict
@@ -93,9 +95,13 @@ class Site:
         self.host.roster.hear(peer, beat(name=peer, seq=seq, credit=credit, at=EPOCH), self.host.now())
 
 
-def on_site(play: Callable[[Site], Awaitable[None]], window: Window | None = None) -> None:
+def on_site(
+    play: Callable[[Site], Awaitable[None]],
+    window: Window | None = None,
+    lines: Mapping[PeerId, Line] | None = None,
+) -> None:
     async def main() -> None:
-        links = SimLinks(DelayLaw(law="constant", seconds=LINK), 1e9, Random(1))
+        links = SimLinks(DelayLaw(law="constant", seconds=LINK), 1e9, Random(1), lines)
         async with MemoryNetwork(Random(2), links) as network:
             await play(Site(network, window or Window()))
 
@@ -237,6 +243,16 @@ def test_samplers_outlast_a_learner_whose_rewards_are_slow(monkeypatch: pytest.M
     refused = [event for event in told.of(events.Noted, "sampler") if "refused" in event.text]
     assert not refused
     assert len(told.of(events.Judged)) > 20 and told.of(events.Trained)
+
+
+def test_a_large_group_has_as_long_on_a_slow_line_as_its_learner_gives_it() -> None:
+    async def play(site: Site) -> None:
+        await site.learner(NEAR, takes)
+        async with asyncio.timeout(40.0):  # it would come again and again, and never as a whole
+            await site.sampler._deliver(group_of(1, tokens=1 << 18))
+        assert [peer for peer, *_ in site.sent] == [NEAR] and site.host.status.admitted == 1
+
+    on_site(play, lines={SAMPLER: Line(up=RATE, down=RATE)})
 
 
 def test_no_later_life_delivers_a_group_that_fits_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
