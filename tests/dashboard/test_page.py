@@ -747,7 +747,8 @@ class Mute(Feed):
 
 def test_a_stream_that_fell_silent_without_an_error_is_asked_for_anew(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Mute(State())
+        moment = time.time()
+        feed = Mute(State(), clock=lambda: moment)
         async with served(feed, past(9)) as url:
             page = await chromium.new_page()
             await page.clock.install()
@@ -771,7 +772,8 @@ def test_a_page_that_loses_its_seat_says_how_old_it_is_and_a_proxys_refusal_is_n
     play: Play,
 ) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Feed(State())
+        moment = time.time()
+        feed = Feed(State(), clock=lambda: moment)
         async with served(feed, past(9)) as url:
             page = await chromium.new_page()
             await page.clock.install()
@@ -814,7 +816,8 @@ def test_a_page_too_many_says_so(play: Play) -> None:
 
 def test_a_problem_appears_with_cause_and_next_step_and_clears(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Feed(State())
+        moment = time.time()
+        feed = Feed(State(), clock=lambda: moment)
         async with served(feed, past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.goto(url)

@@ -74,6 +74,6 @@ def test_a_run_is_its_owners_code_and_its_texts_are_nobodys(
 
 def test_an_engines_process_answers_that_a_conversation_was_not_written() -> None:
     worker = EngineWorker(lambda: None)
-    worker._engine, worker._tokens = SimpleNamespace(), SimpleNamespace(render_all=written)  # type: ignore[assignment]
+    worker._tokens = SimpleNamespace(render_all=written)  # type: ignore[assignment]
     task = Task(environment="x", index=2, prompt="1+1", answer="2")
-    assert worker.answer(Render([task])) == Failed("engine", "the chat template needs too much")
+    assert worker.render(Render([task])).answer == Failed("engine", "the chat template needs too much")
