@@ -8,14 +8,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from peers.build import task_source
-from peers.build.engine_worker import EngineWorker, Failed, Render
+from peers.build.engine_worker import Beside, EngineWorker, Failed, Render
 from swarm import config as settings
 from swarm import events
 from swarm.config import Config
-from swarm.process import Lost
+from swarm.process import Child, Ended, Lost, Pipe
 from swarm.tasks.base import RewardError
 from swarm.types import Task
 
@@ -77,3 +78,17 @@ def test_an_engines_process_answers_that_a_conversation_was_not_written() -> Non
     worker._tokens = SimpleNamespace(render_all=written)  # type: ignore[assignment]
     task = Task(environment="x", index=2, prompt="1+1", answer="2")
     assert worker.render(Render([task])).answer == Failed("engine", "the chat template needs too much")
+
+
+def test_a_bug_beside_a_call_ends_the_engines_process_with_its_traceback() -> None:
+    def answers() -> None:
+        worker, pipe = EngineWorker(lambda: None), Pipe()
+        worker._tokens = SimpleNamespace(render_all=lambda tasks: tasks[7])  # type: ignore[assignment]
+        pipe.listen(takes=Beside(worker, pipe))()
+
+    child = Child(answers)
+    try:
+        with pytest.raises(Ended, match=r"exit code 1, after printing: .*IndexError"):
+            child.ask(msgspec.msgpack.encode(Render([])), 30)
+    finally:
+        child.end()
