@@ -258,10 +258,11 @@ class ProcessEngine:
         if self._child is None:
             raise EngineError("engine hf ended before it answered")
         try:
-            answer = _answers.decode(self._child.receive(seconds))
-            while isinstance(answer, Alive) or self._is_beside(answer):
-                self._signs += 1
+            while True:
                 answer = _answers.decode(self._child.receive(seconds))
+                if not (isinstance(answer, Alive) or self._is_beside(answer)):
+                    break
+                self._signs += 1
         except Lost as lost:
             self._end()
             raise EngineError(f"engine hf {_why(lost)}") from None
