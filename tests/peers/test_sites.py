@@ -164,10 +164,10 @@ def test_a_leader_that_dies_between_contributions_and_list_is_replaced(
 ) -> None:
     real = SiteExchange.close
 
-    async def never(self: SiteExchange, groups: int) -> None:
+    async def never(self: SiteExchange) -> None:
         if self._host.ports.me == "learner-0" and self._host.now() > EPOCH + 30:
             await asyncio.sleep(1e6)
-        await real(self, groups)
+        await real(self)
 
     monkeypatch.setattr(SiteExchange, "close", never)
     told = Told(scenario(1.5, 3))
