@@ -47,7 +47,7 @@ def config_of(folder: Path) -> PretrainedConfig:
         raise ModelError(
             f"{folder} has no config.json: it is no model folder; save_pretrained writes one"
         ) from error
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error
     if "quantization_config" in raw:
         raise ModelError(
@@ -71,7 +71,7 @@ def config_of(folder: Path) -> PretrainedConfig:
         )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, StrictDataclassError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OSError, StrictDataclassError) as error:
         said = " ".join(str(error).split())
         raise ModelError(f"{path} cannot be used ({said}): copy the model again") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -105,7 +105,7 @@ def weight_map(folder: Path) -> dict[str, Path] | None:
         return None
     try:
         return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{index} cannot be read ({first_line(error)}): copy the model again") from error
 
 
@@ -132,7 +132,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError) as error:
+        tokenizer("1")  # a length that is no number shows in a text alone
+    except Exception as error:  # tokenizers raises no other kind, and transformers any for a strange value
         raise ModelError(
             f"{folder} has no tokenizer that can be loaded ({first_line(error)}): save one there"
         ) from error

@@ -187,7 +187,7 @@ def _ends(folder: Path, config: object) -> list[int]:
     if path.exists():
         try:
             named = GenerationConfig.from_pretrained(folder)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(
                 f"{path} cannot be read ({first_line(error)}): copy the model again, or leave the file out"
             ) from error

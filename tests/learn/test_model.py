@@ -20,6 +20,9 @@ from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
 
 LORA = Lora(rank=4, alpha=8.0)
 
+DEEP = "[" * 100_000 + "]" * 100_000
+"""JSON that no parser of Python's reads."""
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -138,6 +141,7 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
             r"config.json cannot be read .*copy the model again",
         ),
         (lambda folder: (folder / "config.json").write_text("[]"), r"config.json cannot be read"),
+        (lambda folder: (folder / "config.json").write_text(DEEP), r"config.json cannot be read"),
         (
             lambda folder: edit(folder, model_type="qwen99"),
             r"does not know the architecture 'qwen99' .*: upgrade transformers",
@@ -166,6 +170,7 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
         ),
         (lambda folder: edit(folder, hidden_size="64"), r"config\.json cannot be used .*'hidden_size'"),
         (lambda folder: edit(folder, dtype="nonsense"), r"config\.json cannot be used .*nonsense"),
+        (lambda folder: edit(folder, dtype=[]), r"config\.json cannot be used .*: copy the model again"),
         (
             lambda folder: edit(folder, _attn_implementation="flash_attention_2"),
             r"attention by 'flash_attention_2', which not every peer .*: take the entry out",
@@ -219,7 +224,7 @@ def test_a_config_of_more_layers_than_the_files_have_is_refused(folder: Path) ->
         model.load_policy(folder)
 
 
-@pytest.mark.parametrize("damage", ["cut short", "missing", "index"])
+@pytest.mark.parametrize("damage", ["cut short", "missing", "index", "deep index"])
 def test_a_base_of_damaged_files_says_which_one(folder: Path, tmp_path: Path, damage: str) -> None:
     model.load_policy(folder).save_pretrained(folder, max_shard_size="100KB")
     (folder / "model.safetensors").unlink()
@@ -230,7 +235,7 @@ def test_a_base_of_damaged_files_says_which_one(folder: Path, tmp_path: Path, da
         file.unlink()
     else:
         file = folder / "model.safetensors.index.json"
-        file.write_text("[]")
+        file.write_text("[]" if damage == "index" else DEEP)
     with pytest.raises(ModelError, match=f"{file} cannot be read .*: copy the model again"):
         model.write_base(folder, tmp_path / "base")
 
@@ -294,6 +299,29 @@ def test_a_tokenizer_that_is_missing_says_so(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
     with pytest.raises(ModelError, match="has no tokenizer: save one there"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", "[]"),
+        ("tokenizer.json", DEEP),
+        ("tokenizer.json", '{"added_tokens": null, "model": {"type": "BPE"}}'),
+        ("tokenizer.json", '{"added_tokens": [], "model": {"type": "of a newer library"}}'),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", DEEP),
+        ("tokenizer_config.json", '{"eos_token": 5}'),
+        ("tokenizer_config.json", '{"tokenizer_class": []}'),
+        ("tokenizer_config.json", '{"auto_map": []}'),
+        ("tokenizer_config.json", '{"eos_token": "<|im_end|>", "model_max_length": "long"}'),
+    ],
+)
+def test_a_tokenizer_of_damaged_files_is_refused_with_a_sentence(
+    folder: Path, name: str, content: str
+) -> None:
+    (folder / name).write_text(content)
+    with pytest.raises(ModelError, match="has no tokenizer that can be loaded .*: save one there"):
         load_tokenizer(folder)
 
 

@@ -144,6 +144,7 @@ def test_the_config_names_the_end_where_there_is_no_generation_config(
     [
         ("{", r"generation_config\.json cannot be read .*: copy the model again, or leave the file out"),
         ("[]", r"generation_config\.json cannot be read .*: copy the model again, or leave the file out"),
+        ("[" * 100_000 + "]" * 100_000, r"generation_config\.json cannot be read .*: copy the model again"),
         ('{"eos_token_id": "<|im_end|>"}', r"names '<\|im_end\|>' as an end token: eos_token_id .* a number"),
         ('{"eos_token_id": [[2]]}', r"names \[2\] as an end token: eos_token_id .* a number"),
     ],
