@@ -321,7 +321,7 @@ def test_a_tokenizer_of_damaged_files_is_refused_with_a_sentence(
     folder: Path, name: str, content: str
 ) -> None:
     (folder / name).write_text(content)
-    with pytest.raises(ModelError, match="has no tokenizer that can be loaded .*: save one there"):
+    with pytest.raises(ModelError, match=r"has no tokenizer that can be loaded .*: save one there"):
         load_tokenizer(folder)
 
 
