@@ -58,23 +58,19 @@ class MasterOptimizer:
     def prepare(self) -> None:
         """Allocate missing moments and the memory of a step, so that a lack of memory shows before anything
         changes. Raises torch's out-of-memory errors."""
-        fresh = [
-            index
-            for index, master in enumerate(self.masters.values())
-            if not self._optimizer.state.get(master)
-        ]
         masters = list(self.masters.values())
+        fresh = [(index, one) for index, one in enumerate(masters) if not self._optimizer.state.get(one)]
         try:
-            for index in fresh:
-                self._begin(index, masters[index])
+            for index, master in fresh:
+                self._begin(index, master)
             if masters and masters[0].is_cuda:
                 largest = max(sum(self.masters[name].numel() for name in bucket) for bucket in self._buckets)
                 # The gradient and two intermediate results; freed at once, it stays in torch's cache for
                 # them.
                 torch.empty(3 * largest, device=masters[0].device)
         except Exception:
-            for index in fresh:
-                self._optimizer.state.pop(masters[index], None)
+            for _, master in fresh:
+                self._optimizer.state.pop(master, None)
             raise
 
     @torch.no_grad()
@@ -82,13 +78,11 @@ class MasterOptimizer:
         """One AdamW step along the gradient `vector` (P,) float32 times `scale`, at learning rate `rate`:
         masters first, then the parameters that are cast from them."""
         self._optimizer.param_groups[0]["lr"] = rate
-        start = 0
+        pieces = self.cut(vector)
         for bucket in self._buckets:
             for name in bucket:
                 master = self.masters[name]
-                piece = vector[start : start + master.numel()].view_as(master)
-                master.grad = piece.to(master.device) * scale
-                start += master.numel()
+                master.grad = pieces[name].to(master.device) * scale
             self._optimizer.step()
             for name in bucket:
                 self.masters[name].grad = None
@@ -114,11 +108,15 @@ class MasterOptimizer:
     @torch.no_grad()
     def place(self, vector: Tensor) -> None:
         """Set masters and parameters to what `gather` returned."""
-        start = 0
-        for name, master in self.masters.items():
-            master.copy_(vector[start : start + master.numel()].view_as(master))
-            start += master.numel()
+        for name, piece in self.cut(vector).items():
+            self.masters[name].copy_(piece)
             self._cast(name)
+
+    def cut(self, vector: Tensor) -> dict[str, Tensor]:
+        """Name -> its part of `vector` (P,), in its shape: not copies."""
+        parts = vector.split([master.numel() for master in self.masters.values()])
+        both = zip(self.masters.items(), parts, strict=True)
+        return {name: part.view_as(master) for (name, master), part in both}
 
     def forget(self) -> None:
         """Forget all moments and free their memory."""

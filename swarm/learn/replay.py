@@ -126,7 +126,7 @@ def _of_tokens(
     temperature: float,
     seed: int,
     choices: Sequence[Tensor],
-    head: Head | None = None,
+    head: Head | None,
 ) -> list[Replayed]:
     """In one forward pass, the replay of each choice of tokens (sum T_i,) at the places of `rows`, each token
     after their text; all have the distance of `head`."""

@@ -188,13 +188,8 @@ class SiteLearner(Learner):
 
     @contextmanager
     def _dumped(self) -> Iterator[dict[str, Tensor]]:
-        tensors = self._optimizer.dump()
-        start = 0
-        for name, master in self._optimizer.masters.items():
-            piece = self._anchor[start : start + master.numel()]
-            tensors[f"weight/{name}"] = piece.view(master.shape)
-            start += master.numel()
-        yield tensors | {MOMENTUM: self._momentum}
+        anchor = {f"weight/{name}": piece for name, piece in self._optimizer.cut(self._anchor).items()}
+        yield self._optimizer.dump() | anchor | {MOMENTUM: self._momentum}
 
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
         """What was trained since the version goes on from another learner's state, or a mean with it, as from

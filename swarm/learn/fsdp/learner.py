@@ -100,8 +100,8 @@ class ShardedLearner(BaseLearner):
         """The ranks are new after a loss and have no weights yet."""
         self._ranks: Ranks | None = None
         self._entries: tuple[Entry, ...] = self._up().entries
-        self.size = sum(_numel(entry) for entry in self._entries if entry.trained)
-        self._total = sum(map(_numel, self._entries))
+        self.size = sum(entry.numel for entry in self._entries if entry.trained)
+        self._total = sum(entry.numel for entry in self._entries)
 
     def snapshot(self, draft: MakeDraft = in_memory) -> weights.Snapshot:
         with self._slab_tensor(self._total, torch.bfloat16) as slab:
@@ -257,7 +257,7 @@ class ShardedLearner(BaseLearner):
     def _views(self, slab: Tensor) -> Iterator[tuple[Entry, Tensor]]:
         """All entries in (total,) of the slab."""
         for entry, part in zip(
-            self._entries, slab.split([_numel(entry) for entry in self._entries]), strict=True
+            self._entries, slab.split([entry.numel for entry in self._entries]), strict=True
         ):
             yield entry, part.view(entry.shape)
 
@@ -330,7 +330,3 @@ def _cosine(learned: Sequence[Learned]) -> float:
     """Cosine between the gradients of the two halves; 0 if one is 0."""
     products = (sum(getattr(answer, name) for answer in learned) for name in ("dot", "half", "rest"))
     return Agreement(*products).cosine
-
-
-def _numel(entry: Entry) -> int:
-    return torch.Size(entry.shape).numel()

@@ -13,6 +13,7 @@ that bad bytes here are a bug.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 
@@ -65,6 +66,10 @@ class Entry(Struct):
     shape: tuple[int, ...]
     trained: bool
     """False for buffers: they are released, and have neither gradient nor moments."""
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
 
 class Started(Struct, tag="started"):

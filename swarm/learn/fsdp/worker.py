@@ -129,9 +129,9 @@ class Rank:
         self._pieces = _pieces(
             lasting, dict(policy.module.named_parameters()), dict(policy.module.named_buffers()), start
         )
-        self._size = sum(_numel(entry) for entry in self.entries)
+        self._size = sum(entry.numel for entry in self.entries)
         self._trained = [piece for piece in self._pieces if piece.parameter is not None]
-        self._vector = sum(_numel(entry) for entry in self.entries if entry.trained)
+        self._vector = sum(entry.numel for entry in self.entries if entry.trained)
         self._optimizer = MasterOptimizer(
             {piece.entry.name: nn.Parameter(piece.local) for piece in self._trained}, self._run.optimizer
         )
@@ -328,13 +328,13 @@ def _pieces(
             rows = -(-entry.shape[0] // start.ranks)
             first = min(start.rank * rows, entry.shape[0])
             assert len(local) == min(rows, entry.shape[0] - first), f"{entry.name} is not split by rows"
-            skipped = first * (_numel(entry) // max(entry.shape[0], 1))
+            skipped = first * (entry.numel // max(entry.shape[0], 1))
             pieces.append(
                 Piece(entry, local.flatten(), parameter if entry.trained else None, offset + skipped)
             )
         else:
             pieces.append(Piece(entry, buffers[entry.name].flatten(), None, offset))
-        offset += _numel(entry)
+        offset += entry.numel
     return pieces
 
 
@@ -346,10 +346,6 @@ def _local(tensor: Any) -> Tensor:
 
 def _dot(a: list[Tensor], b: list[Tensor]) -> float:
     return sum(float(torch.dot(x.double(), y.double())) for x, y in zip(a, b, strict=True))
-
-
-def _numel(entry: Entry) -> int:
-    return torch.Size(entry.shape).numel()
 
 
 def _where(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
