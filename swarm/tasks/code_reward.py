@@ -41,9 +41,6 @@ LONGEST_SECONDS = 10.0
 MARGIN = 0.9
 """Share of the remaining time that programs get."""
 
-SECONDS_OUTSIDE_A_WORKER = 60.0
-"""Seconds for a group outside of a worker."""
-
 PROGRAM_BYTES = 120_000
 """Bytes of a program that is an argument: below what Linux takes as one (128 KiB)."""
 
@@ -88,9 +85,7 @@ def passes(
         raise sandbox.NoSandbox(why)
     count = len(completions)
     at_once = min(count, processors())
-    seconds = min(
-        LONGEST_SECONDS, MARGIN * seconds_left(SECONDS_OUTSIDE_A_WORKER) / -(-count // max(at_once, 1))
-    )
+    seconds = min(LONGEST_SECONDS, MARGIN * seconds_left() / -(-count // max(at_once, 1)))
 
     def one(i: int) -> float | None:
         program = _program(text(completions[i]))

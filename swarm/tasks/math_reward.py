@@ -38,9 +38,6 @@ once."""
 AGAIN = 1.0
 """Seconds to the next alarm: much more than it takes to leave after the last one."""
 
-SECONDS_OUTSIDE_A_WORKER = 60.0
-"""Seconds for a group outside of a worker."""
-
 LATEX = re.compile(r"[\\^_{}=+*/()\[\]<>-]")
 """An answer with one of these is read as LaTeX, also without dollars: `2^{10}` in plain text would be 2."""
 
@@ -84,9 +81,7 @@ def equal(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence
         value: float | None = 0.0
         with (
             contextlib.suppress(_TooLong),
-            _alarm(
-                min(LONGEST_SECONDS, MARGIN * seconds_left(SECONDS_OUTSIDE_A_WORKER) / (len(completions) - i))
-            ),
+            _alarm(min(LONGEST_SECONDS, MARGIN * seconds_left() / (len(completions) - i))),
         ):
             if gold is None or gold[0] != str(wanted):
                 gold = str(wanted), _parsed_answer(str(wanted))

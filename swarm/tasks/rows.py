@@ -165,7 +165,7 @@ def _as_text(datasets: Any, texts: Sequence[str], *words: str | None, **more: st
 
 
 def _kinds(folder: Path) -> dict[str, list[str]]:
-    """Kind -> the files of it. None where a README.md with `configs:` says what is read."""
+    """Kind -> the files of it. Empty where a README.md with `configs:` says what is read."""
     about = folder / "README.md"
     if about.is_file() and re.search(r"^configs:", about.read_text("utf-8", "replace"), re.MULTILINE):
         return {}

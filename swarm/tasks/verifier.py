@@ -105,8 +105,7 @@ class Verifier(OneByOne):
         if not self._worker.running:
             # It hung or died. Loading the taskset again does not count in a group's seconds.
             self._worker.ask("problem", self._spec, LOAD_SECONDS)
-        values = [float(value) for value in self._worker.ask(self.environment, arguments)]
-        return checked_rewards(f"task {self.environment}", values)
+        return checked_rewards(f"task {self.environment}", self._worker.ask(self.environment, arguments))
 
     def close(self) -> None:
         self._worker.close()

@@ -34,6 +34,9 @@ from swarm.process import Pipe
 MESSAGE_CHARACTERS = 500
 """Characters of an exception's message that are passed on."""
 
+OUTSIDE = 60.0
+"""Seconds for a group outside of a worker."""
+
 SCALARS = (bool, int, float)
 
 Function = Callable[..., Any]
@@ -111,10 +114,10 @@ _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 _runner = asyncio.Runner()
 
 
-def seconds_left(otherwise: float) -> float:
-    """Seconds until the worker ends the current call; `otherwise` outside of a worker."""
+def seconds_left() -> float:
+    """Seconds until the worker ends the current call; OUTSIDE where there is none."""
     deadline = _deadline.get()
-    return otherwise if deadline is None else max(deadline - time.monotonic(), 0.0)
+    return OUTSIDE if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
 # --- the loop -----------------------------------------------------------------------------------------------
