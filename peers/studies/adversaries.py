@@ -17,10 +17,11 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 import msgspec
 
@@ -343,24 +344,23 @@ class LyingAverager:
 @contextmanager
 def believing() -> Iterator[None]:
     """In this process, every gradient, weight and release is believed."""
-    kept = clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings
-    discord_sure, discord.SURE = discord.SURE, math.inf
-    largest, in_memory_rounds.largest_mean_norm = (
-        in_memory_rounds.largest_mean_norm,
-        lambda claims, judged: math.inf,
-    )
-    few, release_votes.CROWD = release_votes.CROWD, LEARNERS + 1
-    clipping.FAR = standing.FAR = opposition.SURE = math.inf
-    release_doubts.LEAD = math.inf  # type: ignore[assignment]
-    in_memory_rounds.standings = lambda claims, groups: [  # type: ignore[assignment]
-        standing.Standing(claim.weight, 1.0) for claim in claims
-    ]
-    try:
+    with ExitStack() as stack:
+        for module, name, value in (
+            (clipping, "FAR", math.inf),
+            (standing, "FAR", math.inf),
+            (opposition, "SURE", math.inf),
+            (discord, "SURE", math.inf),
+            (release_doubts, "LEAD", math.inf),
+            (release_votes, "CROWD", LEARNERS + 1),
+            (in_memory_rounds, "largest_mean_norm", lambda claims, judged: math.inf),
+            (in_memory_rounds, "standings", _all_stand),
+        ):
+            stack.enter_context(mock.patch.object(module, name, value))
         yield
-    finally:
-        clipping.FAR, standing.FAR, opposition.SURE, release_doubts.LEAD, in_memory_rounds.standings = kept
-        discord.SURE, in_memory_rounds.largest_mean_norm = discord_sure, largest
-        release_votes.CROWD = few
+
+
+def _all_stand(claims: Sequence[standing.Claim], groups: object) -> list[standing.Standing]:
+    return [standing.Standing(claim.weight, 1.0) for claim in claims]
 
 
 def figures(told: Sequence[Event], liar: PeerId) -> Row:

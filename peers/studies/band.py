@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from peers.commands import sim
-from peers.studies.experiments import Row, complete, key, read, to_stderr
+from peers.studies.experiments import Row, complete, to_stderr
 from peers.studies.liars import EVERY_TOKEN, Lied, suffer
 from peers.studies.trainings import GROUPS, Cell, is_model, scenario, start
 from swarm import config as settings
@@ -103,12 +103,7 @@ def main(quick: bool, out: Path, minutes: float) -> int:
 
 def _done(cells: Sequence[C], work: Callable[[C], Row], ledger: Path, left: float) -> list[tuple[C, Row]]:
     """Rows that are done by now, or within the `left` seconds."""
-    found = read(ledger)
-    rows = (
-        complete(cells, work, ledger, to_stderr, budget=left)
-        if left > 0
-        else [found.get(key(cell)) for cell in cells]
-    )
+    rows = complete(cells, work, ledger, to_stderr, budget=left)
     return [(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
 
 
@@ -213,9 +208,6 @@ def figures(seen: Sequence[TakenGroup]) -> dict[str, float]:
         "token_min": min(each.lowest for each in seen),
         "token_max": max(each.highest for each in seen),
     }
-
-
-# --- liars --------------------------------------------------------------------------------------------------
 
 
 # --- the report ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
@@ -95,7 +95,7 @@ def complete(
     """
     done = read(ledger)
     todo = list({key(cell): cell for cell in cells if key(cell) not in done}.values())
-    if todo:
+    if todo and budget > 0:
         say(f"{len(todo)} of {len(cells)} cells to do, {len(cells) - len(todo)} in {ledger}")
         done |= _do(todo, work, ledger, say, jobs or processors(), budget)
     return [done.get(key(cell)) for cell in cells]
@@ -111,12 +111,7 @@ def measured(
     much time for it; 0: no limit."""
     rows = complete(cells, work, csv_file.parent / "ledger.jsonl", to_stderr, budget=60 * minutes or math.inf)
     done = [(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
-    lines: list[Row] = [msgspec.structs.asdict(cell) | row for cell, row in done]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns(lines), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    write_durably(csv_file, text.getvalue().encode())
+    write_durably(csv_file, as_csv([msgspec.structs.asdict(cell) | row for cell, row in done]).encode())
     return done
 
 
@@ -177,6 +172,11 @@ def _alone() -> None:
     torch.set_num_threads(1)
 
 
-def columns(rows: Iterable[Row]) -> list[str]:
-    """Every column that some row has, in the order of first sight."""
-    return list(dict.fromkeys(name for row in rows for name in row))
+def as_csv(rows: Collection[Row]) -> str:
+    """With every column that some row has, in the order of first sight."""
+    text = io.StringIO()
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

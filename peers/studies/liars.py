@@ -14,6 +14,7 @@ import os
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import msgspec
 
@@ -70,12 +71,10 @@ def suffer(one: Lied) -> Row:
 @contextmanager
 def believing() -> Iterator[None]:
     """In this process, no evidence is enough."""
-    kept = claimed_logprobs.GROUP_EVIDENCE_LIMIT, claimed_logprobs.SAMPLER_EVIDENCE_LIMIT
-    claimed_logprobs.GROUP_EVIDENCE_LIMIT = claimed_logprobs.SAMPLER_EVIDENCE_LIMIT = math.inf
-    try:
+    with mock.patch.multiple(
+        claimed_logprobs, GROUP_EVIDENCE_LIMIT=math.inf, SAMPLER_EVIDENCE_LIMIT=math.inf
+    ):
         yield
-    finally:
-        claimed_logprobs.GROUP_EVIDENCE_LIMIT, claimed_logprobs.SAMPLER_EVIDENCE_LIMIT = kept
 
 
 def liar_scenario(one: Lied) -> Scenario:

@@ -12,15 +12,13 @@ cells there are (peers.studies.staleness).
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from peers.studies.experiments import Row, columns
+from peers.studies.experiments import Row, as_csv
 from peers.studies.intervals import LEVEL, chance, holm
 from peers.studies.markdown import markdown
 from peers.studies.records import (
@@ -299,11 +297,7 @@ def table(account: Account) -> str:
     for section in account.sections:
         for one in section.done:
             lines.setdefault(one.cell, {"stage": section.name, **_line(one)})
-    file = io.StringIO()
-    writer = csv.DictWriter(file, columns(lines.values()), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines.values())
-    return file.getvalue()
+    return as_csv(lines.values())
 
 
 def _line(one: FinishedCell) -> Row:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from peers.errors import WrongUsage
-from peers.studies.experiments import Row, complete, key, read, to_stderr
+from peers.studies.experiments import Row, complete, key, to_stderr
 from peers.studies.method_names import parsed
 from peers.studies.records import Account, FinishedCell, StageResults
 from peers.studies.report import write
@@ -236,17 +236,12 @@ class Study:
     def _complete(self, cells: Sequence[Cell], title: str) -> list[FinishedCell]:
         """Rows that are done by now, in the order of `cells`."""
         left = self._left()
-        if not cells:
-            return []
-        if left > 0:
+        if cells and left > 0:
             for domain in dict.fromkeys(cell.domain for cell in cells):
                 if is_model(domain):
                     start(domain)  # here and not in two processes at once
             to_stderr(title)
-            rows = complete(cells, train, self._ledger, to_stderr, budget=left)
-        else:
-            found = read(self._ledger)
-            rows = [found.get(key(cell)) for cell in cells]
+        rows = complete(cells, train, self._ledger, to_stderr, budget=left)
         return [FinishedCell(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
 
     def _left(self) -> float:
