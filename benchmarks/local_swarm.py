@@ -146,15 +146,7 @@ class LocalSwarm:
     def look(self) -> None:
         for peer_folder, process in self.processes.items():
             if process.poll() is not None:
-                lines = [
-                    line
-                    for line in self._log(peer_folder).read_text(errors="replace").splitlines()
-                    if line.strip()
-                ]
-                raise Unmeasured(
-                    f"{peer_folder} ended with code {process.returncode}:"
-                    f" {lines[-1] if lines else 'it said nothing'}"
-                )
+                raise Unmeasured(self._end_of(peer_folder, process))
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
@@ -181,11 +173,21 @@ class LocalSwarm:
     def _log(self, peer_folder: str) -> Path:
         return self.folder.parent / f"{peer_folder}.log"
 
+    def _last_line(self, peer_folder: str) -> str:
+        lines = self._log(peer_folder).read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+    def _end_of(self, peer_folder: str, process: subprocess.Popen[bytes]) -> str:
+        return f"{peer_folder} ended with code {process.returncode}: {self._last_line(peer_folder)}"
+
     def _start(self, peer_folder: str, words: list[str]) -> None:
         before, sets = self._place()
         own = [word for one in sets for word in ("--set", one)]
+        self._launch(peer_folder, [*words, *own], before)
+
+    def _launch(self, peer_folder: str, words: list[str], before: Sequence[str]) -> None:
         with open(self._log(peer_folder), "ab") as log:
-            self.processes[peer_folder] = start([*words, *own], log.fileno(), before=before)
+            self.processes[peer_folder] = start(words, log.fileno(), before=before)
 
     def _end(self) -> None:
         end(list(self.processes.values()))

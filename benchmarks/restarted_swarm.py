@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from benchmarks.local_swarm import LocalSwarm, Place, end, start
+from benchmarks.local_swarm import LocalSwarm, Place, end
 from benchmarks.table import Unmeasured
 from swarm import events
 from swarm.journal import Tail
@@ -107,33 +107,19 @@ class RestartedSwarm(LocalSwarm):
                 self._due[name] = time.monotonic() + AGAIN
                 if process.pid not in self.killed:
                     self.deaths.setdefault(name, []).append(time.time())
-                    self.ended.append(f"{name} ended with code {process.returncode}: {self._last_line(name)}")
+                    self.ended.append(self._end_of(name, process))
         for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
             del self._due[name]
-            self._launch(name)
+            self._launch(name, *self._commands[name])
 
-    def _start(self, peer_folder: str, words: list[str]) -> None:
-        before, sets = self._place()
-        own = [word for one in sets for word in ("--set", one)]
-        self.numbers[peer_folder] = len(self.numbers) + 1
-        self._commands[peer_folder] = ([*words, *own], before)
-        self._launch(peer_folder)
-
-    def _launch(self, name: str) -> None:
-        words, before = self._commands[name]
-        with open(self._log(name), "ab") as log:
-            self.processes[name] = start(words, log.fileno(), before=before)
+    def _launch(self, peer_folder: str, words: list[str], before: Sequence[str]) -> None:
+        self.numbers.setdefault(peer_folder, len(self.numbers) + 1)
+        self._commands[peer_folder] = words, before
+        super()._launch(peer_folder, words, before)
 
     def tails(self) -> str:
         """The ends of all logs."""
         return "\n".join(f"--- {name}: {self._last_line(name)}" for name in self.numbers)
-
-    def _last_line(self, name: str) -> str:
-        lines = self._log(name).read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
-
-    def _log(self, peer_folder: str) -> Path:
-        return self.folder.parent / f"{peer_folder}.log"
 
     # --- disks ----------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 
     python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'
                          -> {"addresses", "run", "tcp", "zmq"}
-    {"do": "count"}                   -> what was admitted so far
     {"do": "pulled", "frames": 800}   -> {}, once so many frames came over ZMQ since the last time
 
 The same process serves the baselines: on the same event loop Mail with a handler that only acknowledges, and
@@ -83,14 +82,8 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
         pulled = Pulled()
 
         async def answer(asked: Answer) -> Answer:
-            if asked["do"] == "pulled":
-                await asyncio.to_thread(pulled.wait, asked["frames"])
-                return {}
-            verdicts, learner.inbox.tally.verdicts = (
-                dict(learner.inbox.tally.verdicts),
-                type(learner.inbox.tally.verdicts)(),
-            )
-            return {"verdicts": verdicts}
+            await asyncio.to_thread(pulled.wait, asked["frames"])
+            return {}
 
         try:
             tcp = server.sockets[0].getsockname()[1]

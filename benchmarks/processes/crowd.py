@@ -84,12 +84,13 @@ async def _trickle(open_one: Open, who: int, said: bytes) -> None:
 
 
 async def _ask(open_one: Open, who: int, said: bytes) -> None:
+    """`said` again and again; where that is nothing, what is heavy."""
     reader, writer = await open_one(who)
     try:
         while True:
-            writer.write(said)
+            writer.write(said or _heavy())
             await writer.drain()
-            if not await reader.read(1 << 16):
+            if not await reader.read(1 << 20):
                 return
             await asyncio.sleep(APART)
     finally:
@@ -103,19 +104,6 @@ def _heavy() -> bytes:
     number = next(_numbers)
     head = f"GET {HEAVY[number % len(HEAVY)].format(number)} HTTP/1.1\r\nHost: localhost\r\n"
     return f"{head}Accept-Encoding: gzip\r\n\r\n".encode()
-
-
-async def _ask_heavy(open_one: Open, who: int, _: bytes) -> None:
-    reader, writer = await open_one(who)
-    try:
-        while True:
-            writer.write(_heavy())
-            await writer.drain()
-            if not await reader.read(1 << 20):
-                return
-            await asyncio.sleep(APART)
-    finally:
-        writer.close()
 
 
 async def _deaf(open_one: Open, who: int, said: bytes) -> None:
@@ -141,7 +129,7 @@ WAYS = {
     "page half-open": (_hold, (b"", ASK[:20])),
     "page slow": (_trickle, (ASK[:-2] + b"X-Slow: " + bytes([120]) * 400,)),
     "page many keys": (_ask, (ASK,)),
-    "page heavy": (_ask_heavy, (b"",)),
+    "page heavy": (_ask, (b"",)),
     "page deaf": (_deaf, (b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n",)),
     "page from here": (_ask, (ASK,)),
 }

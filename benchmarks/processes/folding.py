@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import sys
 import time
 from itertools import islice
-from pathlib import Path
 
 from benchmarks.partner import opened, say
+from benchmarks.resident import NOW, resident
 from benchmarks.synthetic_events import swarm_events
 from dashboard.state import State, fold
 from swarm.page_settings import History
@@ -60,7 +59,7 @@ def main() -> int:
 
 def _resident() -> int:
     gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident(NOW)
 
 
 if __name__ == "__main__":

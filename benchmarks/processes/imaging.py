@@ -11,7 +11,6 @@ and do not count. A step moves a share of all values to a neighbour.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from benchmarks.partner import Answer, opened, say
 from benchmarks.resident import NOW, PEAK, resident
 from swarm import patch_files
+from swarm.allocation import give_back
 from swarm.blocks import Blocks, block_size, file_block
 from swarm.net.shelves import Held, Shelf
 from swarm.protocol import Role
@@ -125,7 +125,7 @@ def _some(module: Any, shelf: Shelf, load: Callable[[Any, Blocks], None], last: 
 
 def _measured(use: Callable[[], T]) -> tuple[T, int, float]:
     """What it returns, peak of resident bytes above those before, CPU seconds."""
-    ctypes.CDLL(None).malloc_trim(0)  # what is free but not given back would hide a peak
+    give_back()  # what is free but not given back would hide a peak
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, began = resident(NOW), time.process_time()
     result = use()

@@ -10,12 +10,12 @@ step.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 
 from benchmarks.partner import Answer, opened, say
+from benchmarks.resident import NOW, resident
 from swarm import config_loading
 from swarm.config import Config
 from swarm.types import Array, Digest, Group, PeerId, Times
@@ -45,7 +45,7 @@ def _measured(setup: Answer) -> Answer:
     torch.set_num_threads(1)
     config, model = settings(setup), Path(setup["model"])
     gpu = torch.cuda.is_available()
-    before = 0 if gpu else int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    before = 0 if gpu else resident(NOW)
     gauge = microbatch.PeakMemory(torch.device("cuda" if gpu else "cpu"))
     gauge.start()
     learner, tokenization = factory.learner(model, config)

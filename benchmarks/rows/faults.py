@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
+from benchmarks.fault_trials import Report, Trial, Trials
+from benchmarks.faults import PARTS, Fault
 from benchmarks.local_swarm import Place
-from benchmarks.table import TOO_MANY, Figure, Unmeasured
+from benchmarks.restarted_swarm import RestartedSwarm
+from benchmarks.shaped_lines import ShapedLines
+from benchmarks.table import TOO_MANY, Figure
+from swarm.core.audit import Audit
 from swarm.protocol import Role
 
 if TYPE_CHECKING:
     from benchmarks import Say
-    from benchmarks.fault_trials import Report, Trial
-    from benchmarks.faults import Fault
-    from swarm.core.audit import Audit
 
 SETTINGS = ("run.batch.groups=8", "run.release.checkpoint_every=2")
 """Small batches: a version every fraction of a second, so that a fault meets a round."""
@@ -63,14 +65,7 @@ def measure(say: Say, plan: Plan = Plan()) -> list[Figure]:
 
 
 def trials(say: Say, plan: Plan) -> Report:
-    """Raises Unmeasured: psutil is missing, or the swarm did not begin."""
-    try:
-        from benchmarks.fault_trials import Trials
-        from benchmarks.restarted_swarm import RestartedSwarm
-        from benchmarks.shaped_lines import ShapedLines
-    except ImportError:
-        raise Unmeasured("psutil is not installed: `make bench` installs it") from None
-
+    """Raises Unmeasured: the swarm did not begin."""
     say(f"{plan.kills} kills, seed {plan.seed}")
     rng = random.Random(plan.seed)
     with ExitStack() as stack:
@@ -98,8 +93,6 @@ def _anywhere() -> Place:
 def _lasting(
     plan: Plan, rng: random.Random, peers: Sequence[str], lines: bool, disks: bool
 ) -> Iterator[Fault]:
-    from benchmarks.faults import PARTS, Fault
-
     for seconds in plan.stops:
         yield Fault("stop", rng.choice(peers), rng.choice(PARTS), seconds)
     for seconds in plan.parts if lines else ():

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import psutil  # type: ignore[import-untyped]
+
 from benchmarks.local_swarm import LocalSwarm
 from benchmarks.table import Figure, Unmeasured
 from swarm import events
@@ -31,11 +33,6 @@ MIB = 1 << 20
 
 
 def measure(say: Say, versions: int = VERSIONS) -> list[Figure]:
-    try:
-        import psutil  # type: ignore[import-untyped]  # noqa: F401 (what Scales needs)
-    except ImportError:
-        raise Unmeasured("psutil is not installed: `make bench` installs it") from None
-
     with LocalSwarm() as home:
         scales = Scales(home)
         for role in (Role.LEARNER, Role.SAMPLER, Role.EVALUATOR):
@@ -92,8 +89,6 @@ class Scales:
 
 def _weighed(pid: int) -> list[tuple[str, Any]]:
     """Raises Unmeasured where the peer's own process has ended."""
-    import psutil
-
     try:
         peer = psutil.Process(pid)
         if not (own := peer.memory_full_info()).rss:  # a zombie has none
