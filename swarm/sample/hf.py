@@ -313,9 +313,9 @@ def refusal(model: PreTrainedModel) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out: a GPU's allocator has an exception class, a CPU's and
-    cuBLAS's are known by their messages."""
-    words = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    """Whether an error means that memory ran out: a GPU's allocator has an exception class, those of a CPU,
+    of cuBLAS and of cuDNN are known by their messages."""
+    words = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
         word in str(error) for word in words
     )

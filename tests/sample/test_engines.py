@@ -341,6 +341,7 @@ def short_of_memory(engine: HfEngine, most: int, error: Exception) -> list[int]:
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to"
         ),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         MemoryError(),
     ],
 )
