@@ -22,7 +22,6 @@ import http.client
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,19 +95,15 @@ class ServerEngine:
 
     def load(self, weights: Weights) -> None:
         """See Engine."""
-        release, old = LoadedRelease.within(self._scratch, weights), self._held
-        shutil.rmtree(release.folder, ignore_errors=True)
-        try:
-            self._write(release)
-            self._take(release)
-        except BaseException:
-            self._started = None
-            if old is None or old.folder != release.folder:
-                shutil.rmtree(release.folder, ignore_errors=True)
-            raise
-        self._held = release
-        if old is not None and old.folder != release.folder:
-            shutil.rmtree(old.folder, ignore_errors=True)
+        release = LoadedRelease.within(self._scratch, weights)
+        with release.in_place_of(self._held):
+            try:
+                self._write(release)
+                self._take(release)
+            except BaseException:
+                self._started = None
+                raise
+            self._held = release
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began, sampling = time.perf_counter(), self._recipe.sampling
@@ -354,8 +349,7 @@ class ServerEngine:
         """The command that starts a fitting server."""
         adapters = self._recipe.rank
         mode = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if adapters else "VLLM_SERVER_DEV_MODE=1"
-        rank = next((rank for rank in vllm_process.RANKS if rank >= adapters), vllm_process.RANKS[-1])
-        own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
+        own = f" --enable-lora --max-lora-rank {vllm_process.room_for(adapters)}" if adapters else ""
         if (shown := self._recipe.sampling.heads + 1) > LEAST_SHOWN:
             own += f" --max-logprobs {shown}"
         return (

@@ -21,7 +21,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,18 +94,10 @@ class VllmEngine:
     def load(self, weights: Weights) -> None:
         """See Engine. When it fails, the release before stays loaded."""
         release = LoadedRelease.within(self._scratch, weights)
-        shutil.rmtree(release.folder, ignore_errors=True)
-        old = self._held
-        try:
+        with release.in_place_of(self._held):
             self._write(release)
             self._take(release)
-        except BaseException:
-            if old is None or old.folder != release.folder:
-                shutil.rmtree(release.folder, ignore_errors=True)
-            raise
-        self._held = release
-        if old is not None and old.folder != release.folder:
-            shutil.rmtree(old.folder, ignore_errors=True)
+            self._held = release
 
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began = time.perf_counter()
@@ -232,6 +224,19 @@ class LoadedRelease:
     def within(cls, scratch: Path, weights: Weights) -> LoadedRelease:
         """In a folder of its own: two releases may share a version."""
         return cls(scratch / f"v{weights.version}-{weights.digest[:12]}", weights)
+
+    @contextlib.contextmanager
+    def in_place_of(self, old: LoadedRelease | None) -> Iterator[None]:
+        """The body writes and loads it. Then the folder of the other one is removed; its own where the body
+        raises."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        lost: LoadedRelease | None = self
+        try:
+            yield
+            lost = old
+        finally:
+            if lost is not None and (old is None or old.folder != self.folder):
+                shutil.rmtree(lost.folder, ignore_errors=True)
 
     @property
     def version(self) -> int:
