@@ -349,7 +349,8 @@ class ServerEngine:
         """The command that starts a fitting server."""
         adapters = self._recipe.rank
         mode = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if adapters else "VLLM_SERVER_DEV_MODE=1"
-        own = f" --enable-lora --max-lora-rank {vllm_process.room_for(adapters)}" if adapters else ""
+        rank = next((rank for rank in vllm_process.RANKS if rank >= adapters), vllm_process.RANKS[-1])
+        own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
         if (shown := self._recipe.sampling.heads + 1) > LEAST_SHOWN:
             own += f" --max-logprobs {shown}"
         return (

@@ -149,7 +149,8 @@ class Served:
         if setup.quantize:
             own["quantization"] = "bitsandbytes"
         if setup.rank:
-            own |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room_for(setup.rank)}
+            rank = next((rank for rank in RANKS if rank >= setup.rank), RANKS[-1])
+            own |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         self.llm = LLM(
             model=setup.folder,
             dtype=dtype,
@@ -334,11 +335,6 @@ class Served:
                 raise Stopped
             ended += (told for told in engine.step() if told.finished)
         return sorted(ended, key=lambda told: int(told.request_id))
-
-
-def room_for(rank: int) -> int:
-    """The rank that vLLM makes room for, so that such adapters fit."""
-    return next((each for each in RANKS if each >= rank), RANKS[-1])
 
 
 def sampled(groups: Sequence[Sequence[Sequence[Told]]], heads: int = 0) -> Sampled:
