@@ -53,9 +53,6 @@ _TEXT_LIMIT = 4096
 _ROLES = (None, *Role)
 """Roles by their number on the wire: append only. None lets the newcomer choose."""
 
-MOST_USES = 0xFFFF
-"""Uses of an invite that has a number of them: two bytes."""
-
 _DELEGATED, _FINAL, _COUNTED = 0x80, 0x40, 0x20
 _IP4, _IP6, _DNS4, _DNS6, _DNS = 1, 2, 3, 4, 5
 _KINDS = {"ip4": _IP4, "ip6": _IP6, "dns4": _DNS4, "dns6": _DNS6, "dns": _DNS}
@@ -354,8 +351,10 @@ def _pack_address(address: str) -> bytes:
     key = identity.public_key(PeerId(match[4]))
     if key is None or port > 65535:
         raise ValueError(f"{address} has no Ed25519 peer id or no possible port")
-    if kind in (_IP4, _IP6):
-        packed = ipaddress.ip_address(host).packed
+    if kind == _IP4:
+        packed = ipaddress.IPv4Address(host).packed
+    elif kind == _IP6:
+        packed = ipaddress.IPv6Address(host).packed
     else:
         packed = bytes((len(host.encode()),)) + host.encode()
     return bytes((kind,)) + packed + port.to_bytes(2, "big") + key

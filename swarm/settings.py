@@ -270,11 +270,18 @@ def _check(schema: Schema, key: str, setting: Setting) -> None:
     kind = schema.kind(key)
     try:
         msgspec.convert(setting.value, kind)
-        if not (isinstance(setting.value, float) and not math.isfinite(setting.value)):
+        if _is_finite(setting.value):
             return
     except msgspec.ValidationError:
         pass
     raise ConfigError(f"{setting.origin}: {key} wants {describe(kind)}, found {_found(setting.value)}")
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether there is no NaN and no infinity, which TOML has, in a value."""
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def describe(kind: Any) -> str:

@@ -114,6 +114,7 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ('[run.model]\nname = ""\n', 2, "wants a text that is not empty"),
         ("[run.model]\nrevision = 3\n", 2, "wants a text, found 3"),
         ("[run.task]\nweights = 3\n", 2, "wants a list of numbers, found 3"),
+        ("[run.task]\nweights = [1.0, nan]\n", 2, "wants a list of numbers, found the list [1.0, nan]"),
         ("[run.task]\nrewards = 3\n", 2, "wants a list of texts, found 3"),
         ("[peer.limits]\nupload = -1\n", 2, "peer.limits.upload wants a number of at least 0, found -1"),
         (

@@ -158,6 +158,8 @@ def test_another_protocol_says_who_has_to_upgrade(
         "/ip4/1.2.3.4/tcp/1/p2p/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPcdG",
         "/ip4/1.2.3.4/udp/1/p2p/" + PEER,
         "/ip4/1.2.3/tcp/1/p2p/" + PEER,
+        "/ip4/2001:db8::1/tcp/1/p2p/" + PEER,
+        "/ip6/1.2.3.4/tcp/1/p2p/" + PEER,
         "/dns/a/tcp/70000/p2p/" + PEER,
     ],
 )
