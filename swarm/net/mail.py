@@ -146,15 +146,17 @@ class StreamMail:
         self, pool: Pool, stream: Stream, to: PeerId, service: str, data: bytes, idle: float | None
     ) -> bytes:
         reader, writer = stream
-        whole = False
-        limits, due = self._limits, self._usual if service in BULK else 0
-        if due:
-            await limits.down.wait(due)
-        silent = asyncio.timeout(idle)
+        limits, due, silent = self._limits, 0, asyncio.timeout(None)
+        unused = True
         try:
             async with silent:
+                if service in BULK:
+                    await limits.down.wait(usual := self._usual)
+                    due = usual
                 if idle is not None:
                     pool.patient[silent] = idle
+                    silent.reschedule(asyncio.get_running_loop().time() + idle)
+                unused = False
                 limits.up.count(_SIZE.size + len(data))
                 writer.write(_SIZE.pack(len(data)) + data)
                 await writer.drain()
@@ -166,7 +168,7 @@ class StreamMail:
                 limits.down.count(size - due)
                 due = 0
                 answer = await _receive(pool, reader, size)
-                whole = True
+                unused = True
         except BROKEN as error:
             if silent.expired():
                 raise Silent(f"{to} {NOTHING_CAME} {idle:g} s") from error
@@ -176,7 +178,7 @@ class StreamMail:
         finally:
             limits.down.count(-due)
             pool.patient.pop(silent, None)
-            if whole:
+            if unused:
                 pool.idle.append((asyncio.get_running_loop().time(), stream))
             else:
                 self._break_off(writer)

@@ -19,7 +19,8 @@ from swarm.net import mail as mails
 from swarm.net.addresses import Address
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Daemon
-from swarm.net.ports import NetError, Refused
+from swarm.net.ports import NetError, Refused, Silent
+from swarm.net.rate import RateLimit, RateLimits
 from swarm.types import Digest, PeerId
 
 RUN = Digest("5" * 64)
@@ -128,6 +129,33 @@ def test_a_stream_that_gave_way_is_closed_for_its_peer() -> None:
         assert server.statistics()["streams_in"] == stream_slots.STREAMS_OF_ONE
         for _, writer in streams:
             writer.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_question_that_is_given_up_before_the_line_takes_its_answer_leaves_no_stream_open() -> None:
+    async def main() -> None:
+        line, limits, ended = Line(), RateLimits(RateLimit(), RateLimit(1000.0)), list[asyncio.StreamWriter]()
+
+        async def here() -> Line:
+            return line
+
+        def end(writer: asyncio.StreamWriter) -> None:
+            ended.append(writer)
+            writer.close()
+
+        server = mail(line)
+        asker = StreamMail(RUN, here, no_dial, end, lambda service, what: pytest.fail(what), limits)
+        await server.serve("blobs", echo)
+        limits.down.count(10_000)
+        with pytest.raises(Silent):
+            await asker.send(PeerId("server"), "blobs", b"?", timeout=0.05)
+        await asker.close()
+        assert len(ended) == 1
+        async with asyncio.timeout(5):
+            while server.statistics()["streams_in"]:
+                await asyncio.sleep(0.01)
         await server.close()
 
     asyncio.run(main())
