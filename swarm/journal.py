@@ -26,7 +26,7 @@ import msgspec
 
 from swarm.durable import make_folder
 from swarm.events import AnyEvent, Event, Heard
-from swarm.limits import UNREADABLE
+from swarm.limits import UNREADABLE, remember
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
@@ -298,10 +298,7 @@ class Thinned:
         kept = self._kept.get(event.subject)
         if kept is not None and self._repeats(kept, event):
             return False
-        self._kept[event.subject] = event
-        self._kept.move_to_end(event.subject)
-        if len(self._kept) > PEERS_KEPT:
-            self._kept.popitem(last=False)
+        remember(self._kept, event.subject, event, PEERS_KEPT)
         return True
 
     def _repeats(self, kept: Heard, event: Heard) -> bool:

@@ -24,6 +24,7 @@ from msgspec import structs
 from swarm.config import Sampling, Window
 from swarm.core.curriculum import INDEX_BITS, Draws
 from swarm.core.trained import KnownReleases, mark
+from swarm.limits import remember
 from swarm.types import Group, Noise, PeerId, Release, Verdict
 from swarm.wire import WireError, check_array
 
@@ -168,9 +169,7 @@ class Admission:
 
     def remember(self, seen: bytes) -> None:
         """Take the group with this mark (`swarm.core.trained`) for one that was admitted."""
-        self._seen[seen] = None
-        if len(self._seen) > 2 * REMEMBERED:
-            self._seen.popitem(last=False)
+        remember(self._seen, seen, None, 2 * REMEMBERED)
 
 
 def _slot_mark(group: Group) -> bytes:

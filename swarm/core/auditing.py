@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from swarm.limits import remember
 from swarm.types import PeerId
 
 SURE = 20
@@ -299,10 +300,8 @@ class Audits:
     def _record(self, sampler: PeerId) -> Audited:
         if (record := self._aside.get(sampler)) is not None:
             return record
-        record = self._plain.setdefault(sampler, Audited())
-        self._plain.move_to_end(sampler)
-        if len(self._plain) > REMEMBERED:
-            self._plain.popitem(last=False)
+        record = self._plain.get(sampler) or Audited()
+        remember(self._plain, sampler, record, REMEMBERED)
         return record
 
 

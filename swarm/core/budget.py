@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from swarm.limits import remember
+
 UNBOUNDED = (1e12, 1e12)
 """Units a second, and burst, of what has no limit."""
 
@@ -23,23 +25,16 @@ class Budget:
 
     def take(self, who: Hashable, units: float, now: float) -> bool:
         """Take `units` for `who` at time `now`, in seconds. False, with nothing taken, beyond a limit."""
-        level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
+        level = self.level(who, now)
         total = self._refilled(self._all, self._everyone, now)
         granted = units <= level and units <= total
-        self._levels[who] = (level - units if granted else level, now)
-        self._levels.move_to_end(who)
+        remember(self._levels, who, (level - units if granted else level, now), self._known)
         self._all = (total - units if granted else total, now)
-        while len(self._levels) > self._known:
-            self._levels.popitem(last=False)
         return granted
 
     def charge(self, who: Hashable, units: float, now: float) -> None:
         """`who` has used so many units more than it took: its level may fall below 0."""
-        level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
-        self._levels[who] = (level - units, now)
-        self._levels.move_to_end(who)
-        while len(self._levels) > self._known:
-            self._levels.popitem(last=False)
+        remember(self._levels, who, (self.level(who, now) - units, now), self._known)
 
     def level(self, who: Hashable, now: float) -> float:
         """Units that `who` may take."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from swarm.limits import remember
 from swarm.types import PeerId, Struct
 
 SLACK = 0.01
@@ -91,10 +92,10 @@ class SamplerEvidence:
         refused for DISTRUST_SECONDS from `now`."""
         against = self._against.pop(sampler, 0.0) + evidence
         if against > SAMPLER_EVIDENCE_LIMIT:
-            _put(self._until, sampler, now + DISTRUST_SECONDS)
+            remember(self._until, sampler, now + DISTRUST_SECONDS, REMEMBERED)
             return True
         if against > 0.0:
-            _put(self._against, sampler, against)
+            remember(self._against, sampler, against, REMEMBERED)
         return False
 
     def suspects(self, sampler: PeerId) -> bool:
@@ -109,10 +110,3 @@ class SamplerEvidence:
             if left > 0
             else None
         )
-
-
-def _put(where: OrderedDict[PeerId, float], sampler: PeerId, value: float) -> None:
-    where[sampler] = value
-    where.move_to_end(sampler)
-    if len(where) > REMEMBERED:
-        where.popitem(last=False)

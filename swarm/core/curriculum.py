@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from swarm.limits import remember
 from swarm.types import Digest, PeerId
 
 INDEX_BITS = 48
@@ -94,10 +95,8 @@ class Curriculum:
 
     def next(self, weights: Digest) -> Draw:
         """The next draw under the release with these weights."""
-        number = self._counts.pop(weights, 0)
-        self._counts[weights] = number + 1
-        if len(self._counts) > RELEASES:
-            self._counts.popitem(last=False)
+        number = self._counts.get(weights, 0)
+        remember(self._counts, weights, number + 1, RELEASES)
         return self._draws.of(weights, self._sampler, number)
 
     def sampled(self) -> None:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from swarm.core.budget import UNBOUNDED, Budget
-from swarm.limits import EVENT_LIMIT
+from swarm.limits import EVENT_LIMIT, remember
 from swarm.types import PeerId
 
 RATE, BURST = 64.0, 512.0
@@ -78,11 +78,9 @@ class GossipLimits:
         now = self._now()
         if self.is_silenced(author) or self._offences.take(author, 1.0, now):
             return 0.0
-        last, _ = self._silences.pop(author, (SILENCE / 2, 0.0))
+        last, _ = self._silences.get(author, (SILENCE / 2, 0.0))
         seconds = min(2 * last, LONGEST)
-        self._silences[author] = seconds, now + seconds
-        if len(self._silences) > AUTHORS:
-            self._silences.popitem(last=False)
+        remember(self._silences, author, (seconds, now + seconds), AUTHORS)
         return seconds
 
     def silenced(self) -> frozenset[PeerId]:

@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from swarm.limits import LINE_VERSIONS
+from swarm.limits import LINE_VERSIONS, remember
 from swarm.types import Count, Digest, Merge, Release, Root, Struct
 
 REMEMBERED = 4096
@@ -100,7 +100,8 @@ class Lineage:
     def hear(self, release: Release) -> None:
         """Remember a release that its publisher signed."""
         point, groups = (release.version, release.weights), 0 if release.merged else release.groups
-        self._add(point, Made(parents(release.version, release.parent, release.merged), groups))
+        made = Made(parents(release.version, release.parent, release.merged), groups)
+        remember(self._made, point, made, REMEMBERED)
 
     def learn(self, line: Line, version: int) -> None:
         """Remember a line that ends at `version`; its oldest release has no parent there and is left out."""
@@ -108,13 +109,7 @@ class Lineage:
         for k, (weights, groups) in enumerate(zip(line.weights[:-1], line.groups, strict=False)):
             if (point := (version - k, weights)) not in self._made:
                 before = parents(version - k, line.weights[k + 1], merges.get(version - k))
-                self._add(point, Made(before, groups))
-
-    def _add(self, point: Point, made: Made) -> None:
-        self._made[point] = made
-        self._made.move_to_end(point)
-        if len(self._made) > REMEMBERED:
-            self._made.popitem(last=False)
+                remember(self._made, point, Made(before, groups), REMEMBERED)
 
     def knows(self, point: Point) -> bool:
         """Was this release announced?"""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from swarm.core.revocation import YOU, Revocations, Verify
+from swarm.limits import remember
 from swarm.protocol import ROLES, Role, Service
 from swarm.run_types import Delegation, Membership
 from swarm.types import PeerId
@@ -126,10 +127,7 @@ class Trust:
         if self._good.get(peer) == membership:
             return None
         if (why := self._forgery(peer, membership)) is None:
-            self._good[peer] = membership
-            self._good.move_to_end(peer)
-            if len(self._good) > REMEMBERED:
-                self._good.popitem(last=False)
+            remember(self._good, peer, membership, REMEMBERED)
         return why
 
     def claim_objection(self, peer: PeerId, claim: Membership, now: float) -> str | None:

@@ -29,12 +29,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 from swarm.config import BatchSize
+from swarm.limits import remember
 from swarm.types import PeerId
-
-T = TypeVar("T")
 
 GAPS, PAUSES = 6.0, 2.0
 """Times what lies between a sampler's groups, and times `close_after`: who sends nothing for longer than
@@ -165,7 +163,7 @@ class Quotas:
         """Record that the run's owner vouches for the sampler."""
         if sampler not in self._invited:
             self._last = None
-        _remember(self._invited, sampler, None)
+        remember(self._invited, sampler, None, REMEMBERED)
 
     def admitted(self, sampler: PeerId, now: float) -> None:
         """Record one admitted group of the sampler."""
@@ -173,7 +171,7 @@ class Quotas:
         record.recent, record.at = self._faded(record, now) + 1.0, now
         record.waited = self._waited
         record.admitted += 1
-        _remember(self._records, sampler, record)
+        remember(self._records, sampler, record, REMEMBERED)
         self._last = None
 
     def waits(self, waits: bool, now: float) -> None:
@@ -245,10 +243,3 @@ def _each(share: float) -> float:
 
 def _rest(saved: float, most: int, more: float) -> float:
     return max(0.0, min(min(saved, most) + more, most))
-
-
-def _remember(memory: OrderedDict[PeerId, T], sampler: PeerId, what: T) -> None:
-    memory[sampler] = what
-    memory.move_to_end(sampler)
-    if len(memory) > REMEMBERED:
-        memory.popitem(last=False)

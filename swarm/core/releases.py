@@ -29,6 +29,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Any
 
+from swarm.limits import remember
 from swarm.types import Digest, PeerId, Release
 
 ANNOUNCEMENTS = 4
@@ -175,9 +176,7 @@ class Releases:
 
     def disbelieve(self, release: Release) -> None:
         """Record that this announcement is false; others of these weights are candidates as before."""
-        self._disbelieved[release] = None
-        if len(self._disbelieved) > ANNOUNCEMENTS * self._keep:
-            self._disbelieved.popitem(last=False)
+        remember(self._disbelieved, release, None, ANNOUNCEMENTS * self._keep)
         one = self._candidates.get(_key(release))
         if one is None or one.release != release:
             return

@@ -26,6 +26,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
+from swarm.limits import remember
 from swarm.types import Count, Digest, Finite, Group, PeerId, Struct
 
 JUDGED, LAST = 50, 200
@@ -211,13 +212,11 @@ class Returns:
     def _add(self, sampler: PeerId, settled: Settled) -> None:
         if settled.due == 0:
             return
-        last = self._settled.pop(sampler, deque())
+        last = self._settled.get(sampler, deque())
         last.append(settled)
         while sum(one.due for one in _judged(list(last)[1:])) >= LAST:
             last.popleft()
-        self._settled[sampler] = last
-        if len(self._settled) > SAMPLERS:
-            self._settled.popitem(last=False)
+        remember(self._settled, sampler, last, SAMPLERS)
 
     def objection(self, sampler: PeerId) -> str | None:
         """Why a sampler's groups teach nothing now, or None."""

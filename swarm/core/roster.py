@@ -19,7 +19,7 @@ from statistics import median_low
 from swarm.core.beat_pace import granted
 from swarm.core.clipping import CROWD
 from swarm.core.deliveries import pause
-from swarm.limits import RECORD_SECONDS
+from swarm.limits import RECORD_SECONDS, remember
 from swarm.protocol import RESTING, ROLES, Phase, Role
 from swarm.types import Beat, PeerId
 
@@ -190,9 +190,7 @@ class Roster:
         before = self._late.get(peer, (0, 0, math.inf))
         if beat.incarnation == before[0] and beat.seq > before[1] and abs(late - before[2]) <= CLOCK:
             return False
-        self._late[peer] = beat.incarnation, beat.seq, late
-        if len(self._late) > REMEMBERED:
-            self._late.popitem(last=False)
+        remember(self._late, peer, (beat.incarnation, beat.seq, late), REMEMBERED)
         return True
 
     def _time(self, peer: PeerId, beat: Beat, now: float) -> None:
@@ -226,9 +224,7 @@ class Roster:
         self._strangers.pop(peer, None)
         if (known := self._known.pop(peer, None)) is not None:
             left = self._left[ROLES[known.beat.role].member]
-            left[peer] = (known.beat.incarnation, known.beat.seq)
-            if len(left) > REMEMBERED:
-                left.popitem(last=False)
+            remember(left, peer, (known.beat.incarnation, known.beat.seq), REMEMBERED)
 
     def _forget_learner(self, peer: PeerId) -> None:
         self.changes += self._learners.pop(peer, None) is not None

@@ -17,6 +17,7 @@ import random
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from swarm.limits import remember
 from swarm.protocol import Role
 from swarm.types import Beat, Digest, PeerId
 
@@ -58,9 +59,7 @@ class Verifiers:
         """Whether this verdict is looked at: it was not heard before, and its verifier is not ignored."""
         if self.ignores(verifier, now) or (verifier, group) in self._heard:
             return False
-        self._heard[verifier, group] = None
-        if len(self._heard) > REMEMBERED:
-            self._heard.popitem(last=False)
+        remember(self._heard, (verifier, group), None, REMEMBERED)
         return True
 
     def ignores(self, verifier: PeerId, now: float) -> bool:

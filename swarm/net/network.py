@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import base58
 
+from swarm.limits import remember
 from swarm.net.addresses import Address
 from swarm.net.board import meet
 from swarm.net.children import NodeChildren
@@ -185,17 +186,11 @@ class Network:
         before, now = self._addresses.get(peer, ()), tuple(addresses)[:ADDRESSES_OF_ONE]
         if not {*before} <= {*now} and peer in self.peers:
             self._moved[peer] = time.monotonic() + MOVES_SECONDS
-        self._addresses[peer] = now
-        self._addresses.move_to_end(peer)
-        while len(self._addresses) > ADDRESSES_KNOWN:
-            self._addresses.popitem(last=False)
+        remember(self._addresses, peer, now, ADDRESSES_KNOWN)
 
     def introduce(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Remember where somebody else says that a peer can be dialled, until it says so itself."""
-        self._hints[peer] = tuple(addresses)[:ADDRESSES_OF_ONE]
-        self._hints.move_to_end(peer)
-        while len(self._hints) > HINTS:
-            self._hints.popitem(last=False)
+        remember(self._hints, peer, tuple(addresses)[:ADDRESSES_OF_ONE], HINTS)
 
     def forget(self) -> None:
         """A new p2pd is connected with nobody."""

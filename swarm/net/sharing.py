@@ -23,6 +23,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from swarm.blocks import CARRIED, MOST, Buffer, leaf_list
+from swarm.limits import remember
 from swarm.net.ports import Mail, Refused, read_question
 from swarm.net.turns import AnswerTurns
 from swarm.protocol import Service
@@ -161,11 +162,9 @@ class Shared:
         self._askers[peer].given |= 1 << block
 
     def asked(self, peer: PeerId, addresses: Sequence[str]) -> None:
-        asker = self._askers.setdefault(peer, Asker())
+        asker = self._askers.get(peer) or Asker()
         asker.when, asker.addresses = asyncio.get_running_loop().time(), tuple(addresses)
-        self._askers.move_to_end(peer)
-        if len(self._askers) > ASKERS:
-            self._askers.popitem(last=False)
+        remember(self._askers, peer, asker, ASKERS)
 
     def fellows(self, asker: PeerId, many: int, rng: random.Random) -> tuple[Fellow, ...]:
         """Up to `many` others that asked lately and can be dialled."""

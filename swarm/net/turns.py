@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
 
+from swarm.limits import remember
 from swarm.net.ports import Busy
 from swarm.types import PeerId
 
@@ -45,9 +46,9 @@ FULL = "busy: too many wait already, try later"
 class AnswerTurns:
     """The turns of one service."""
 
-    def __init__(self, at_once: int = AT_ONCE, queue: int = QUEUE, wait: float = WAIT) -> None:
-        """`at_once` calls have their turn, `queue` wait, each for `wait` seconds."""
-        self._at_once, self._queue, self._wait = at_once, queue, wait
+    def __init__(self, at_once: int = AT_ONCE, wait: float = WAIT) -> None:
+        """`at_once` calls have their turn, QUEUE wait, each for `wait` seconds."""
+        self._at_once, self._wait = at_once, wait
         self._waiting: list[tuple[PeerId, asyncio.Future[Callable[[], None]]]] = []
         self._turns: dict[int, tuple[PeerId, float]] = {}
         """Number of a turn that has not ended -> whose it is, and the loop seconds at which it ends at last;
@@ -63,7 +64,7 @@ class AnswerTurns:
         """Wait for a turn. Returns the function that ends it, to be called once the answer has left. Raises
         Busy."""
         self._end_old()
-        if self._of[peer] >= FROM_ONE or (len(self._waiting) >= self._queue and not self._make_room(peer)):
+        if self._of[peer] >= FROM_ONE or (len(self._waiting) >= QUEUE and not self._make_room(peer)):
             raise Busy(FULL)
         self._of[peer] += 1
         if len(self._turns) < self._at_once and not self._waiting:
@@ -116,10 +117,7 @@ class AnswerTurns:
 
     def _begin(self, peer: PeerId) -> Callable[[], None]:
         self._number += 1
-        self._served[peer] = self._number
-        self._served.move_to_end(peer)
-        if len(self._served) > REMEMBERED:
-            self._served.popitem(last=False)
+        remember(self._served, peer, self._number, REMEMBERED)
         self._turns[self._number] = peer, asyncio.get_running_loop().time() + LONGEST
         return partial(self._end, self._number)
 
