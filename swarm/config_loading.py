@@ -230,7 +230,8 @@ def schema_text() -> str:
         if not keys:
             continue
         docs = field_docs(kind)
-        lines += ["", *(f"# {line}" for line in textwrap.wrap(_own_doc(kind), 116)), f"[{table}]"]
+        about = inspect.cleandoc(kind.__doc__ or "")
+        lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 116)), f"[{table}]"]
         for key in keys:
             name = key.rpartition(".")[2]
             lines += [f"# {line}" for line in textwrap.wrap(docs.get(name, ""), 116)]
@@ -314,11 +315,6 @@ def _is_known(key: str, setting: Any) -> bool:
         return (kind := SCHEMA.kind(f"run.{key}")) is not None and msgspec.convert(setting, kind) is not None
     except msgspec.ValidationError:
         return False
-
-
-def _own_doc(kind: type) -> str:
-    doc = inspect.cleandoc(kind.__doc__ or "")
-    return "" if kind.__doc__ == Section.__doc__ else doc.replace("\n", " ")
 
 
 def field_docs(kind: type) -> dict[str, str]:

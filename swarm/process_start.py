@@ -46,7 +46,7 @@ class Process(Protocol):
 
     def poll(self) -> int | None: ...
 
-    def wait(self, timeout: float | None = None) -> int: ...
+    def wait(self) -> int: ...
 
 
 def start(
@@ -114,11 +114,8 @@ class Fork:
                     self._code = os.waitstatus_to_exitcode(status)
             return self._code
 
-    def wait(self, timeout: float | None = None) -> int:
-        end = None if timeout is None else time.monotonic() + timeout
+    def wait(self) -> int:
         while (code := self.poll()) is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired("a fork", timeout or 0.0)
             time.sleep(REAPING)
         return code
 

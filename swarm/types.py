@@ -1,6 +1,6 @@
 """The types that peers exchange and modules share: frozen records, each defined once, here.
 
-Everything here is plain data. What travels between peers (Group, Beat, Release, Record) is a msgspec struct,
+Everything here is plain data. What travels between peers (Group, Beat, Release) is a msgspec struct,
 so that the wire format is the type: keyed, unknown fields ignored, missing fields refused. Times are unix
 seconds, sizes are bytes. Every text and every collection says how much of it a decoder takes, so that no
 frame costs more than its kind needs (tests walk the types).
@@ -390,11 +390,3 @@ class Beat(Struct, tag="beat"):
     """Names the mean that a learner got in its last round (swarm.core.same_mean)."""
     audits: bool = False
     """Of a member that replays groups beside its own work (peers.roles.audit_duty)."""
-
-
-class Record(Struct):
-    """What a Board holds under a key: one value per peer."""
-
-    peer: PeerId
-    value: Annotated[bytes, Meta(max_length=BLOB)]
-    expires: Finite

@@ -135,7 +135,6 @@ NOUNS = [
     Entry(revoked=b"list", keys=bytes(32)),
     types.Task(environment="toy", index=1, prompt="1", answer="a", messages=(MESSAGE,)),
     MESSAGE,
-    types.Record(peer=ME.me, value=b"x", expires=1.0),
     CLOSED,
     CLOSED.groups,
 ]

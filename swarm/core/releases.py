@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from swarm.limits import remember
 from swarm.types import Digest, PeerId, Release
@@ -47,6 +47,7 @@ restarts is back soon."""
 LONGEST_RETRY = 60.0
 """Seconds: a try costs a message to each holder, and a holder that came back is found within this time."""
 
+Name = TypeVar("Name", bound=str)
 Rank = tuple[int, int, int, tuple[int, ...]]
 
 
@@ -349,7 +350,7 @@ def _key(release: Release) -> tuple[int, Digest, int]:
     return (release.version, release.weights, release.size)
 
 
-def publishers(members: list[tuple[int, str]]) -> list[str]:
+def publishers(members: list[tuple[int, Name]]) -> list[Name]:
     """The order in which a round's members publish: (incarnation, peer id), oldest first, each after the one
     before was silent.
 

@@ -92,7 +92,7 @@ class SoloTurns:
         rivals, comes = self.steps(beats), self.fresh(coming)
         if not rivals and not comes:
             return True
-        order = publishers([self._me, *((beats[PeerId(peer)].incarnation, peer) for peer in rivals)])
+        order = publishers([self._me, *((beats[peer].incarnation, peer) for peer in rivals)])
         self._due = now + (1 + order.index(self._me[1])) * self._timeout
         return False
 
@@ -108,11 +108,11 @@ class SoloTurns:
         stepping = [(beat.incarnation, peer) for peer, beat in beats.items() if beat.phase in STEPS]
         return publishers([self._me, *stepping])[0] in members
 
-    def fresh(self, coming: Collection[PeerId]) -> set[str]:
+    def fresh(self, coming: Collection[PeerId]) -> set[PeerId]:
         """Learners whose release is to be waited for: each once for this gradient."""
         found = {*coming} - self._waited_for
         self._waited_for |= found
-        return {*found}
+        return found
 
     def ready(self, company: bool, now: float) -> bool:
         """Whether it is time to use a kept gradient. `company`: whether other learners are there."""
@@ -134,12 +134,12 @@ class SoloTurns:
         return {peer for peer, beat in beats.items() if beat.phase in WORKS}
 
     @staticmethod
-    def steps(beats: Beats) -> set[str]:
+    def steps(beats: Beats) -> set[PeerId]:
         """Learners that are about to make the release."""
         return {peer for peer, beat in beats.items() if beat.phase in STEPS}
 
     @staticmethod
-    def stepped(beats: Beats) -> set[str]:
+    def stepped(beats: Beats) -> set[PeerId]:
         """Learners whose step is to be released."""
         return {peer for peer, beat in beats.items() if beat.phase in STEPPED}
 

@@ -9,14 +9,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from swarm.limits import RECORD_LIMIT
+from swarm.limits import RECORD_LIMIT, RECORD_SECONDS
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
     from swarm.net.in_memory import MemoryNetwork
-
-TTL_LIMIT = 120.0
-"""Seconds; the board's contract, so that the dead disappear."""
 
 
 class MemoryBoard:
@@ -27,10 +24,10 @@ class MemoryBoard:
     async def put(self, key: str, value: bytes, ttl: float) -> bool:
         """True when another peer can be reached, or there is no other. Raises ValueError beyond 1 KiB or 120
         s."""
-        if len(value) > RECORD_LIMIT or not 0 < ttl <= TTL_LIMIT:
+        if len(value) > RECORD_LIMIT or not 0 < ttl <= RECORD_SECONDS:
             raise ValueError(
                 f"a record of {len(value)} bytes for {ttl:g} s: at most {RECORD_LIMIT} bytes and"
-                f" {TTL_LIMIT:g} s"
+                f" {RECORD_SECONDS:g} s"
             )
         network, me = self._network, self._me
         await asyncio.sleep(network.links.seconds(me, me, len(value)))
