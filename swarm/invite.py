@@ -177,19 +177,7 @@ def read(text: str, now: float) -> Invite:
     run = Digest(reader.take(32).hex())
     expires = int.from_bytes(reader.take(4), "big")
     addresses = tuple(_unpack_address(reader) for _ in range(min(reader.take(1)[0], ADDRESSES)))
-    given = None
-    if flags & _DELEGATED and role is not None:
-        seed, signature = reader.take(32), reader.take(64)
-        uses = int.from_bytes(reader.take(2), "big") if flags & _COUNTED else 0
-        delegation = Delegation(
-            role=role,
-            expires=expires,
-            key=keyring(seed).public,
-            signature=signature,
-            final=bool(flags & _FINAL),
-            uses=uses,
-        )
-        given = Delegate(seed=seed, delegation=delegation)
+    given = _delegate(reader, flags, role, expires) if flags & _DELEGATED and role is not None else None
     if reader.left:
         raise _damaged(f"{reader.left} bytes too many")
     if expires != FOREVER and now > expires:
@@ -198,6 +186,20 @@ def read(text: str, now: float) -> Invite:
             f"the invite expired {_ago(now - expires)} ago: ask the swarm's owner for a new one",
         )
     return Invite(run=run, addresses=addresses, role=role, expires=expires, delegate=given)
+
+
+def _delegate(reader: _Reader, flags: int, role: Role, expires: int) -> Delegate:
+    seed, signature = reader.take(32), reader.take(64)
+    uses = int.from_bytes(reader.take(2), "big") if flags & _COUNTED else 0
+    delegation = Delegation(
+        role=role,
+        expires=expires,
+        key=keyring(seed).public,
+        signature=signature,
+        final=bool(flags & _FINAL),
+        uses=uses,
+    )
+    return Delegate(seed=seed, delegation=delegation)
 
 
 def qr_code(word: str, error: str = "m") -> segno.QRCode:

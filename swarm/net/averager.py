@@ -263,14 +263,7 @@ class HiveAverager:
             return None
         await _in_thread(self._copy_out, tensors)
         self._usual.add(ended.norms.values())
-        exchanged = {PeerId(peer): size for peer, size in ended.exchanged.items()}
-        scaled = {PeerId(peer): share for peer, share in ended.scaled.items()}
-        told = {PeerId(peer): marks for peer, marks in ended.marks.items()}
-        sets = ended.members, ended.false, ended.through
-        members, false, through = (frozenset(map(PeerId, peers)) for peers in sets)
-        sketches = _sketches(order.key, ended) if order.key else None
-        took, mean = loop.time() - began, ended.mean
-        return Average(members, took, exchanged, scaled, told, false, mean, sketches, ended.recipe, through)
+        return _outcome(ended, order.key, loop.time() - began)
 
     async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
         try:
@@ -357,6 +350,22 @@ class HiveAverager:
 
     def _parts(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return self._buffer.split([tensor.numel() for tensor in tensors])
+
+
+def _outcome(ended: Ended, key: int, seconds: float) -> Average:
+    """Of a complete round; `key` as in Averager.check."""
+    return Average(
+        members=frozenset(map(PeerId, ended.members)),
+        seconds=seconds,
+        exchanged={PeerId(peer): size for peer, size in ended.exchanged.items()},
+        scaled={PeerId(peer): share for peer, share in ended.scaled.items()},
+        marks={PeerId(peer): marks for peer, marks in ended.marks.items()},
+        false=frozenset(map(PeerId, ended.false)),
+        mean=ended.mean,
+        sketches=_sketches(key, ended) if key else None,
+        recipe=ended.recipe,
+        through=frozenset(map(PeerId, ended.through)),
+    )
 
 
 def _sketches(key: int, ended: Ended) -> Sketches:

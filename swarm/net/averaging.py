@@ -215,13 +215,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         order: Order,
         promise: asyncio.Future[Runner],
     ) -> Ended:
-        told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
-        if (
-            len(told) < 2
-            or not set(told) <= {self._p2p.peer_id, *invited}
-            or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
-        ):
-            raise MatchError("the group holds somebody who was not invited or is at another version")
+        told = self._told(group, invited, order)
         if why := self._opposed(told):
             self._discord.forget()
             return Ended(why, opposed=True)
@@ -260,11 +254,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 await runner.reduce()
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
-        cosines = runner.cosines()
-        self._reduces = bool(cosines)
-        self._opposition.add(cosines)
-        self._discord.add(cosines, {str(peer): one.claim for peer, one in told.items()}, self._setup.groups)
-        self._presences.add(runner.presences())
+        self._note(runner, told)
         return Ended(
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),
@@ -284,6 +274,25 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 part=part,
             ),
         )
+
+    def _told(self, group: GroupInfo, invited: frozenset[PeerID], order: Order) -> dict[PeerID, Announcement]:
+        """What the members of a group announced. Raises MatchError."""
+        told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
+        if (
+            len(told) < 2
+            or not set(told) <= {self._p2p.peer_id, *invited}
+            or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
+        ):
+            raise MatchError("the group holds somebody who was not invited or is at another version")
+        return told
+
+    def _note(self, runner: Runner, told: Mapping[PeerID, Announcement]) -> None:
+        """Remember what a round tells of its members."""
+        cosines = runner.cosines()
+        self._reduces = bool(cosines)
+        self._opposition.add(cosines)
+        self._discord.add(cosines, {str(peer): one.claim for peer, one in told.items()}, self._setup.groups)
+        self._presences.add(runner.presences())
 
     def _opposed(self, told: Mapping[PeerID, Announcement]) -> str:
         """Why this is a round of two that stop, as one of them announced; empty if it is not."""
