@@ -101,13 +101,17 @@ class PubSub:
                 async with line.subscribe(topic) as messages:
                     standing.set()
                     async for author, data in messages:
-                        if author != self._me and self._gate(author, len(data)):
-                            if topic.startswith(self._beats):
-                                self._mute.heard(author)
-                            inbox.push((author, data))
+                        self._receive(topic, author, data, inbox)
             except NetError as error:
                 log.debug("the subscription of %s broke: %s", topic, error)
             await asyncio.sleep(AGAIN_SECONDS)
+
+    def _receive(self, topic: str, author: PeerId, data: bytes, inbox: Inbox) -> None:
+        if author == self._me or not self._gate(author, len(data)):
+            return
+        if topic.startswith(self._beats):
+            self._mute.heard(author)
+        inbox.push((author, data))
 
 
 class Inbox:

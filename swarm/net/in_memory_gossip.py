@@ -13,15 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarm.limits import EVENT_LIMIT
+from swarm.net.gossip import QUEUE
 from swarm.net.in_memory_mail import MemoryPeer
 from swarm.net.ports import GossipGate
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
     from swarm.net.in_memory import MemoryNetwork
-
-QUEUE = 256
-"""Gossip messages that wait for a slow reader: a few heartbeats of a whole swarm."""
 
 BUCKETS = 4
 """Latencies drawn for one gossip message: each costs a timer, and four already spread the arrivals."""

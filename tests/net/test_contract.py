@@ -21,8 +21,8 @@ from peers.runtime.traffic import Traffic
 from swarm.blocks import Blocks, digest_of
 from swarm.config import DelayLaw
 from swarm.net.blobs import Blobs
+from swarm.net.gossip import QUEUE
 from swarm.net.in_memory import MemoryNetwork
-from swarm.net.in_memory_gossip import QUEUE
 from swarm.net.in_memory_mail import CONCURRENT
 from swarm.net.ports import Busy, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns
