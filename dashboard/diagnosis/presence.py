@@ -33,6 +33,10 @@ FRAMES = 10
 AWAITED = "awaited"
 """Key of what a new run waits for."""
 
+WITHOUT_SEED = "words that name no other peer let nobody in, and nobody keeps the run's history"
+
+OTHER_WORDS = "Meanwhile `swarm invite` in any peer's folder prints words that let peers in."
+
 _ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
 
 
@@ -138,7 +142,7 @@ def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
             goes = "sampler goes" if others == 1 else f"{others} samplers go"
             return f"the other {goes} on without its groups", "warning"
         case Role.SEED if others == 0:
-            return "the others train on, but nobody new can join and nobody keeps the run's history", "error"
+            return f"the others train on, but {WITHOUT_SEED}", "error"
         case Role.EVALUATOR:
             return (
                 (
@@ -157,7 +161,7 @@ def _restart(role: Role) -> str:
     if role is Role.SEED:
         return (
             "On its machine, read the end of `peers/seed/log` in the run folder; then start the run again"
-            " there with the same folder."
+            f" there with the same folder. {OTHER_WORDS}"
         )
     return (
         "On its machine, read the end of its `log` in the run folder, below `peers/`; then `swarm join`"
@@ -197,7 +201,7 @@ def absent(s: Situation) -> Iterator[Problem]:
     costs = {
         Role.LEARNER: "nothing is trained",
         Role.SAMPLER: "no groups come and nothing can be trained",
-        Role.SEED: "nobody new can join and nobody keeps the run's history",
+        Role.SEED: WITHOUT_SEED,
     }
     first = _awaited(s)
     for role, cost in costs.items():
@@ -232,7 +236,7 @@ def absent(s: Situation) -> Iterator[Problem]:
 
 def _invite(role: Role) -> str:
     if role is Role.SEED:
-        return "Start the run again where it was started, with the same folder."
+        return f"Start the run again where it was started, with the same folder. {OTHER_WORDS}"
     return f"Start one with `swarm join INVITE`; `swarm invite --role {role}` prints an invite."
 
 

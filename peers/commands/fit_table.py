@@ -98,10 +98,7 @@ def hints(case: Case, found: list[FitRow], before: int) -> Iterator[str]:
         yield f"nothing fits: even {least.role} {least.kind} needs {least.why}. What would help:"
         yield "  a smaller model, or a machine with more memory"
         yield "  adapters instead of all weights: --set run.model.training=lora, or qlora"
-        yield (
-            "  shorter completions (run.sampling.max_tokens), smaller groups, fewer releases held"
-            " (run.release.keep)"
-        )
+        yield "  shorter completions (run.sampling.max_tokens), smaller groups"
     elif all(row.fits == "no" for row in found if row.role == LEARNER):
         can = next(row for row in found if row.fits != "no")
         yield (

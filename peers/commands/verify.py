@@ -1,11 +1,11 @@
-"""`swarm verify`: replays the group of which an auditor says that its sampler cheated.
+"""`swarm verify`: replays the group of which a learner says that its sampler cheated.
 
     evidence --whose signatures are checked--> group, release
     run folder -> model, tokenizer, task; the release's bytes beside the evidence, or where a peer holds them
     replay -> what each completion is off by -> 0: the evidence holds, 5: it does not
 
 What is allowed is measured on this group's text, under as many seeds as a learner takes groups. Nothing of
-what the auditor says is believed. Not handled here: what follows for the sampler (swarm.core.auditing).
+what the learner says is believed. Not handled here: what follows for the sampler (swarm.core.auditing).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
     print("\n".join(_lines(group, replayed, found)))
     holds = found.off > 0 or found.claimed > 0
     print(_word(found) if holds else "the evidence does not hold: this group alone shows nothing")
-    print(f"the auditor {evidence.auditor} said: {evidence.why}", file=sys.stderr)
+    print(f"the learner {evidence.auditor} said: {evidence.why}", file=sys.stderr)
     return DONE if holds else REFUSED
 
 

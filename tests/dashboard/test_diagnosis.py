@@ -397,6 +397,18 @@ def test_a_window_that_hears_nobody_else_doubts_itself() -> None:
     assert problem.level == "error" and "this window's own network" in problem.cause
 
 
+@pytest.mark.parametrize("leave", [lambda swarm: swarm.dead.add(SEED), lambda swarm: swarm.leave(SEED)])
+def test_newcomers_are_told_their_way_in_beside_a_seed_that_is_gone(leave: Callable[[Swarm], object]) -> None:
+    """Every peer serves the run's files, and every folder makes words (tests/e2e/test_founder.py)."""
+    swarm = Swarm()
+    swarm.window = LEARNERS[0]
+    swarm.run(WARM)
+    leave(swarm)
+    swarm.run(20.0)
+    (problem,) = swarm.problems().values()
+    assert "nobody new can join" not in problem.text and "`swarm invite` in any peer's folder" in problem.todo
+
+
 def test_a_window_that_heard_samplers_for_a_while_misses_none_of_them() -> None:
     """As any peer's own folder does, which listens to samplers while it has no release."""
     swarm = Swarm()

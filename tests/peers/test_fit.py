@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -443,6 +444,18 @@ def test_where_nothing_fits_the_code_is_3_and_something_would_help(
     assert cli.main(["fit", str(qwen3["8B"]), "--no-measure"]) == 3
     said = capsys.readouterr().err
     assert "nothing fits: even" in said and "a smaller model" in said and "run.model.training=lora" in said
+
+
+def test_every_setting_that_is_named_where_nothing_fits_takes_memory(qwen3: dict[str, Path]) -> None:
+    def small(*words: str) -> Case:
+        return Case.of(qwen3["8B"], settings(*words), Machine(gpus=(), cores=1, ram=2 * GB, free=GB))
+
+    def least(case: Case) -> float:
+        return min(row.needs.least.computing + row.needs.least.keeping for row in fit.rows(case))
+
+    told = "\n".join(fit_table.hints(small(), fit.rows(small()), 0))
+    named = re.findall(r"\((run\.[a-z_.]+)\)", told)
+    assert named and all(least(small(f"{name}=1")) < least(small()) for name in named)
 
 
 @pytest.mark.usefixtures("quick")
