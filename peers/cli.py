@@ -142,7 +142,7 @@ def _add_running(commands: Any) -> None:
     add_command(commands, "resume", verbs.resume, about, "swarm resume", ("folder",))
     about = "remove what a run left on this machine, once none of its peers runs here"
     it = add_command(commands, "forget", verbs.forget, about, "swarm forget demo", ("folder",))
-    it.add_argument("run", metavar="RUN", nargs="?", help="its name, or the begin of its digest")
+    it.add_argument("run", metavar="RUN", nargs="?", help="its name, or the first 12 digits of its digest")
     it.add_argument("--yes", action="store_true", help="do not ask")
     about = "the key that signs the run's memberships, too: nobody else has it"
     it.add_argument("--owner-key", action="store_true", help=about)
@@ -219,7 +219,7 @@ def _add_reading(commands: Any) -> None:
     it.add_argument("--release", metavar="FILE", type=Path, help=named)
     about = "let a sampler back that learners set aside: this folder's, or with owner.key all of the run"
     it = add_command(commands, "pardon", verbs.pardon, about, "swarm pardon 12D3KooW...", ("folder",))
-    it.add_argument("peer", metavar="PEER", help="the sampler's name or id, or how that begins")
+    it.add_argument("peer", metavar="PEER", help="the sampler's name, or its id or how that begins")
     about = "say whether this machine can take part, and in the run of WORD, and what to do if not"
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
@@ -341,7 +341,7 @@ def _add_bench(commands: Any) -> None:
         help="staleness, band, adversaries: begin no new training after this long; 0: no limit",
     )
     for kind, who in (("learners", "that lie"), ("samplers", "that cheat"), ("honest", "samplers")):
-        it.add_argument(f"--{kind}", action="store_true", help=f"adversaries: {kind} {who} alone")
+        it.add_argument(f"--{kind}", action="store_true", help=f"adversaries: only {kind} {who}")
 
 
 def _add_task(commands: Any) -> None:

@@ -60,8 +60,8 @@ def forget(folder: Path, with_key: bool, agreed: Callable[[str], bool]) -> int:
 
 
 def folder_of(run: str) -> Path:
-    """The folder of a run on this machine by its folder's name, its own name or the begin of its digest.
-    Raises WrongUsage."""
+    """The folder of a run on this machine by its folder's name, its own name, its digest or the first 12
+    digits of that. Raises WrongUsage."""
     runs = run_folder.default_path("any").parent
     found = [folder for folder in arguments.run_folders(runs) if run in _names(folder)]
     if len(found) != 1:

@@ -29,7 +29,7 @@ def pardon(folder: Path, peer: str) -> int:
     code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id, and
     any peer that was heard. Raises Refusal, CannotHere, OSError."""
     if not peer:
-        raise WrongUsage("nobody is named: name the sampler, by its name or id, or how that begins")
+        raise WrongUsage("nobody is named: name the sampler, by its name, or its id or how that begins")
     lists = {path.parent: _read(path) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
     owned = (folder / "owner.key").exists()
     named = {each for aside in lists.values() for each in aside}
