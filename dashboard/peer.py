@@ -168,7 +168,6 @@ class PeerRow(msgspec.Struct, dict=True):
         """The row as a view. `newest`: the newest version; `released`: when the version that it uses was
         released; `counts`: whether it does."""
         moving = self.role in MOVING and self.version >= 0
-        verdicts = self.verdicts
         return Row(
             id=self.id,
             name=self.name,
@@ -182,12 +181,8 @@ class PeerRow(msgspec.Struct, dict=True):
             version=self.version if moving else None,
             lag=max(newest - self.version, 0) if moving else None,
             released=released if moving else None,
-            admitted=verdicts.get("admit", 0),
-            refused=(
-                {verdict: groups for verdict, groups in verdicts.items() if verdict != "admit"}
-                if verdicts
-                else {}
-            ),
+            admitted=self.admitted,
+            refused={verdict: groups for verdict, groups in self.verdicts.items() if verdict != "admit"},
             trained=self.trained,
             share=share,
             rtt=self.rtt,

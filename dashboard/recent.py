@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from dashboard.findings import Distrust, Frozen, SetAside
+from dashboard.peer import known_verdicts
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
 from swarm.core.discord import UNEQUAL
 from swarm.protocol import Phase
-from swarm.types import PeerId, Verdict
+from swarm.types import PeerId
 
 TRACES = 1000
 """Peers, as many as State has rows for."""
@@ -45,8 +46,6 @@ SENDERS = 128
 PAUSE = 2.0
 """Seconds without any heartbeat after which this peer itself may have been paused: the shortest pace in use
 has a heartbeat every second."""
-
-_VERDICTS = frozenset((*map(str, Verdict), "expired"))
 
 
 @dataclass(slots=True)
@@ -87,10 +86,9 @@ class Trace:
         if not self.verdicts or now - self.verdicts[-1][0] > SLOT:
             self.verdicts.append((now, {}))
         slot = self.verdicts[-1][1]
-        for verdict, groups in verdicts.items():
-            if groups and verdict in _VERDICTS:
-                slot[verdict] = slot.get(verdict, 0) + int(number(groups))
-                self.refused = now if verdict != "admit" else self.refused
+        for verdict, groups in known_verdicts(verdicts).items():
+            slot[verdict] = slot.get(verdict, 0) + groups
+            self.refused = now if verdict != "admit" else self.refused
 
 
 @dataclass(slots=True)
@@ -173,8 +171,8 @@ class Recent:
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
         self.aside: dict[PeerId, SetAside] = {}
-        self.frozen: dict[PeerId, Frozen] = {}
         """Samplers whose groups are not what they claim, by the last learner that said so."""
+        self.frozen: dict[PeerId, Frozen] = {}
         self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
         """(learner, another that it does not meet) -> when it last said so, rounds in a row."""
         self.forks: dict[tuple[int, str], Parted] = {}

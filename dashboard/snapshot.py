@@ -94,8 +94,8 @@ _decoder = msgspec.msgpack.Decoder(SavedState)
 
 
 def dump(state: State, limit: int | None = None) -> bytes:
-    """Save a State in at most `limit` bytes: curves are thinned first, then the oldest groups, sentences,
-    lags and releases are left out."""
+    """Save a State in at most `limit` bytes: curves are thinned first, then the oldest groups, incidents,
+    sentences, lags and releases are left out."""
     kept = _keep(state)
     packed = _pack(kept)
     if limit is not None and len(packed) > limit:
@@ -179,12 +179,8 @@ def _shrink(kept: SavedState) -> bool:
         for curve in kept.series.values():
             if len(curve.xs) > longest // 2:
                 curve.thin()
-    elif kept.samples.kept:
-        kept.samples.kept = kept.samples.kept[len(kept.samples.kept) // 2 + 1 :]
-    elif kept.incidents.kept:
-        kept.incidents.kept = kept.incidents.kept[len(kept.incidents.kept) // 2 + 1 :]
-    elif kept.lines.kept:
-        kept.lines.kept = kept.lines.kept[len(kept.lines.kept) // 2 + 1 :]
+    elif oldest := kept.samples.kept or kept.incidents.kept or kept.lines.kept:
+        del oldest[: len(oldest) // 2 + 1]
     elif kept.heat.rows:
         kept.heat.rows = {}
     elif len(kept.releases) > KEPT:
