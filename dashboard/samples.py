@@ -48,8 +48,8 @@ class Samples(msgspec.Struct):
             self._keep(whole(revision), _fit(sample))
 
     def _keep(self, revision: int, sample: Sample) -> None:
-        self.kept = [entry for entry in self.kept if entry[1].id != sample.id][1 - self.most or self.most :]
-        self.kept.append((revision, sample))
+        others = (entry for entry in self.kept if entry[1].id != sample.id)
+        self.kept = [*others, (revision, sample)][-self.most :]
 
 
 def _fit(sample: Sample) -> Sample:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dashboard.text import TEXT_LIMIT, clean, duration
+from dashboard.text import TEXT_LIMIT, clean, duration, some
 from dashboard.views import Level
 from swarm import events as happened
 from swarm.core.auditing import FOREVER, Finding
@@ -74,7 +74,7 @@ def _judged(event: happened.Judged, name: Namer) -> News | None:
 def _released(event: happened.Released, name: Namer) -> News:
     release = event.release
     made = (
-        f"{_some(release.groups, 'group')} at {_some(release.learners, 'learner')}"
+        f"{some(release.groups, 'group')} at {some(release.learners, 'learner')}"
         if release.groups
         else "the start"
     )
@@ -106,7 +106,7 @@ def _broke(event: happened.RoundBroke, name: Namer) -> News:
 
 def _unreached(event: happened.Unreached, name: Namer) -> News:
     text = (
-        f"{name(event.peer)} hears {name(event.subject)} and has not met it in {_some(event.rounds, 'round')}"
+        f"{name(event.peer)} hears {name(event.subject)} and has not met it in {some(event.rounds, 'round')}"
         " in a row: it does not wait for it any more."
     )
     return News(f"unreached {event.peer} {event.subject}", "warning", text, (event.peer, event.subject))
@@ -121,14 +121,14 @@ def _caught_up(event: happened.CaughtUp, name: Namer) -> News:
     text = (
         f"{name(event.peer)} has its first policy, version {event.version}."
         if event.behind > event.version
-        else f"{name(event.peer)} was {_some(event.behind, 'version')} behind and caught up with version"
+        else f"{name(event.peer)} was {some(event.behind, 'version')} behind and caught up with version"
         f" {event.version}."
     )
     return News(f"caught {event.peer}", "info", text, (event.peer,))
 
 
 def _forked(event: happened.Forked, name: Namer) -> News:
-    lost = f"{_some(event.versions, 'version')} with {_some(event.groups, 'group')}"
+    lost = f"{some(event.versions, 'version')} with {some(event.groups, 'group')}"
     became = (
         f"merged both lines into version {event.version}: {lost} are {event.share:.0%} of it."
         if event.share > 0
@@ -139,12 +139,12 @@ def _forked(event: happened.Forked, name: Namer) -> News:
 
 
 def _evaluated(event: happened.Evaluated, name: Namer) -> News:
-    text = f"Version {event.version} solves {event.accuracy:.1%} of {_some(event.tasks, 'held-out task')}."
+    text = f"Version {event.version} solves {event.accuracy:.1%} of {some(event.tasks, 'held-out task')}."
     return News("evaluated", "info", text, (event.peer,))
 
 
 def _returned(event: happened.Returned, name: Namer) -> News:
-    text = f"{_some(len(event.groups), 'group')} of {name(event.peer)} wait for a batch again: "
+    text = f"{some(len(event.groups), 'group')} of {name(event.peer)} wait for a batch again: "
     text += "their step is not in the line of releases, or it restarted."
     return News(f"returned {event.peer}", "info", text, (event.peer,))
 
@@ -190,10 +190,6 @@ def _rejected(event: happened.Rejected, name: Namer) -> News:
 def _noted(event: happened.Noted, name: Namer) -> News:
     level: Level = "error" if event.level == "error" else "warning" if event.level == "warning" else "info"
     return News(f"noted {event.text}", level, named(event.text, name), (event.peer,))
-
-
-def _some(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 _SENTENCES: dict[type[happened.Event], Callable[..., News | None]] = {

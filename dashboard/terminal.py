@@ -19,7 +19,7 @@ from rich.text import Text
 from dashboard.condition import condition
 from dashboard.series import Series
 from dashboard.state import State
-from dashboard.text import clean, duration
+from dashboard.text import clean, duration, some
 from dashboard.views import Problem, Row
 from swarm.protocol import Role
 from swarm.types import Verdict
@@ -114,9 +114,9 @@ def _headline(state: State, now: float) -> Text:
         known = known if state.hears(Role(role)) else alive
         if not known:
             continue
-        parts.append(f"{alive} of {known} {role}s" if alive < known else _some(known, role))
+        parts.append(f"{alive} of {known} {role}s" if alive < known else some(known, role))
     if head.strangers:
-        parts.append(_some(head.strangers, "stranger"))
+        parts.append(some(head.strangers, "stranger"))
     return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
 
 
@@ -246,14 +246,10 @@ def _agreement(state: State) -> str:
     same, different = seen.same, seen.different
     learners = sum(peer.role is Role.LEARNER for peer in state.peers.values())
     if not same and not different:
-        return f"{_some(learners, 'learner')}; no version was seen at two of them"
+        return f"{some(learners, 'learner')}; no version was seen at two of them"
     if different:
         return (
-            f"{_some(learners, 'learner')}; weights DIFFERED in {different} of {same + different} compared"
+            f"{some(learners, 'learner')}; weights DIFFERED in {different} of {same + different} compared"
             " versions"
         )
-    return f"{_some(learners, 'learner')}; the same weights in all {same} compared versions"
-
-
-def _some(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{some(learners, 'learner')}; the same weights in all {same} compared versions"

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dashboard.diagnosis.situation import HISTORY, MANY, Situation, listed, problem, some
+from dashboard.diagnosis.situation import HISTORY, MANY, Situation, listed, problem
 from dashboard.peer import PeerRow
-from dashboard.text import duration
+from dashboard.text import duration, some
 from dashboard.views import Problem
 from swarm.types import PeerId
 

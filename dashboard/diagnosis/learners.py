@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from statistics import median
 
-from dashboard.diagnosis.situation import Situation, listed, problem, some
+from dashboard.diagnosis.situation import Situation, listed, problem
 from dashboard.peer import PeerRow
-from dashboard.text import duration
+from dashboard.text import duration, some
 from dashboard.views import Problem
 from swarm.core.shares import SHORTEST, SLOWER, UNKNOWN
 from swarm.protocol import Phase, Role

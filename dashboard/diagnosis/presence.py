@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, listed, problem, some
+from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, listed, problem
 from dashboard.peer import PeerRow
-from dashboard.text import duration
+from dashboard.text import duration, some
 from dashboard.views import Level, Problem
 from swarm.protocol import Role
 from swarm.types import PeerId

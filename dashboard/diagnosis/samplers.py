@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem, some
+from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem
 from dashboard.peer import PeerRow
 from dashboard.sentences import named
-from dashboard.text import TEXT_LIMIT, clean, duration
+from dashboard.text import TEXT_LIMIT, clean, duration, some
 from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
 from swarm.protocol import RESTING, Phase, Role

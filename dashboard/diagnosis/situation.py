@@ -210,7 +210,3 @@ def listed(names: list[str], most: int = 3) -> str:
     """`a`, `a and b`, `a, b and 7 more`."""
     shown = names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
     return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
-
-
-def some(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
