@@ -32,8 +32,7 @@ class Contribution:
     def sentence(self) -> str:
         """The sum."""
         host, status = self._host, self._host.status
-        hours = (host.now() - self._since) / 3600
-        lasted = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
+        lasted = _time(host.now() - self._since)
         given = {Role.SAMPLER: status.admitted, Role.LEARNER: status.done}.get(host.who.role)
         if given is None:
             return f"this {host.who.role.value} was here for {lasted}{self._learned()}"
@@ -50,3 +49,9 @@ class Contribution:
         if not self._accuracies:
             return ""
         return f"; held-out accuracy {self._accuracies[0]:.1%} -> {self._accuracies[-1]:.1%}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

@@ -216,6 +216,19 @@ def test_at_its_end_a_sampler_says_what_it_gave_and_how_the_accuracy_went(
     assert said == f"this sampler gave 12 groups in 2.0 h (3,456 tokens), {share}; {rose}"
 
 
+@pytest.mark.parametrize(("seconds", "lasted"), [(14.0, "14 s"), (300.0, "5 min")])
+def test_at_its_end_a_short_stay_is_told_in_seconds_or_minutes(
+    capsys: pytest.CaptureFixture[str], seconds: float, lasted: str
+) -> None:
+    async def scene() -> None:
+        mine = host()
+        async with live_line(mine):
+            await mine.ports.clock.sleep(seconds)
+
+    run(scene())
+    assert capsys.readouterr().err.splitlines()[-1] == f"this sampler gave 0 groups in {lasted} (0 tokens)"
+
+
 def host() -> Host:
     network = MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
     return still_host(network, "sampler-0", Role.SAMPLER)
