@@ -366,7 +366,7 @@ class LearnerInbox:
         return judgement
 
     def _room(self, sampler: PeerId, learners: float, now: float) -> Room:
-        """Room for more groups of one sampler."""
+        """Room for more groups of one sampler; finding it costs a look at everybody who delivered lately."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")
         scored = Room(
@@ -386,7 +386,7 @@ class LearnerInbox:
     def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str, kept: bool = False) -> bytes:
         now, learners = self.host.now(), self._learners()
         part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
-        credit = max(0, min(part, self._room(sampler, learners, now).groups))
+        credit = max(0, min(part, self._room(sampler, learners, now).groups)) if part else 0
         aside = self.aside(sampler) if verdict is Verdict.UNVERIFIED else None
         return wire.encode(
             Receipt(

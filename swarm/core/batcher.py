@@ -136,8 +136,9 @@ class Batcher:
         if self.quotas.newcomer(sampler, now) and quota.newcomers is not None:
             theirs = sum(
                 count
-                for peer, count in (self._counts + self.scoring).items()
-                if self.quotas.newcomer(peer, now)
+                for counts in (self._counts, self.scoring)
+                for peer, count in counts.items()
+                if count and self.quotas.newcomer(peer, now)
             )
             left = math.ceil(buffer * quota.newcomers.most / quota.groups) - theirs
             why = (

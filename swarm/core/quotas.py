@@ -209,8 +209,8 @@ class Quotas:
         }
 
     def _has_stopped(self, record: Delivered) -> bool:
-        silent, gap = self._waited - record.waited, self._fade / max(1.0, record.recent)
-        return silent > max(self._pause, GAPS * gap)
+        silent = self._waited - record.waited
+        return silent > self._pause and silent > GAPS * (self._fade / max(1.0, record.recent))
 
     def saved(self, sampler: PeerId) -> float:
         """Unused groups of the sampler's share."""
