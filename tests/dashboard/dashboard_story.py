@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 
+from dashboard.feed import Feed
+from dashboard.state import State
 from swarm import events as happened
 from swarm.identity import human_name, peer_id
 from swarm.protocol import PHASES, Phase, Role
@@ -71,6 +74,12 @@ def digest(version: int) -> Digest:
 
 def heard(peer: PeerId, version: int, at: float, **how: object) -> happened.Heard:
     return happened.Heard(at=at, peer=SEED, subject=peer, beat=beat(peer, version, at, **how))  # type: ignore[arg-type]
+
+
+def still(state: State | None = None) -> Feed:
+    """A feed whose clock stands: who was heard now stays here, however slow the machine is."""
+    moment = time.time()
+    return Feed(state or State(), clock=lambda: moment)
 
 
 def released(version: int, at: float, publisher: PeerId | None = None) -> Release:

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import httpx2
 import msgspec
 import pytest
-from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, story, who
+from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, still, story, who
 from starlette.testclient import TestClient
 
 from dashboard import app as page
@@ -37,7 +37,7 @@ AGE = "swarm_last_event_age_seconds"
 
 
 def fed(versions: int = 20) -> Feed:
-    feed, bus = Feed(State()), Bus()
+    feed, bus = still(), Bus()
     bus.add(feed)
     for event in story(versions, start=time.time() - 0.6 * versions):
         bus.emit(event)
@@ -157,9 +157,9 @@ def test_a_page_without_an_invite_says_whom_to_ask() -> None:
 
 
 def test_health_says_whether_the_window_hears_the_swarm() -> None:
-    late = 0.0
-    feed = Feed(State(), clock=lambda: time.time() + late)
-    feed(heard(LEARNERS[0], 3, time.time()))
+    late, now = 0.0, time.time()
+    feed = Feed(State(), clock=lambda: now + late)
+    feed(heard(LEARNERS[0], 3, now))
     client = web(feed)
     assert client.get("/healthz").json()["status"] == "ok"
     late = 15.0

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, story, who
+from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, still, story, who
 from playwright.async_api import Browser, Locator, Page, expect
 from test_page import INVITE, Play, census, listen, look, past, play, served
 
@@ -18,7 +18,6 @@ from dashboard.app import create_app
 from dashboard.feed import Feed
 from dashboard.replay import Replay
 from dashboard.server import serve
-from dashboard.state import State
 from swarm import events as happened
 from swarm.identity import human_name, peer_id
 from swarm.types import Link, PeerId
@@ -40,10 +39,8 @@ JOURNAL = 1_700_000_000.0
 async def opened(
     chromium: Browser, events: list[happened.AnyEvent], anchor: str = "", **how: object
 ) -> AsyncIterator[tuple[Page, Feed]]:
-    """A page on a swarm that these events tell of, at a moment that lasts: nobody is lost because this
-    machine is slow. Its console must stay clean."""
-    moment = time.time()
-    feed = Feed(State(), clock=lambda: moment)
+    """A page on a swarm that these events tell of, at a moment that lasts. Its console must stay clean."""
+    feed = still()
     async with served(feed, events) as url:
         page = await chromium.new_page(viewport={"width": 1280, "height": 900}, **how)  # type: ignore[arg-type]
         complaints = listen(page)

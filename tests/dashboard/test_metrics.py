@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from dashboard_story import HOSTILE, heard, story, who
+from dashboard_story import HOSTILE, heard, still, story, who
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from starlette.testclient import TestClient
@@ -30,7 +30,7 @@ LABELS = {"role", "status", "level", "verdict", "purpose", "le", "name", "task",
 
 
 def fed(versions: int = 30) -> Feed:
-    feed = Feed(State())
+    feed = still()
     for event in story(versions, start=time.time() - 0.6 * versions):
         feed(event)
     metrics = dict.fromkeys(EVERYTHING, 0.5)

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, story, who
-from made_up_swarm import Swarm
+from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, released, still, story, who
+from made_up_swarm import START, Swarm
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Response, Route, ViewportSize, async_playwright, expect
 
@@ -218,7 +218,7 @@ async def census(page: Page) -> dict[str, int]:
 
 def test_a_swarm_appears_on_the_page(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Feed(State())
+        feed = still()
         async with served(feed) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
             complaints = listen(page)
@@ -245,7 +245,7 @@ def test_a_swarm_appears_on_the_page(play: Play) -> None:
 @pytest.mark.slow
 def test_the_curves_are_drawn_and_can_be_taken_home(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             complaints = listen(page)
             await page.goto(url)
@@ -293,7 +293,7 @@ def test_a_hostile_name_adds_no_element_that_a_plain_one_would_not(play: Play) -
                     rewards=(0.0, 1.0),
                 ),
             ]
-            async with served(Feed(State()), events) as url:
+            async with served(still(), events) as url:
                 page = await chromium.new_page(viewport={"width": 1280, "height": 900})
                 complaints = listen(page)
                 await page.goto(url)
@@ -304,6 +304,9 @@ def test_a_hostile_name_adds_no_element_that_a_plain_one_would_not(play: Play) -
                 await page.locator("#learning").evaluate(THERE)
                 await expect(page.locator("#curves .plot canvas")).to_have_count(CURVES)
                 await expect(page.locator("canvas.heat-canvas")).to_have_count(1)
+                await expect(page.locator(".releases tbody tr")).not_to_have_count(0)
+                await expect(page.locator("#samples tbody tr")).to_have_count(2)
+                await expect(page.locator("footer")).to_have_count(1)
                 counts.append(await census(page))
                 assert await page.evaluate("window.hacked") is None
                 assert complaints == []
@@ -316,8 +319,7 @@ def test_a_hostile_name_adds_no_element_that_a_plain_one_would_not(play: Play) -
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']} px")
 def test_the_first_line_of_the_page_is_the_worst_sentence(play: Play, size: ViewportSize) -> None:
     async def scene(chromium: Browser) -> None:
-        moment = time.time()
-        feed = Feed(State(), clock=lambda: moment)
+        feed = still()
         async with served(feed, past()) as url:
             page = await chromium.new_page(viewport=size)
             await page.goto(url)
@@ -358,7 +360,7 @@ def test_what_was_wrong_in_the_night_can_be_read_in_the_morning(play: Play) -> N
 
 def test_a_lone_seed_says_that_nobody_trains_yet_and_shows_the_word_to_send(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), [heard(SEED, 0, time.time())]) as url:
+        async with served(still(), [heard(SEED, 0, time.time())]) as url:
             page = await chromium.new_page(viewport=PHONE)
             await page.goto(url)
             await expect(page.locator("#verdict")).to_contain_text("Nobody trains yet")
@@ -388,7 +390,7 @@ def test_a_phone_scrolls_only_downwards(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         long = heard(SAMPLERS[0], 120, time.time(), seq=10**6, start=time.time(), name="N" * 40)
         long = replace(long, beat=replace(long.beat, hardware="H" * 60))
-        async with served(Feed(State()), [*past(), long]) as url:
+        async with served(still(), [*past(), long]) as url:
             page = await chromium.new_page(viewport=PHONE, color_scheme="light")
             complaints = listen(page)
             await page.goto(url)
@@ -410,7 +412,7 @@ def test_a_phone_scrolls_only_downwards(play: Play) -> None:
 
 def test_a_print_has_every_curve_and_a_reader_aloud_hears_what_is_claimed(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport=PHONE)
             await page.goto(url)
             await expect(page.locator("footer")).to_have_count(1)
@@ -430,7 +432,7 @@ def test_a_print_has_every_curve_and_a_reader_aloud_hears_what_is_claimed(play: 
 
 def test_a_finger_hits_every_control_of_a_phone(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport=PHONE, has_touch=True, is_mobile=True)
             await page.goto(url)
             await expect(page.locator("#peer-rows tr")).to_have_count(7)
@@ -442,7 +444,7 @@ def test_a_finger_hits_every_control_of_a_phone(play: Play) -> None:
 
 def test_nothing_jumps_while_the_page_fills(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.add_init_script(SHIFTS)
             await page.goto(url)
@@ -462,7 +464,7 @@ def counted(sampler: PeerId, verdicts: dict[str, int]) -> happened.Counted:
 
 def test_strangers_move_no_members_bars_and_shares_and_verdicts_follow_the_totals(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed, now, (one, other) = Feed(State()), time.time(), SAMPLERS[:2]
+        feed, now, (one, other) = still(), time.time(), SAMPLERS[:2]
         events: list[happened.AnyEvent] = [heard(peer, 1, now) for peer in (SEED, *LEARNERS, one, other)]
         for number in range(60, 75):
             event = heard(who(number), 1, now, role=Role.SAMPLER)
@@ -490,7 +492,7 @@ def test_strangers_move_no_members_bars_and_shares_and_verdicts_follow_the_total
 
 def test_large_figures_are_short_and_a_curve_without_points_has_no_file(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Feed(State())
+        feed = still()
         async with served(feed, [heard(LEARNERS[0], 1, time.time())]) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.add_init_script(WRITTEN)
@@ -568,7 +570,7 @@ def test_a_page_goes_on_with_what_its_port_serves_next(play: Play) -> None:
         await expect(page.locator("#link-text")).to_have_text("replay")
         await server.close()
         for run in ("first", "second"):
-            feed = Feed(State(Run(name=run)))
+            feed = still(State(Run(name=run)))
             for event in past(30):
                 feed(event)
             invite = replace(INVITE, command=f"swarm join {run}")
@@ -583,13 +585,17 @@ def test_a_page_goes_on_with_what_its_port_serves_next(play: Play) -> None:
 
 def test_a_silence_is_said_aloud_once(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Feed(State())
+        moment, late = time.time(), 0.0
+        feed = Feed(State(), clock=lambda: moment + late)
         async with served(feed, past(30)) as url:
             page = await chromium.new_page()
+            await page.clock.install()
             await page.goto(url)
-            await expect(page.locator("#events")).to_be_attached()
+            await expect(page.locator("footer")).to_be_attached()
+            await frozen(page)
             await page.evaluate(ALOUD)
-            await expect(page.locator("#link-text")).to_contain_text("nothing heard for 15 s")
+            for late in (11.0, 13.0, 15.0):
+                await expect(page.locator("#link-text")).to_contain_text(f"nothing heard for {late:.0f} s")
             said = await page.evaluate("said")
             assert max(map(len, said.values())) <= 2, said
             assert ["the swarm is silent"] in said.values()
@@ -600,7 +606,7 @@ def test_a_silence_is_said_aloud_once(play: Play) -> None:
 def test_a_button_without_a_further_page_keeps_the_focus(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         many = [heard(who(number), 30, time.time(), role=Role.SAMPLER) for number in range(20, 80)]
-        async with served(Feed(State()), [*past(30), *many]) as url:
+        async with served(still(), [*past(30), *many]) as url:
             page = await chromium.new_page()
             await page.goto(url)
             following = page.get_by_role("button", name="Next page")
@@ -627,17 +633,16 @@ def test_a_button_without_a_further_page_keeps_the_focus(play: Play) -> None:
 
 def test_what_happened_on_another_day_says_which(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        now = time.time()
         noted = [
             happened.Noted(at=at, peer=LEARNERS[0], level="info", text=text)
-            for at, text in ((now - 3 * 86400, "long ago"), (now, "just now"))
+            for at, text in ((START - 3 * 86400, "long ago"), (START, "just now"))
         ]
-        async with served(Feed(State()), [heard(SEED, 0, now - 3 * 86400), *noted]) as url:
+        feed = Feed(State(), clock=lambda: START)
+        async with served(feed, [heard(SEED, 0, START - 3 * 86400), *noted]) as url:
             page = await chromium.new_page(timezone_id="UTC")
             await page.goto(url)
             when = page.locator("#events li").filter(has_text="long ago").locator("time")
-            day = time.strftime("%d %b", time.gmtime(now - 3 * 86400)).lstrip("0")
-            await expect(when).to_have_text(re.compile(rf"^{day}, \d\d:\d\d:\d\d$"))
+            await expect(when).to_have_text(re.compile(r"^12 Jun, \d\d:\d\d:\d\d$"))
             when = page.locator("#events li").filter(has_text="just now").locator("time")
             await expect(when).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
 
@@ -660,7 +665,7 @@ def test_the_end_of_a_replay_has_its_last_event(play: Play) -> None:
 @pytest.mark.slow
 def test_what_has_left_the_page_leaves_its_memory(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed, nodes = Feed(State()), list[int]()
+        feed, nodes = still(), list[int]()
         async with served(feed, past(30)) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.goto(url)
@@ -687,7 +692,7 @@ def test_what_has_left_the_page_leaves_its_memory(play: Play) -> None:
 @pytest.mark.slow
 def test_an_address_that_ends_in_a_section_begins_there(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.goto(f"{url}#peers")
             await expect(page.locator("#peers h2")).to_be_in_viewport()
@@ -697,16 +702,16 @@ def test_an_address_that_ends_in_a_section_begins_there(play: Play) -> None:
 
 def test_a_page_that_hears_nothing_says_so_and_recovers(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        late = 0.0
-        feed = Feed(State(), clock=lambda: time.time() + late)
-        async with served(feed, [heard(LEARNERS[0], 3, time.time())]) as url:
+        moment, late = time.time(), 0.0
+        feed = Feed(State(), clock=lambda: moment + late)
+        async with served(feed, [heard(LEARNERS[0], 3, moment)]) as url:
             page = await chromium.new_page()
             await page.goto(url)
             await expect(page.locator("#link-text")).to_have_text("live")
             late = 15.0
             await expect(page.locator("#link-text")).to_contain_text("the swarm is silent")
             await expect(page.locator("#peer-rows tr")).to_contain_text("lost")
-            feed(heard(SAMPLERS[0], 3, time.time() + late))
+            feed(heard(SAMPLERS[0], 3, moment + late))
             await expect(page.locator("#link-text")).to_have_text("live")
 
     play(scene)
@@ -716,7 +721,7 @@ def test_a_page_without_its_server_says_that_it_has_lost_its_peer(play: Play) ->
     async def scene(chromium: Browser) -> None:
         page = await chromium.new_page()
         await page.clock.install()
-        async with served(Feed(State()), past(9)) as url:
+        async with served(still(), past(9)) as url:
             await page.goto(url)
             await expect(page.locator("#link-text")).to_have_text("live")
         await page.clock.fast_forward(12_000)
@@ -772,8 +777,7 @@ def test_a_page_that_loses_its_seat_says_how_old_it_is_and_a_proxys_refusal_is_n
     play: Play,
 ) -> None:
     async def scene(chromium: Browser) -> None:
-        moment = time.time()
-        feed = Feed(State(), clock=lambda: moment)
+        feed = still()
         async with served(feed, past(9)) as url:
             page = await chromium.new_page()
             await page.clock.install()
@@ -804,7 +808,7 @@ def test_a_page_that_loses_its_seat_says_how_old_it_is_and_a_proxys_refusal_is_n
 @pytest.mark.slow
 def test_a_page_too_many_says_so(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Feed(State())
+        feed = still()
         async with served(feed) as url:
             feed.readers = 1_000_000
             page = await chromium.new_page()
@@ -816,8 +820,7 @@ def test_a_page_too_many_says_so(play: Play) -> None:
 
 def test_a_problem_appears_with_cause_and_next_step_and_clears(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        moment = time.time()
-        feed = Feed(State(), clock=lambda: moment)
+        feed = still()
         async with served(feed, past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.goto(url)
@@ -836,7 +839,7 @@ def test_a_problem_appears_with_cause_and_next_step_and_clears(play: Play) -> No
 
 def test_the_keyboard_reaches_the_skip_link_and_the_controls_of_every_section(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.goto(url)
             await expect(page.locator("#invite button").first).to_be_visible()
@@ -857,7 +860,7 @@ def test_the_keyboard_reaches_the_skip_link_and_the_controls_of_every_section(pl
 
 def test_the_arrow_keys_read_the_cells_of_the_heat_map(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900})
             await page.goto(url)
             readout = page.locator("#staleness .readout")
@@ -876,7 +879,7 @@ def test_the_arrow_keys_read_the_cells_of_the_heat_map(play: Play) -> None:
 @pytest.mark.slow
 def test_canvases_follow_the_theme(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        async with served(Feed(State()), past()) as url:
+        async with served(still(), past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
             await page.goto(url)
             for place, canvas in (
@@ -936,8 +939,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def test_a_tab_that_nobody_sees_holds_no_stream_and_its_title_follows(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        moment = time.time()
-        feed = Feed(State(), clock=lambda: moment)
+        feed = still()
         alive = heard(SAMPLERS[1], 120, time.time())
         async with served(feed, [*past(), alive]) as url:
             page = await chromium.new_page()
@@ -945,9 +947,11 @@ def test_a_tab_that_nobody_sees_holds_no_stream_and_its_title_follows(play: Play
             await page.clock.install()
             await page.goto(url)
             await expect(page).to_have_title(re.compile("version 120 "))
+            await frozen(page)
             await page.evaluate("leave(true)")
             await page.clock.fast_forward(5_000)
             assert feed.readers == 1, "somebody looks elsewhere for a moment"
+            await page.clock.resume()
             await page.clock.fast_forward(11_000)
             await until(lambda: feed.readers == 0)
             now, publisher = time.time(), LEARNERS[0]
@@ -1001,7 +1005,7 @@ def test_a_film_that_opens_unseen_begins_when_it_is_seen_and_goes_on_when_it_is_
 
 def test_a_page_that_was_left_and_may_be_shown_again_holds_no_stream(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        feed = Feed(State())
+        feed = still()
         async with served(feed, past(9)) as url:
             page = await chromium.new_page()
             await page.goto(url)
@@ -1020,8 +1024,7 @@ def test_a_page_that_was_left_and_may_be_shown_again_holds_no_stream(play: Play)
 @pytest.mark.slow
 def test_a_seventh_tab_of_a_browser_opens(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        moment = time.time()
-        feed = Feed(State(), clock=lambda: moment)
+        feed = still()
         async with served(feed, past(9)) as url:
             context = await chromium.new_context()
             await context.add_init_script(SEEN)
@@ -1042,13 +1045,13 @@ def test_a_seventh_tab_of_a_browser_opens(play: Play) -> None:
 
 def test_what_gets_no_answer_is_asked_once_at_a_time_and_says_what_may_be_in_its_way(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        moment, held, asked = time.time(), list[Route](), Counter[str]()
+        held, asked = list[Route](), Counter[str]()
 
         def never(route: Route) -> None:
             held.append(route)
             asked[route.request.url.split("/")[4]] += 1
 
-        async with served(Feed(State(), clock=lambda: moment), past(9)) as url:
+        async with served(still(), past(9)) as url:
             page = await chromium.new_page()
             await page.route(re.compile("/api/(peers|incidents|heat)"), never)
             await page.clock.install()
@@ -1056,6 +1059,7 @@ def test_what_gets_no_answer_is_asked_once_at_a_time_and_says_what_may_be_in_its
             events = page.locator("dialog section").filter(has_text="Events")
             await expect(events).to_contain_text("…")
             await until(lambda: len(asked) == 3)
+            await frozen(page)
             await page.clock.fast_forward(6_000)
             await expect(events).to_contain_text("No answer yet. A browser has six connections")
             for _ in range(9):
@@ -1077,11 +1081,12 @@ def test_a_page_to_which_nothing_comes_says_so(play: Play) -> None:
         def never(route: Route) -> None:
             held.append(route)
 
-        async with served(Feed(State()), past(9)) as url:
+        async with served(still(), past(9)) as url:
             page = await chromium.new_page()
             await page.route("**/stream", never)
             await page.clock.install()
             await page.goto(url)
+            await frozen(page)
             await expect(page.locator("#link-text")).to_have_text("connecting")
             await page.clock.fast_forward(11_000)
             await expect(page.locator("#link-text")).to_contain_text("a proxy holds the updates back")
@@ -1097,7 +1102,7 @@ def test_what_was_drawn_for_a_dark_screen_is_printed_on_a_dark_ground(play: Play
             palette(block)
             for block in re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(), re.DOTALL)[:2]
         )
-        async with served(Feed(State()), past(9)) as url:
+        async with served(still(), past(9)) as url:
             page = await chromium.new_page(color_scheme="dark")
             await page.goto(url)
             heat = page.locator(".heat-box")

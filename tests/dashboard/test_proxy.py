@@ -14,7 +14,7 @@ from threading import Thread
 from typing import NamedTuple
 
 import pytest
-from dashboard_story import LEARNERS, SEED
+from dashboard_story import LEARNERS, SEED, still
 from nouns import release
 from playwright.async_api import Browser, BrowserContext, expect
 from starlette.testclient import TestClient
@@ -79,7 +79,7 @@ class Served(NamedTuple):
 @asynccontextmanager
 async def served(path: str = "", hosts: Sequence[str] = ()) -> AsyncIterator[Served]:
     """A page of a run at version 120."""
-    feed = Feed(State())
+    feed = still()
     for event in past():
         feed(event)
     page = await serve(create_app(feed, INVITE, hosts, path), "127.0.0.1", 0, free=False)
