@@ -1,4 +1,4 @@
-"""Live views for many readers: shared, paced, and without a queue."""
+"""Live views for many readers, in virtual time: shared, paced, and without a queue."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dashboard import feed as feeds
 from dashboard.feed import MANY, Feed
 from dashboard.state import State
 from dashboard.views import StateView
+from swarm.sim.clock import run
 from swarm.types import PeerId
 
 
@@ -47,7 +48,6 @@ def test_readers_of_one_revision_share_one_text(monkeypatch: pytest.MonkeyPatch)
         return original(self, now, since, quiet, flows=flows)
 
     monkeypatch.setattr(State, "view", counted)
-    monkeypatch.setattr(feeds, "PAUSE", 1.0)  # one tick in this test, however busy the machine
 
     async def scene() -> None:
         feed, _ = fed()
@@ -55,23 +55,20 @@ def test_readers_of_one_revision_share_one_text(monkeypatch: pytest.MonkeyPatch)
         texts = [await anext(reader) for reader in readers]
         assert len(made) <= 2 and len(set(texts)) == len(made)
 
-    asyncio.run(scene())
+    run(scene())
 
 
-def test_what_comes_between_two_readers_of_one_text_reaches_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "PAUSE", 1.0)
-
+def test_what_comes_between_two_readers_of_one_text_reaches_both() -> None:
     async def scene() -> None:
         feed, _ = fed()
         early, late = feed.updates(), feed.updates()
-        await asyncio.sleep(1.0 - asyncio.get_running_loop().time() % 1.0)  # both have the same tick
         first = await next_view(early)
         feed(heard(SAMPLERS[0], 5, 100.0, seq=10**6))
         assert await next_view(late) == first
         for reader in (early, late):
             assert [row["id"] for row in (await next_view(reader))["peers"]] == [SAMPLERS[0]]
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_a_stream_begins_with_everything_and_goes_on_with_what_changed() -> None:
@@ -87,7 +84,7 @@ def test_a_stream_begins_with_everything_and_goes_on_with_what_changed() -> None
         feed.close()
         assert [view async for view in updates] == []
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_flows_come_once_a_second_and_whenever_the_view_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +100,7 @@ def test_flows_come_once_a_second_and_whenever_the_view_is_full(monkeypatch: pyt
             feed(heard(SAMPLERS[0], 5, 100.0, seq=10**6 + seq))
         assert told[0] == (True, True) and (False, True) in told and (False, False) in told
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_a_reader_that_was_far_behind_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +115,7 @@ def test_a_reader_that_was_far_behind_begins_anew(monkeypatch: pytest.MonkeyPatc
             await asyncio.sleep(0.2)
         assert (await next_view(slow))["full"]
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_updates_come_less_often_while_many_rows_change() -> None:
@@ -134,7 +131,7 @@ def test_updates_come_less_often_while_many_rows_change() -> None:
         await anext(updates)
         assert asyncio.get_running_loop().time() - began > 0.6
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_silence_is_told() -> None:
@@ -146,7 +143,7 @@ def test_silence_is_told() -> None:
         assert (await next_view(updates))["quiet"] == 30
         assert feed.moment().quiet == 30 and feed.moment().span is None
 
-    asyncio.run(scene())
+    run(scene())
 
 
 @pytest.mark.slow
@@ -167,4 +164,4 @@ def test_a_reader_of_the_stream_ends_where_the_state_is() -> None:
         fresh.take(feed.state.view(100.0))
         assert clock.shows(24) == fresh.shows(24)
 
-    asyncio.run(scene())
+    run(scene())
