@@ -52,7 +52,7 @@ def test_a_swarm_that_is_paused_computes_nothing_until_it_is_resumed_and_a_guest
 
         assert swarm("resume", *folder).returncode == 0
         it.wait_until(lambda: len(learner.saw(events.Trained)) > steps + 2, 60, "it did not go on")
-        assert len(sampler.saw(events.Sampled)) > groups
+        it.wait_until(lambda: len(sampler.saw(events.Sampled)) > groups, 60, "nothing was sampled")
         assert swarm("leave", *folder).returncode == 0
         for program in (seed, learner, sampler):
             program.process.wait(60)

@@ -239,7 +239,14 @@ def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
         url = (house.folder / "page").read_text()
         house.wait_until(lambda: len(versions(url)) >= 3, 90, "nothing was learned")
         knew = versions(url)
-        time.sleep(1.5)
+        history = house.folder / "peers" / "seed" / "history"
+        for _ in range(2):  # one that was under way may not have all of it
+            since = time.time_ns()
+            house.wait_until(
+                lambda since=since: history.exists() and history.stat().st_mtime_ns > since,  # type: ignore[misc]
+                30,
+                "its history was not saved",
+            )
         first.kill()
         house.seed()
         assert set(knew) <= set(versions((house.folder / "page").read_text()))

@@ -323,9 +323,9 @@ def test_an_error_of_a_stream_that_did_begin_is_told(tmp_path: Path) -> None:
 
         client.handlers["spoken"] = handler
         info = p2pd_pb2.StreamInfo(peer=b"peer", addr=b"", proto="spoken").SerializeToString()
-        _, writer = await asyncio.open_unix_connection(str(path))
+        reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(bytes([len(info)]) + info)
-        await asyncio.sleep(0.1)
+        assert await reader.read() == b""
         writer.close()
 
     told = told_of(body, tmp_path)
