@@ -138,15 +138,14 @@ class LearnerInbox:
             host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
             self.tally.judged(sender if host.known_sender(sender) else OTHERS, Verdict.MALFORMED)
             return self._receipt(sender, Verdict.MALFORMED, str(error))
-        if (arriving := self._arriving.get(group.id)) is not None:
-            await arriving.wait()  # "duplicate" ends a delivery: not before the group is on the disk
+        await self._arrived(group)
         judgement = self._judge(opened, sender, group, now)
         if judgement.release_unknown:
-            # The sampler has that release, signed by its publisher; gossip of it may not have reached this
-            # learner.
+            # The sampler has that release, signed by its publisher; gossip of it may not have come here.
             await host.releases.queries.ask_release(
                 sender, group.version, group.weights, group.times.released
             )
+            await self._arrived(group)
             judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED, Verdict.UNVERIFIED):
             self._senders.pop(sender, None)
@@ -179,6 +178,12 @@ class LearnerInbox:
             seconds=round(judgement.seconds, 3),
         )
         return self._receipt(sender, judgement.verdict, judgement.detail, kept)
+
+    async def _arrived(self, group: Group) -> None:
+        """Wait until no other delivery of the group is under way: "duplicate" ends a delivery, so it is not
+        said before the group is on the disk."""
+        if (arriving := self._arriving.get(group.id)) is not None:
+            await arriving.wait()
 
     def credit(self) -> int:
         """Groups that this learner can use. A heartbeat says so at once when it rises above 0."""
@@ -314,16 +319,13 @@ class LearnerInbox:
             distrust = "sealed, sent and signed by different peers"
         elif distrust is None and self.host.invited(opened, Role.SAMPLER):
             self.batcher.quotas.invited(sender)
-        room = self._room(sender, self._learners(), now)
-        full = room.why if room.groups <= 0 else None
+        room, aside = self._room(sender, self._learners(), now), self.aside(group.sampler)
         return self.admission.judge(
             group,
             version=self._version(),
-            full=full,
+            full=room.why if room.groups <= 0 else None,
             distrust=distrust,
-            aside=auditing.objection(aside, now)
-            if (aside := self.aside(group.sampler)) is not None
-            else None,
+            aside=auditing.objection(aside, now) if aside is not None else None,
             withholds=self.sampler_evidence.objection(sender, now) or self.draw_returns.objection(sender),
             now=now,
         )
@@ -369,10 +371,8 @@ class LearnerInbox:
         """Room for more groups of one sampler; finding it costs a look at everybody who delivered lately."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")
-        scored = Room(
-            self._scored_at_most(SCORING_AT_ONCE),
-            f"{SCORING_AT_ONCE} groups are being scored: send more later",
-        )
+        most = self._scored_at_most(SCORING_AT_ONCE)
+        scored = Room(most, f"{SCORING_AT_ONCE} groups are being scored: send more later")
         return min(self.batcher.room(sampler, learners, now), scored)
 
     def _scored_at_most(self, most: int) -> int:

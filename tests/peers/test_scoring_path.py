@@ -280,9 +280,9 @@ BATCH = 8
 DRAWS = Draws(RUN, BATCH)
 
 
-def group_of(number: int, source: Toy) -> Group:
+def group_of(number: int, source: Toy, weights: str = "") -> Group:
     """The sampler's draw of this number of the toy task, its tokens all the letter `a`."""
-    drawn, now = DRAWS.of(Digest(""), SAMPLER, number), 0.0
+    drawn, now = DRAWS.of(Digest(weights), SAMPLER, number), 0.0
     task = source.task(drawn.task)
     tokens = Array(dtype="int32", shape=(4,), data=bytes(16))
     rewards = source.rewards(task, ["aa", "aa"])
@@ -291,7 +291,7 @@ def group_of(number: int, source: Toy) -> Group:
         sampler=SAMPLER,
         task=drawn.task,
         version=0,
-        weights=Digest(""),
+        weights=Digest(weights),
         draw=number,
         seed=drawn.seed,
         lengths=(2, 2),
@@ -399,6 +399,30 @@ def test_a_delivery_that_is_repeated_ends_when_the_group_is_on_the_disk_and_not_
             assert not again.done()
         assert await again is Verdict.DUPLICATE and kept == [group.id]
         assert await first is Verdict.ADMIT and not desk.inbox._arriving
+
+    at_a_desk(play, source, price=1.0)
+
+
+def test_a_delivery_that_is_repeated_while_its_release_is_asked_for_does_not_end_before_that_either() -> None:
+    source, kept, weights = Flawed(never, slow=True), list[str](), Digest("b" * 64)
+
+    async def play(desk: Desk) -> None:
+        async def keep(group: Group, rewards: tuple[float, ...]) -> bool:
+            await asyncio.sleep(1.0)
+            kept.append(group.id)
+            return True
+
+        async def ask_release(*_: object) -> None:
+            await asyncio.sleep(0.5)
+            (known,) = desk.host.releases.known(0, Digest(""))
+            desk.host.releases.candidates.hear(replace(known, weights=weights), b"")
+
+        desk.inbox.keep, group = keep, group_of(0, source, weights)
+        cast(Any, desk.host.releases.queries).ask_release = ask_release
+        first = desk.deliver(group)
+        await asyncio.sleep(0.1)  # its line breaks, and it comes again
+        assert await desk.deliver(group) is Verdict.DUPLICATE and kept == [group.id]
+        assert await first is Verdict.ADMIT
 
     at_a_desk(play, source, price=1.0)
 
