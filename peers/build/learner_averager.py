@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from peers.build.local_peer import CLOSE_TIMEOUT, LocalPeer
+from peers.build.local_peer import CLOSE_TIMEOUT, LocalPeer, kept_number
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere
 from peers.fit import rounds
@@ -52,7 +52,7 @@ class LearnerLine:
             raise CannotHere(f"this peer's peer.limits.upload is too low to learn: {why}")
         self._local, self._run, self._values = local, run, values
         self._file = local.folder / "uplink"
-        self._uplink = Uplink(pids, self._remembered(), limit)
+        self._uplink = Uplink(pids, kept_number(self._file, FASTEST), limit)
         self._warned = False
 
     def rate(self) -> int:
@@ -79,11 +79,6 @@ class LearnerLine:
                 self._local.keep(self._file, str(rate), "this line is measured anew")
             if not watching.cancelled():
                 watching.result()
-
-    def _remembered(self) -> int:
-        said = self._file.read_text(errors="replace") if self._file.exists() else ""
-        rate = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
-        return rate if rate <= FASTEST else 0
 
 
 @asynccontextmanager

@@ -182,5 +182,11 @@ async def open_node(
 def last_port(listen: Listen, path: Path) -> int:
     """The port of the last start, so that old invites and remembered addresses stay valid; 0 where there is
     none, or the settings name one, or it only dials."""
-    said = path.read_text(errors="replace") if not (listen.port or listen.dial_only) and path.exists() else ""
-    return int(said) if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT else 0
+    return 0 if listen.port or listen.dial_only else kept_number(path, HIGHEST_PORT)
+
+
+def kept_number(path: Path, most: int) -> int:
+    """The number that an earlier start kept in this file; 0 where that is damaged or more than `most`."""
+    said = path.read_text(errors="replace") if path.exists() else ""
+    number = int(said) if said.isascii() and said.isdigit() and len(said) <= len(str(most)) else 0
+    return number if number <= most else 0
