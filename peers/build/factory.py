@@ -75,8 +75,7 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
             return ShardedLearner(model, run, devices, settings, base_model.base(model, run)), tokens
         except (ValueError, RankLost) as error:
             raise CannotHere(f"no learner on {gpus} GPUs: {error}") from error
-    quantize = "nf4" if run.model.training == "qlora" else "none"
-    policy = _policy(model, run, _device(settings.device, share), settings.dtype, quantize)
+    policy = _trained_policy(model, config)
     try:
         kind = of_mode(run)
         return kind(LanguageModel(policy, tokens), run, settings, ram=lambda: hardware.memory()[1]), tokens
@@ -89,12 +88,9 @@ def replay(model: Path, config: Config) -> ModelReplay:
 
     Raises UserError and ModelError when this machine cannot hold it.
     """
-    run, settings = config.run, config.peer.learner
-    tokens, quantize = load_tokenization(model, run), "nf4" if run.model.training == "qlora" else "none"
-    device = _device(settings.device, config.peer.limits.gpu_memory)
-    policy = LanguageModel(_policy(model, run, device, settings.dtype, quantize), tokens)
-    load, sampling = loader(False), run.sampling
-    return ModelReplay(policy, load, tokens.ends, sampling.max_tokens, sampling.temperature)
+    tokens, sampling = load_tokenization(model, config.run), config.run.sampling
+    policy = LanguageModel(_trained_policy(model, config), tokens)
+    return ModelReplay(policy, loader(False), tokens.ends, sampling.max_tokens, sampling.temperature)
 
 
 def learner_gpus(model: Path, config: Config) -> int:
@@ -153,23 +149,15 @@ def _recipe(model: Path, config: Config) -> Recipe:
     """The Recipe of the engines `vllm` and `vllm-server`."""
     run, tokens = config.run, load_tokenization(model, config.run)
     quantize, settings = engine_choice.quantization(config) != "none", engine_choice.limited(config)
-    if run.model.training == "full":
-        return Recipe(
-            settings,
-            run.sampling,
-            tokens,
-            tokens.vocabulary,
-            vllm_folder.whole(model),
-            quantize=quantize,
-        )
+    whole = run.model.training == "full"
     return Recipe(
         settings,
         run.sampling,
         tokens,
         tokens.vocabulary,
-        vllm_folder.adapter(model, run.lora),
-        base=base_model.base(model, run),
-        rank=run.lora.rank,
+        vllm_folder.whole(model) if whole else vllm_folder.adapter(model, run.lora),
+        base=None if whole else base_model.base(model, run),
+        rank=0 if whole else run.lora.rank,
         quantize=quantize,
     )
 
@@ -192,6 +180,14 @@ def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) ->
         return HfEngine(policy, tokens, load, *shape, alive, at_once)
     except ValueError as error:
         raise CannotHere(str(error)) from error
+
+
+def _trained_policy(model: Path, config: Config) -> PreTrainedModel | PeftModel:
+    """The policy as `[peer.learner]` has it."""
+    run, settings = config.run, config.peer.learner
+    quantize = "nf4" if run.model.training == "qlora" else "none"
+    device = _device(settings.device, config.peer.limits.gpu_memory)
+    return _policy(model, run, device, settings.dtype, quantize)
 
 
 def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> PreTrainedModel | PeftModel:
