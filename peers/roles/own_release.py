@@ -23,12 +23,10 @@ from peers.roles.checkpoints import Progress
 from peers.roles.next_release import NextRelease
 from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
-from swarm import events
 from swarm.core.lineage import Point, parents
 from swarm.core.releases import publishers, rank
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.weights import Snapshot
-from swarm.net.ports import NetError
 from swarm.types import Digest, PeerId, Release
 from swarm.weights import Weights
 
@@ -229,13 +227,9 @@ class OwnRelease:
         self.wait_turns()
         packed = self._packed
         assert packed is not None
-        try:
-            if not self.is_overtaken() and not self._is_awaited() and await self._prepare(packed):
-                assert self._prepared is not None
-                await self.host.releases.announce(self._prepared)
-        except NetError as error:
-            text = f"release {packed.version} is not announced yet: {error}"
-            self.host.emit(events.Noted, level="warning", text=text)
+        waits = self.is_overtaken() or self._is_awaited()
+        if not waits and (release := await self._prepare(packed)) is not None:
+            await self.host.releases.announce(release)
         if self._packed is packed:
             self._first = False
         self.host.move()
@@ -245,8 +239,8 @@ class OwnRelease:
         unheard = self._other_learners.with_unheard_release(self.learner.version)
         return bool(self._other_learners.turns.fresh(unheard))
 
-    async def _prepare(self, packed: Weights) -> bool:
-        """Make the release of my version. False when nobody needs it any more: a release came meanwhile."""
+    async def _prepare(self, packed: Weights) -> Release | None:
+        """Make the release of my version. None when nobody needs it any more: a release came meanwhile."""
         if self._prepared is None:
             made_of = self.made_of
             prepared = await self.host.releases.prepare(
@@ -257,6 +251,6 @@ class OwnRelease:
                 merged=made_of.merged,
             )
             if self._packed is not packed:
-                return False
+                return None
             self._prepared = prepared
-        return self._released() is None and not self.is_overtaken()
+        return self._prepared if self._released() is None and not self.is_overtaken() else None

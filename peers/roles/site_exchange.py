@@ -14,7 +14,6 @@ not for me. Not handled here: who closes a list and when (swarm.core.site_lists)
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -181,8 +180,7 @@ class SiteExchange:
                 await self._say(Topic.COUNTED, self._closed[1])
 
     async def _say(self, topic: Topic, sealed: bytes) -> None:
-        with contextlib.suppress(NetError):
-            await self._host.ports.gossip.publish(self._host.topic(topic), sealed)
+        await self._host.ports.gossip.publish(self._host.topic(topic), sealed)
 
     async def _fetch_forever(self) -> None:
         while True:

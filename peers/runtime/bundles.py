@@ -9,13 +9,11 @@ becomes of those that others send (peers.runtime.host).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
 from swarm import events, wire
 from swarm.limits import EVENT_LIMIT
-from swarm.net.ports import NetError
 from swarm.protocol import Topic
 
 if TYPE_CHECKING:
@@ -51,11 +49,10 @@ class EventBundles:
             await self._collected.wait()
             await host.ports.clock.sleep(every * host.slower)
             self._collected.clear()
-            with contextlib.suppress(NetError):
-                await self.send()
+            await self.send()
 
     async def send(self) -> None:
-        """Send all that wait. Raises NetError."""
+        """Send all that wait."""
         host = self._host
         while self._waiting:
             try:

@@ -9,7 +9,6 @@ handled here: what others' heartbeats are worth (peers.runtime.host), how long t
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +17,6 @@ from peers.runtime.changes import Changes
 from swarm import events, wire
 from swarm.core.beat_pace import slower
 from swarm.limits import BEAT_LIMIT, RECORD_LIMIT, Limit
-from swarm.net.ports import NetError
 from swarm.protocol import PHASES, ROLES, Role, Topic
 from swarm.types import Beat, Digest, Lag, PeerId
 
@@ -49,13 +47,11 @@ class Heartbeats:
             self._due = False
             is_one_of_many = self._topic() is Topic.BEAT_SAMPLER
             self.slower = slower(self._host.roster.crowd()) if is_one_of_many else 1.0
-            with contextlib.suppress(NetError):
-                await self.send()
+            await self.send()
             if not self._due:
                 await self._changes.wait(pace * self.slower * rng.uniform(1.0, 1.25))
 
     async def send(self) -> None:
-        """Raises NetError."""
         host, beat = self._host, self._beat()
         self._met(host.ports.me, beat)
         if host.who.observes:

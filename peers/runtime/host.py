@@ -45,7 +45,7 @@ from swarm.core.gossip_limits import GossipLimits
 from swarm.core.membership import Trust
 from swarm.core.roster import Roster
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut
-from swarm.net.ports import NetError, Ports
+from swarm.net.ports import Ports
 from swarm.protocol import ROLES, TOPICS, Key, Part, Phase, Role, Topic
 from swarm.run_types import Membership
 from swarm.types import Beat, Digest, PeerId
@@ -237,7 +237,7 @@ class Host:
     async def _say_goodbye(self) -> None:
         reason = "asked to stop" if self.stop.is_set() else "ended"
         self.emit(events.Left, name=self.who.name, reason=reason)
-        with contextlib.suppress(NetError, TimeoutError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL):
                 await self._bundles.send()
                 await self._beats.send()

@@ -125,7 +125,7 @@ class ReleaseExchange:
         learners: int = 0,
         groups: int = 0,
     ) -> Release:
-        """Hold these weights and announce them. A release without a parent is its own. Raises NetError."""
+        """Hold these weights and announce them. A release without a parent is its own."""
         await self.blobs.take(weights.version, weights.blocks, made_here=True)
         release = self._release(weights, parent, learners, groups)
         await self.announce(release)
@@ -154,10 +154,10 @@ class ReleaseExchange:
         )
 
     async def announce(self, release: Release) -> None:
-        """Tell everybody of a release of mine. Raises NetError."""
+        """Tell everybody of a release of mine."""
         sealed = self._host.seal(release, RELEASE_LIMIT)
         await self._host.ports.gossip.publish(self._host.topic(Topic.RELEASE), sealed)
-        # not before: what nobody was told is not released, and its publisher tries again
+        # not before: what nobody was told is not released
         self._keep(release, sealed)
 
     # --- in -------------------------------------------------------------------------------------------------
