@@ -37,7 +37,7 @@ from swarm.core.recomputed import Rechecks
 from swarm.core.trained import mark, marks_of
 from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.microbatch import OutOfMemory, oom_as
-from swarm.limits import MAIL_LIMIT
+from swarm.limits import MAIL_LIMIT, remember
 from swarm.net.ports import Average, NetError, Refused, read_question
 from swarm.net.sketch import Sketches
 from swarm.protocol import Kind, Role, Service
@@ -131,9 +131,8 @@ class BatchRechecks:
             masked=self._masked(gradient),
             arithmetic=gradient.arithmetic,
         )
-        self._shown[version, weights] = self._host.seal(said), dict(zip(digests, frames, strict=True))
-        while len(self._shown) > KEPT:
-            self._shown.popitem(last=False)
+        shown = self._host.seal(said), dict(zip(digests, frames, strict=True))
+        remember(self._shown, (version, weights), shown, KEPT)
 
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, BatchQuery)

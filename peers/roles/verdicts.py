@@ -31,7 +31,7 @@ from peers.runtime.set_aside import audits, unverifying
 from swarm import events, wire
 from swarm.core.accusations import Opinion
 from swarm.core.verifiers import Verifiers, is_auditor
-from swarm.limits import EVENT_LIMIT
+from swarm.limits import EVENT_LIMIT, remember
 from swarm.net.ports import Busy, NetError, Refused
 from swarm.protocol import Topic
 from swarm.tasks.base import RewardError
@@ -156,9 +156,7 @@ class VerdictExchange:
 
     def drawn(self, group: Digest, sampler: PeerId) -> None:
         """I drew this group."""
-        self._drawn[group] = DrawnHere(sampler, [])
-        if len(self._drawn) > REMEMBERED:
-            self._drawn.popitem(last=False)
+        remember(self._drawn, group, DrawnHere(sampler, []), REMEMBERED)
         for auditor in self._auditors():
             self._unanswered.setdefault(auditor, self._host.steady())
 
@@ -248,9 +246,7 @@ class VerdictExchange:
 
     def replayed(self, group: Digest, opinion: Opinion) -> None:
         """My replay of a group, and what it says of an accusation of it."""
-        self._found[group] = opinion
-        if len(self._found) > REMEMBERED:
-            self._found.popitem(last=False)
+        remember(self._found, group, opinion, REMEMBERED)
         if (mine := self._drawn.pop(group, None)) is not None:
             for verdict in mine.compared:
                 self._compare(verdict, opinion)

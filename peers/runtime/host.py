@@ -44,7 +44,7 @@ from swarm.config import Config
 from swarm.core.gossip_limits import GossipLimits
 from swarm.core.membership import Trust
 from swarm.core.roster import Roster
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut, remember
 from swarm.net.ports import Ports
 from swarm.protocol import ROLES, TOPICS, Key, Part, Phase, Role, Topic
 from swarm.run_types import Membership
@@ -170,10 +170,7 @@ class Host:
 
     def delivered(self, peer: PeerId) -> None:
         """Remember that a group of this peer was admitted."""
-        self._delivered[peer] = None
-        self._delivered.move_to_end(peer)
-        if len(self._delivered) > DELIVERED_KEPT:
-            self._delivered.popitem(last=False)
+        remember(self._delivered, peer, None, DELIVERED_KEPT)
 
     def known_sender(self, peer: PeerId) -> bool:
         """Whether what this peer sends goes before what strangers do: a group of it was admitted, or the

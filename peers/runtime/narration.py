@@ -26,6 +26,7 @@ from dashboard.sentences import sentence_of
 from peers.errors import heard, hearing, say
 from swarm import events
 from swarm.identity import human_name
+from swarm.limits import remember
 from swarm.types import PeerId
 
 LOG = "log"
@@ -81,9 +82,7 @@ class Narrator:
         if last is not None and event.at - last.at < MINUTE:
             self._spoken[kind] = Spoken(last.at, last.unsaid + 1)
             return
-        self._spoken[kind] = Spoken(event.at, 0)
-        if len(self._spoken) > KINDS:
-            self._spoken.popitem(last=False)
+        remember(self._spoken, kind, Spoken(event.at, 0), KINDS)
         more = f" ({last.unsaid} more like it in between)" if last is not None and last.unsaid else ""
         say(news.text + more)
 

@@ -15,6 +15,7 @@ here: which way is the cheapest (swarm.core.ladder), the files (swarm.patch_file
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from peers.runtime.version_zero import VersionZero
 from swarm import events, patch_files
 from swarm.blocks import Blocks, Damaged, file_block
 from swarm.core.ladder import KEPT, RUNG, Step, cheapest
+from swarm.limits import remember
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.patch_files import UselessFile
@@ -63,7 +65,7 @@ class PatchLadder:
         self.files.on_disk = partial(host.disk.tell, "patches")
         self._useless: set[Digest] = set()
         """Patch files of announced releases that make other bytes than they promise."""
-        self._steps: dict[Digest, Patch] = {}
+        self._steps: OrderedDict[Digest, Patch] = OrderedDict()
         """Weights -> a patch that made them here: what others say of one is not yet true."""
 
     async def serve(self) -> None:
@@ -121,10 +123,7 @@ class PatchLadder:
         return Patch(base=base, root=blocks.root, size=blocks.size)
 
     def _remember(self, made: Digest, step: Patch) -> None:
-        self._steps.pop(made, None)
-        self._steps[made] = step
-        if len(self._steps) > KEPT:
-            del self._steps[next(iter(self._steps))]
+        remember(self._steps, made, step, KEPT)
 
     def _rung(self, top: Digest) -> tuple[Digest, list[Blocks]] | None:
         """The weights RUNG steps below `top`, and the files of these steps; None where one is not here."""

@@ -17,12 +17,14 @@ member of a round releases beside what that made (peers.roles.other_bytes).
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from peers.runtime.release_votes import Against, ReleaseVotes
 from swarm import events
 from swarm.core.releases import PUBLISHERS, rank
 from swarm.core.roster import NOBODY
+from swarm.limits import remember
 from swarm.protocol import Role, Topic
 from swarm.types import Beat, Digest, PeerId, Release
 
@@ -48,7 +50,7 @@ LONGEST = 3600.0
 class ReleaseDoubts:
     def __init__(self, host: Host, lines: ReleaseLines) -> None:
         self._host, self._lines, self.votes = host, lines, ReleaseVotes(host, lines)
-        self._refused: dict[PeerId, tuple[int, float]] = {}
+        self._refused: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
         """Publisher -> its releases that were refused in a row, until when its next ones are refused at once;
         the last PUBLISHERS."""
 
@@ -120,9 +122,7 @@ class ReleaseDoubts:
         releases, publisher = self._host.releases, release.publisher
         count = self._refused.get(publisher, (0, 0.0))[0] + 1
         quiet = min(QUIET * 2.0 ** (count - TRIES), LONGEST) if count >= TRIES else 0.0
-        self._refused[publisher] = count, self._host.now() + quiet
-        if len(self._refused) > PUBLISHERS:
-            del self._refused[next(iter(self._refused))]
+        remember(self._refused, publisher, (count, self._host.now() + quiet), PUBLISHERS)
         others = [other for other in releases.announced() if other.publisher == publisher] if quiet else []
         for false in [release, *(other for other in others if not self.is_next(other))]:
             releases.candidates.disbelieve(false)

@@ -20,7 +20,7 @@ learner signed. Not handled here: which releases lead on from known ones (peers.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -33,6 +33,7 @@ from swarm.core.releases import PUBLISHERS
 from swarm.core.roster import ELSEWHERE, NOBODY
 from swarm.core.same_mean import are_two, got_another
 from swarm.core.witness import Witness
+from swarm.limits import remember
 from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
 
@@ -100,7 +101,7 @@ class ReleaseVotes:
         self._meets, self._compares = False, False
         self._made: Point = -1, Digest("")
         """My version, released or not, once it is packed."""
-        self._false: dict[PeerId, Doubt] = {}
+        self._false: OrderedDict[PeerId, Doubt] = OrderedDict()
         """Publishers whose releases were not what our round made."""
 
     # --- of a learner ---------------------------------------------------------------------------------------
@@ -237,9 +238,8 @@ class ReleaseVotes:
         differ = beat is not None and are_two(beat.mean, self._host.status.mean)
         before = self._false[publisher].times if publisher in self._false else 0
         until = self._host.now() + QUIET * 2.0 ** min(before, DOUBLED)
-        self._false[publisher] = Doubt(before + 1, until, Why.OTHER_MEAN if differ else Why.OTHER_BYTES)
-        if len(self._false) > PUBLISHERS:
-            del self._false[next(iter(self._false))]
+        doubt = Doubt(before + 1, until, Why.OTHER_MEAN if differ else Why.OTHER_BYTES)
+        remember(self._false, publisher, doubt, PUBLISHERS)
         self._tell()
 
     def _parts(self, release: Release) -> int | None:

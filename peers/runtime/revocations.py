@@ -18,7 +18,7 @@ import contextlib
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from peers.errors import Refusal, say
 from peers.runtime import run_keys
@@ -27,6 +27,7 @@ from swarm import durable, events, wire
 from swarm.core.membership import PRIVATE, UNSHOWN
 from swarm.core.revocation import NONE, YOU, Revocations
 from swarm.durable import write_durably
+from swarm.limits import remember
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Kind, Service
 from swarm.run_types import Entry, Membership, RevocationList
@@ -34,8 +35,6 @@ from swarm.types import PeerId
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
-
-T = TypeVar("T")
 
 REVOKED = "revoked"
 """File in a run folder: the newest list that its peers have."""
@@ -107,7 +106,7 @@ class RevocationExchange:
         asked when nobody else has. False where that is no reason to ask it."""
         if number <= self.number or self._idle.get(peer, 0.0) > self._host.now():
             return False
-        _remember(self._claims[self._trust.shown(peer) is not None], peer, number)
+        remember(self._claims[self._trust.shown(peer) is not None], peer, number, CLAIMS)
         self._changes.wake()
         return True
 
@@ -137,7 +136,7 @@ class RevocationExchange:
             return  # its next heartbeat says again that it has one
         except wire.WireError as error:
             host.emit(events.Rejected, sender=peer, kind=Service.ENTER, reason=str(error))
-        _remember(self._idle, peer, host.now() + AGAIN)
+        remember(self._idle, peer, host.now() + AGAIN, CLAIMS)
 
     def take(self, sealed: bytes, keys: bytes = b"") -> bool:
         """Act by a list and keys if they are newer than those here. Raises WireError for a list that is not
@@ -169,13 +168,6 @@ class RevocationExchange:
         """Raise Refusal when it left since it was revoked."""
         if self.refused:
             raise Refusal(self.refused)
-
-
-def _remember(known: OrderedDict[PeerId, T], peer: PeerId, what: T) -> None:
-    known[peer] = what
-    known.move_to_end(peer)
-    if len(known) > CLAIMS:
-        known.popitem(last=False)
 
 
 # --- the folder ---------------------------------------------------------------------------------------------

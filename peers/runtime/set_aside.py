@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from swarm import events, wire
-from swarm.limits import RELEASE_LIMIT, cut
+from swarm.limits import RELEASE_LIMIT, cut, remember
 from swarm.protocol import Role
 from swarm.types import Count, Digest, Finite, PeerId, Struct, Text, Word
 
@@ -90,9 +90,7 @@ class SetAsideNews:
         before = self._told.get((by, sampler), Told(0.0, False, 0.0))
         if host.who.observes or until <= known.at or before[:2] >= known[:2]:
             return
-        self._told[by, sampler] = known
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+        remember(self._told, (by, sampler), known, REMEMBERED)
         host.emit(events.SetAside, by=by, sampler=sampler, until=until, why=cut(why), group=cut(group))
 
     def back(self, by: PeerId, sampler: PeerId, sent: float) -> None:
