@@ -34,14 +34,13 @@ class RewardCalls:
 
         One call of kind SCORE, which does not wait until a learner has finished a computation.
         """
-        task, rewards = await self._made(Kind.SCORE, self._regenerated, index, texts)
+        made = await self._made(Kind.SCORE, self._regenerated, index, texts)
         self._fault.recovered()
-        return task, tuple(rewards)
+        return made
 
     async def of_others(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
         """The same of a group that another learner chose to show: what fails is no fault of mine."""
-        task, rewards = await self._called(Kind.SCORE, self._regenerated, index, texts)
-        return task, tuple(rewards)
+        return await self._called(Kind.SCORE, self._regenerated, index, texts)
 
     async def held_out(self, n: int) -> list[Task]:
         """The first `n` held-out tasks. Raises RewardError as `tasks` does."""
@@ -53,9 +52,9 @@ class RewardCalls:
         self._fault.recovered()
         return tuple(rewards)
 
-    def _regenerated(self, index: int, texts: Sequence[str]) -> tuple[Task, list[float]]:
+    def _regenerated(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
         task = self.source.task(index)
-        return task, self.source.rewards(task, texts)
+        return task, tuple(self.source.rewards(task, texts))
 
     async def _made(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         try:

@@ -293,11 +293,9 @@ class Sampler:
                 host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
             wait = deliveries.pause(wait, host.rng)
             await host.ports.clock.sleep(wait)
-            learner = (
-                None
-                if self.freshness.is_late(group)
-                else await self._destination(group, learner if then is NextStep.AGAIN else None)
-            )
+            if self.freshness.is_late(group):
+                break
+            learner = await self._destination(group, learner if then is NextStep.AGAIN else None)
         host.status.refused += 1
         if not host.stop.is_set():
             host.status.wasted[cause] += sum(group.lengths)

@@ -2,8 +2,7 @@
 
 It publishes version 0 and holds the newest releases on its disk (peers.runtime.releases). A swarm whose peers
 all died goes on from the last released version, or from the one before if its bytes are damaged. The seed
-observes: its journal has every event of the swarm. It also
-announces that the run is complete.
+observes: its journal has every event of the swarm. It also announces that the run is complete.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ class Seed:
     def __init__(self, host: Host, genesis: Weights | None) -> None:
         """`genesis` is version 0 as a release's bytes, None where the run was not started here."""
         self.host, self._genesis = host, genesis
-        self._held = -1
         self._accuracy = 0.0
         host.bus.add(self._watch)
 
     async def run(self) -> None:
         await self._begin()
         while not self.host.stop.is_set():
-            self.host.status.phase = Phase.COMPLETE if self._complete() else Phase.SERVING
             if self._complete():
                 return await self._end()
+            self.host.status.phase = Phase.SERVING
             if not await self._hold():
                 held = self.host.releases.held
                 await self.host.changed(
@@ -74,15 +72,13 @@ class Seed:
             return True
         if (found := await host.releases.obtain(rank(held) if held is not None else ())) is None:
             return False
-        release, _ = found
-        self._set_status(release)
+        self._set_status(found[0])
         return True
 
     def _warn(self, text: str) -> None:
         self.host.emit(events.Noted, level="warning", text=text)
 
     def _set_status(self, release: Release) -> None:
-        self._held = release.version
         self.host.status.version, self.host.status.weights = release.version, release.weights
         self.host.status.finished(1, 0, self.host.now())
 
@@ -92,9 +88,10 @@ class Seed:
 
     def _complete(self) -> bool:
         stop = self.host.config.run.stop
-        return 0 < stop.versions <= self._held or 0 < stop.accuracy <= self._accuracy
+        return 0 < stop.versions <= self.host.status.version or 0 < stop.accuracy <= self._accuracy
 
     async def _end(self) -> None:
+        self.host.status.phase = Phase.COMPLETE
         self.host.emit(events.Noted, level="info", text="the run is complete")
         self.host.beat_now()
         await self.host.ports.clock.sleep(COMPLETE_FOR)
