@@ -38,8 +38,8 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 TEXT = """# A join, as the terminal shows it
 
 Seconds since Enter at the left. The line with `>` changes in place, once a second; here it is shown every
-{shown:.0f} s. Packages were on the disk, a seed and a learner on the same machine, two cores that other
-programs used too (load 14). `python docs/join.py` made this page.
+{shown:.0f} s. Packages were on the disk, a seed and a learner on the same two cores. `python docs/join.py`
+made this page.
 
 ```text
 $ swarm join swarm1...
