@@ -35,6 +35,7 @@ from dashboard.views import Span
 from swarm.config import Run
 from swarm.events import AnyEvent, Event
 from swarm.journal import Damage, from_line, parts
+from swarm.limits import remember
 from swarm.page_settings import History
 
 STRIDE = 4096
@@ -207,12 +208,10 @@ class Replay:
         """The state after all events up to `at`, by default up to the end."""
         now = self._within(at, self.span.last)
         place = self._track.place(now)
-        if place not in self._moments:
-            self._moments[place] = self._track.state(place)
-            if len(self._moments) > MOMENTS:
-                self._moments.popitem(last=False)
-        self._moments.move_to_end(place)
-        return Moment(self._moments[place], now, self._track.quiet(place, now), self.span)
+        if (state := self._moments.get(place)) is None:
+            state = self._track.state(place)
+        remember(self._moments, place, state, MOMENTS)
+        return Moment(state, now, self._track.quiet(place, now), self.span)
 
     async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()

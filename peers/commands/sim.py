@@ -37,7 +37,7 @@ from swarm.learn.objectives import check_options, trainable
 from swarm.learn.site_learner import SiteLearner, of_mode
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import Snapshot, from_bytes
-from swarm.limits import Limit
+from swarm.limits import Limit, remember
 from swarm.protocol import ROLES, Policy
 from swarm.replays import Replay
 from swarm.run_types import Delegation, Membership
@@ -124,9 +124,8 @@ class ReadOnce(Frames):
     def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[Opened, T]:
         key = data, limit, kind
         if (found := self._found.get(key)) is None:
-            found = self._found[key] = super().read(data, limit, kind)
-            if len(self._found) > FRAMES:
-                self._found.popitem(last=False)
+            found = super().read(data, limit, kind)
+            remember(self._found, key, found, FRAMES)
         return found
 
 

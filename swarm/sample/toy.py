@@ -14,6 +14,7 @@ import numpy as np
 
 from swarm.core.auditing import Tolerance
 from swarm.heads import Head, apart, pack
+from swarm.limits import remember
 from swarm.noise import uniform
 from swarm.replays import Replayed
 from swarm.sample.base import Completions
@@ -66,9 +67,8 @@ class ToyEngine:
     def _table(self, data: bytes) -> Table:
         key = data, self._temperature
         if (table := self._tables.get(key)) is None:
-            table = self._tables[key] = self._made(data)
-            if len(self._tables) > TABLES:
-                self._tables.popitem(last=False)
+            table = self._made(data)
+            remember(self._tables, key, table, TABLES)
         return table
 
     def _made(self, data: bytes) -> Table:
