@@ -132,7 +132,7 @@ class Lineage:
         """The line of a release, for another peer: each version after the one before."""
         weights, groups, merges = list[Digest](), list[int](), list[tuple[int, int, Digest]]()
         point: Point | None = end if self.knows(end) else None
-        while point is not None and point[0] >= 0 and len(weights) < LINE_VERSIONS:
+        while point is not None and len(weights) < LINE_VERSIONS:
             made = self._made.get(point, Made((), 0))  # one that is named as a parent alone ends the line
             weights.append(point[1])
             groups.append(made.groups)

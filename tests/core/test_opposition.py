@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from swarm.core.clipping import agreements
-from swarm.core.opposition import LEAST, Opponents, Opposition, left_out
+from swarm.core.clipping import Cosines, agreements
+from swarm.core.opposition import LEAST, ROUNDS, Opponents, Opposition, is_below, left_out
 
 MEMBERS = ("a", "b", "c", "liar")
 
@@ -51,6 +51,7 @@ def test_one_that_agrees_again_is_back() -> None:
     [
         ({"a": ["liar"], "b": ["liar"], "c": [], "liar": ["a"]}, ["liar"]),
         ({"a": ["liar"], "b": [], "c": [], "liar": ["liar"]}, []),
+        ({"a": ["liar"], "b": [], "liar": []}, []),
         ({"a": ["liar"], "b": None, "c": None, "liar": ["a"]}, []),
         ({"a": ["liar"], "b": None, "c": None, "liar": []}, ["liar"]),
         ({"a": ["b"], "b": ["a"]}, []),
@@ -62,6 +63,32 @@ def test_whom_more_than_half_of_the_others_name_is_left_out(
     named: dict[str, list[str] | None], out: list[str]
 ) -> None:
     assert list(left_out(named)) == out
+
+
+def test_who_was_away_keeps_what_was_seen_of_it_and_what_is_kept_is_bounded() -> None:
+    seen, agree = Opposition(), dict.fromkeys(MEMBERS[:-1], 0.5)
+    for k in range(LEAST):
+        seen.add(agree | {"liar": -0.5 - k / 100})
+    for k in range(ROUNDS - len(MEMBERS)):
+        seen.add(agree | {f"guest {k}": 0.5})
+    assert list(seen.against(MEMBERS)) == ["liar"]
+    for k in range(2 * ROUNDS):
+        seen.add(agree | {f"stranger {k}": 0.5})
+        assert len(seen._seen) == ROUNDS and seen._seen.keys() > agree.keys()
+    assert not seen.against(MEMBERS), "as many came since"
+
+
+def test_the_mean_is_so_many_standard_errors_below_0() -> None:
+    assert is_below([-3.0, -1.0], 1.99) and not is_below([-3.0, -1.0], 2.01)
+    assert not is_below([0.0, 0.0], 4.0), "gradients of zero oppose nobody"
+
+
+def test_one_that_opposes_the_mean_alone_is_left_out() -> None:
+    seen = Opponents()
+    for k in range(LEAST):
+        cosines = {peer: Cosines(mean=0.5, middle=0.1) for peer in MEMBERS[:-1]}
+        seen.add({**cosines, "liar": Cosines(mean=-0.5 - k / 100, middle=0.1)})
+    assert list(seen.against(MEMBERS)) == ["liar"]
 
 
 def test_half_of_the_members_are_never_left_out() -> None:
