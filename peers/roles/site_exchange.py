@@ -281,7 +281,6 @@ class SiteExchange:
         closed = ContributionList(
             version=version, weights=weights, leader=self._host.ports.me, root=blocks.root, size=blocks.size
         )
-        self._lists[self._at] = closed
         self._know(closed)
         self._closed = (version, self._host.seal(closed, RELEASE_LIMIT))
         await self._say(Topic.COUNTED, self._closed[1])

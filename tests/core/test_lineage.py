@@ -129,7 +129,13 @@ def test_nothing_is_said_while_my_line_may_be_part_of_one_that_was_merged() -> N
 
 def test_a_line_is_told_as_the_versions_before_it_with_what_each_merged() -> None:
     told = heard(*THEIRS, MERGED, *LATER).told(END)
-    made = [END[1], weights("m", 11), MERGED.weights, *(weights("b", k) for k in (9, 8, 7, 6)), weights("c", 5)]
+    made = [
+        END[1],
+        weights("m", 11),
+        MERGED.weights,
+        *(weights("b", k) for k in (9, 8, 7, 6)),
+        weights("c", 5),
+    ]
     assert told.weights == tuple(made) and told.groups == (8, 8, 0, 8, 8, 8, 8, 0)
     assert told.merges == ((10, 8, weights("a", 8)),)
 

@@ -12,30 +12,54 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nouns import group
+from nouns import beat, group
 from still_host import still_host
 from test_roles_swarm import scenario
 
 from peers.commands import sim
 from peers.roles import trained_groups
+from peers.roles.checkpoints import Progress
 from peers.roles.learner import LearnerPeer
-from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
+from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
 from peers.roles.reward_calls import RewardCalls
 from peers.roles.trained_groups import TrainedGroups
+from swarm import wire
 from swarm.config import Config, DelayLaw, Releasing, Run, Window
 from swarm.core.audit import Audit, audit
 from swarm.core.batcher import Waiting
 from swarm.core.trained import mark
-from swarm.events import AnyEvent, Dropped, Found, Released, Returned, Started, Stepped, Trained
+from swarm.events import (
+    AnyEvent,
+    Dropped,
+    Faulted,
+    Found,
+    Rejected,
+    Released,
+    Returned,
+    Started,
+    Stepped,
+    Trained,
+)
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
+from swarm.net.ports import Refused
+from swarm.protocol import Role, Service
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
-from swarm.types import Array, Digest, Heads, PeerId, Task
+from swarm.types import (
+    MARK_BYTES,
+    Array,
+    Digest,
+    Heads,
+    PeerId,
+    Task,
+    TrainedQuery,
+    TrainedStep,
+    TrainedSteps,
+)
 
 
 def played(script: Scenario, disks: Path | None) -> tuple[list[AnyEvent], Audit]:
@@ -175,12 +199,45 @@ def test_trained_groups_are_remembered_up_to_their_bytes_with_those_of_their_hea
 @asynccontextmanager
 async def trained_of(folder: Path, at: list[int]) -> AsyncIterator[TrainedGroups]:
     """Those of a learner that does not run, whose version is `at`."""
-    async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
-        config = Config(run=Run(window=Window(versions=2, seconds=1e9)))
-        host = still_host(network, "learner-0", Role.LEARNER, config)
-        decoder: Any = SimpleNamespace(vocabulary=8, decode_batch=list)
-        inbox = LearnerInbox(host, Toy(1, {}), decoder, lambda: at[0], lambda: 1)
-        yield TrainedGroups(host, inbox, lambda: (at[0], Digest(f"{at[0]:064}")), lambda: (), folder)
+    async with memory() as network:
+        yield trained_in(network, folder, at)
+
+
+def memory() -> MemoryNetwork:
+    return MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
+
+
+def trained_in(
+    network: MemoryNetwork, folder: Path | None, at: list[int], *under_way: Waiting, seconds: float = 1e9
+) -> TrainedGroups:
+    config = Config(run=Run(window=Window(versions=2, seconds=seconds)))
+    host = still_host(network, "learner-0", Role.LEARNER, config)
+    decoder: Any = SimpleNamespace(vocabulary=8, decode_batch=list)
+    inbox = LearnerInbox(host, Toy(1, {}), decoder, lambda: at[0], lambda: 1)
+    return TrainedGroups(host, inbox, lambda: (at[0], digest(at[0])), lambda: under_way, folder)
+
+
+def digest(version: int) -> Digest:
+    return Digest(f"{version:064}")
+
+
+def scored(trained: TrainedGroups, *numbers: int) -> list[Scored]:
+    """Groups of these numbers as a batch that the learner took."""
+    tasks = {number: TaskAndRewards(Task("toy", number, "", ""), (1.0, 0.0)) for number in numbers}
+    trained._inbox._tasks |= {group(number).id: task for number, task in tasks.items()}
+    return [(Waiting(group(number), 0.0), task) for number, task in tasks.items()]
+
+
+def waiting(trained: TrainedGroups) -> list[int]:
+    """The numbers of the groups that wait for a batch."""
+    return sorted(each.draw for each in trained._inbox.batcher.groups())
+
+
+def heard(trained: TrainedGroups, *kinds: type[Any]) -> list[Any]:
+    """What it tells from here on, of these kinds."""
+    told = list[Any]()
+    trained._host.bus.add(lambda event: told.append(event) if isinstance(event, kinds) else None)
+    return told
 
 
 def test_what_another_learner_trained_is_not_admitted_when_it_comes(tmp_path: Path) -> None:
@@ -208,5 +265,172 @@ def test_segments_of_groups_and_of_steps_that_are_beyond_the_window_go_with_a_ch
             await trained.saved(5)
             assert trained._groups.segments == [3, 4, 5]
             assert trained._steps.segments == [2, 3, 4, 5], "of the step from version 2 on"
+
+    run(main())
+
+
+@pytest.mark.parametrize("steps", [True, False], ids=["undone", "given back"])
+def test_what_others_trained_does_not_come_back_unless_their_step_is_lost(steps: bool) -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained = trained_in(network, None, [1])
+            told, other = heard(trained, Dropped), PeerId("learner-1")
+            await trained.stepped({other}, (), {other: mark(group(2).id)})
+            batch = scored(trained, 1, 2, 3)
+            if steps:
+                trained.undone(batch)
+            else:
+                trained.give_back([item for item, _ in batch])
+            assert waiting(trained) == [1, 3]
+            assert [(event.groups, event.why) for event in told] == [((group(2).id,), "duplicate")]
+            trained._put_back({mark(group(2).id)})
+            assert waiting(trained) == [1, 2, 3]
+
+    run(main())
+
+
+def test_the_groups_of_a_step_that_no_policy_has_come_back_once() -> None:
+    """One of them is learned on, and one waits: their samplers sent them again."""
+
+    async def main() -> None:
+        async with memory() as network:
+            at = [1]
+            trained = trained_in(network, None, at, Waiting(group(2), 0.0))
+            told, me = heard(trained, Returned), trained._host.ports.me
+            await trained.stepped({me}, scored(trained, 1, 2, 3), {})
+            trained._inbox.batcher.add(group(3), 0.0)
+            at[0] = 3  # loaded: of a line that my step to version 2 is not in
+            trained.loaded(Progress(parent=Digest("e" * 64)), 2, digest(2))
+            placing = network.tasks.create_task(trained.run())
+            await trained.placed()
+            assert waiting(trained) == [1, 3] and [event.groups for event in told] == [(group(1).id,)]
+            assert not trained._stepped and not trained._stepped_bytes
+            placing.cancel()
+
+    run(main())
+
+
+def test_a_step_that_the_policy_has_stays_trained_until_it_is_older_than_the_window() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            at = [0]
+            trained = trained_in(network, None, at)
+            for at[0] in range(6):
+                await trained.stepped({trained._host.ports.me}, scored(trained, at[0]), {})
+            batch = [Waiting(group(number), 0.0) for number in range(6)]
+            assert [trained.has([item]) for item in batch] == [True] * 5 + [False], (
+                "the last one is no version"
+            )
+            await trained.saved(5)
+            assert [trained.has([item]) for item in batch] == [False, False, True, True, True, False]
+
+    run(main())
+
+
+def test_a_segment_goes_when_its_groups_are_too_old_and_older_than_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained_groups, "SEGMENT_BYTES", 100)
+
+    async def main() -> None:
+        async with memory() as network:
+            trained = trained_in(network, tmp_path, [5], seconds=60.0)
+            now = trained._host.now()
+            for number, (version, age) in enumerate([(4, 61.0), (4, 59.0), (5, 61.0), (5, 0.0)]):
+                assert await trained.keep(group(number, version=version, released=now - age), (1.0, 0.0))
+            await trained.saved(5)
+            assert trained._groups.segments == [1, 2, 3]
+
+    run(main())
+
+
+def test_a_record_of_another_version_of_this_program_costs_itself_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with trained_of(tmp_path, [1]) as before:
+            await before.keep(group(1), (1.0, 0.0))
+            await before._groups.keep(wire.encode(["nonsense"]))
+            await before.stepped((), scored(before, 2), {PeerId("learner-1"): mark(group(3).id)})
+        async with trained_of(tmp_path, [1]) as trained:
+            told = heard(trained, Found, Faulted)
+            await trained.open()
+            (damage, found) = told
+            assert "a record of groups is left out" in damage.detail and found.groups == (group(1).id,)
+            assert {mark(group(k).id) for k in (1, 2, 3)} <= trained._inbox.admission._seen.keys()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"), [({"TOLD": 4}, [3, 4, 5, 6]), ({"TOLD_BYTES": 5 * MARK_BYTES}, [5, 6])]
+)
+def test_a_learner_that_asks_is_told_the_newest_steps(
+    limits: dict[str, int], told: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in limits.items():
+        monkeypatch.setattr(trained_groups, name, most)
+
+    async def main() -> None:
+        async with memory() as network:
+            at, asks = [0], PeerId("learner-1")
+            trained = trained_in(network, None, at)
+            for at[0] in range(6):
+                await trained.stepped((), scored(trained, 2 * at[0], 2 * at[0] + 1), {})
+            at[0] = 6
+            question = wire.encode(TrainedQuery(since=0))
+            with pytest.raises(Refused):
+                await trained._tell(asks, question)
+            trained._host.roster.hear(asks, beat(), trained._host.now())
+            steps = wire.decode(await trained._tell(asks, question), TrainedSteps).steps
+            assert [step.version for step in steps] == told and steps[-1].weights == digest(6)
+            newest = await trained._tell(asks, wire.encode(TrainedQuery(since=6)))
+            assert [step.version for step in wire.decode(newest, TrainedSteps).steps] == [6]
+
+    run(main())
+
+
+def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is_away() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained, asked = trained_in(network, None, [1]), list[str]()
+            theirs = TrainedStep(
+                version=1, parent=digest(0), weights=digest(1), members=(), groups=mark(group(7).id)
+            )
+            answers = {"learner-1": wire.encode(TrainedSteps(steps=(theirs,))), "learner-2": b"nonsense"}
+            for name in (*answers, "learner-3"):
+                trained._host.roster.hear(PeerId(name), beat(name=name), trained._host.now())
+            for name, answer in answers.items():
+
+                async def tell(sender: PeerId, _: bytes, name: str = name, answer: bytes = answer) -> bytes:
+                    asked.append(name)
+                    return answer
+
+                await network.ports(name, lambda _: 0.0).mail.serve(Service.TRAINED, tell)
+            told = heard(trained, Rejected)
+            trained._unsure = True
+            await trained._ask_again()
+            assert trained.has([Waiting(group(7), 0.0)]) and trained._told.keys() == {"learner-1"}
+            assert [event.sender for event in told] == ["learner-2"] and sorted(asked) == [*answers]
+            trained._unsure = True
+            for name in ("learner-2", "learner-3"):
+                trained._told[PeerId(name)] = frozenset()
+            await trained._ask_again()
+            assert len(asked) == 2, "all have told it"
+
+    run(main())
+
+
+def test_what_the_disk_had_of_versions_that_a_step_makes_anew_is_of_another_line(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with trained_of(tmp_path, [0]) as before:
+            for version in (1, 2, 3):
+                await before.keep(group(version, version=version), (1.0, 0.0))
+        async with trained_of(tmp_path, [1]) as trained:
+            await trained.open()
+            told = heard(trained, Dropped)
+            await trained.stepped((), (), {})
+            assert [(event.groups, event.why) for event in told] == [
+                (tuple(group(version, version=version).id for version in (2, 3)), "of another line")
+            ]
+            assert [kept.group.version for kept in trained._unread] == [1]
 
     run(main())

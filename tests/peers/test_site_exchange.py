@@ -14,18 +14,18 @@ import torch
 from nouns import beat
 from still_host import membership, still_host
 
-from peers.roles.site_exchange import KEEP, SETTLED, SiteExchange, Taken
+from peers.roles.site_exchange import KEEP, LARGEST_LIST, SETTLED, SiteExchange, Taken
 from swarm import wire
 from swarm.blocks import Blocks
 from swarm.config import Averaging, Config, DelayLaw, EngineSettings, Optimizer, Peer, Run, TaskSettings
 from swarm.core.membership import Trust
-from swarm.core.site_lists import PATIENCE
+from swarm.core.site_lists import PATIENCE, entries
 from swarm.events import Event, Noted, Rejected
 from swarm.learn.site_learner import SiteLearner
 from swarm.learn.tabular import Tabular
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role, Topic
+from swarm.protocol import Role, Service, Topic
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.site_types import CONTRIBUTED, Contributed, Contribution, ContributionList, ListEntry
@@ -56,6 +56,15 @@ class One:
         self.learner.version = 7
         self.learner.step_locally(torch.randn(self.learner.size, generator=torch.Generator().manual_seed(1)))
         self.exchange = SiteExchange(self.host, self.learner, lambda: (self.learner.version, WEIGHTS))
+        self.said: list[Topic] = []
+        """By the exchange."""
+        say = self.exchange._say
+
+        async def told(topic: Topic, sealed: bytes) -> None:
+            self.said.append(topic)
+            await say(topic, sealed)
+
+        self.exchange._say = told  # type: ignore[method-assign]
 
     @property
     def me(self) -> PeerId:
@@ -162,6 +171,76 @@ def test_a_list_and_all_that_it_names_come_to_who_heard_of_none_of_it() -> None:
         assert taken.members == {"one", "two"} and taken.groups == 16
         assert [one.factor for one in taken.counted] == [0.5, 0.5]
         assert taken.marks == {"one": b"one     ", "two": b"two     "}
+        assert one.exchange.mine(taken) and not three.exchange.mine(taken)
+
+    among(promise)
+
+
+def test_what_was_said_is_said_again_to_who_did_not_hear_it() -> None:
+    """A contribution until there is a list, and a list while somebody contributes to its version."""
+
+    async def promise(one: One, two: One, three: One) -> None:
+        beat = CONFIG.run.pace.beat
+        three.learner.version = two.learner.version = 6
+        await one.exchange.contribute(8, 8.0, bytes(8))
+        await asyncio.sleep(1.0)
+        two.learner.version = 7
+        await asyncio.sleep(beat)
+        assert two.exchange.gathered().named.keys() == {"one"}
+        await one.exchange.close()
+        one.learner.version, said = 8, len(one.said)
+        await asyncio.sleep(3 * beat)
+        assert len(one.said) == said
+        three.exchange._lists.clear()  # it did not come
+        three.learner.version = 7
+        await three.exchange.contribute(8, 8.0, b"third   ")
+        await asyncio.sleep(beat + 1.0)
+        assert {*one.said[said:]} == {Topic.COUNTED}
+        taken = await three.took(5)
+        assert taken is not None and taken.members == {"one"}
+
+    among(promise)
+
+
+def test_at_another_version_nothing_is_left_of_the_one_before() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await one.exchange.contribute(8, 8.0, bytes(8))
+        await two.say(Topic.COUNTED, two.listed(entry(two.hold(b"nothing"))))
+        await asyncio.sleep(1.0)
+        assert await one.exchange.take() is None
+        await asyncio.sleep(1.0)
+        assert await one.exchange.take() is None and one.exchange._refused
+        await one.exchange.close()
+        assert (taken := await one.exchange.take()) is not None and not one.exchange.undecided
+        one.learner.version, said = 8, len(one.said)
+        assert one.exchange.undecided and not one.exchange.gathered().named
+        assert not one.exchange.mine(taken) and await one.exchange.take() is None
+        assert not one.exchange._refused and not one.exchange._tried
+        await asyncio.sleep(3 * CONFIG.run.pace.beat)
+        assert len(one.said) == said
+
+    among(promise)
+
+
+def test_what_i_named_in_a_life_before_is_not_named_by_me() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        before = one.host.seal(one.hold(one.learner.contribution()), RELEASE_LIMIT)
+        for each in (one, three):  # others pass on what was said
+            each.exchange._hear(before)
+        assert three.exchange.gathered().named.keys() == {"one"}
+        assert not one.exchange.gathered().named and not one.rejected()
+
+    among(promise)
+
+
+def test_of_two_with_the_same_group_one_is_listed_also_where_one_of_them_closes() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        for each in (one, two):
+            await each.exchange.contribute(8, 8.0, b"the same")
+        await asyncio.sleep(1.0)
+        for each in (one, two):
+            listed = entries(each.exchange.gathered(), 0.0, 1)
+            assert len(listed) == 1
 
     among(promise)
 
@@ -290,6 +369,37 @@ def test_a_list_of_what_is_no_contribution_is_refused() -> None:
         await asyncio.sleep(1.0)
         assert await one.exchange.take() is None and one.exchange.undecided
         assert "no contribution" in one.rejected()[-1]
+        told = len(one.rejected())
+        await two.say(Topic.COUNTED, two.listed(entry(two.hold(b"nothing"))))
+        await asyncio.sleep(0.5)
+        assert one.exchange.undecided and len(one.rejected()) == told, "it is not asked for again"
+
+    among(promise)
+
+
+@pytest.mark.parametrize("size", [0, LARGEST_LIST + 1])
+def test_a_list_of_a_size_that_no_list_has_is_refused(size: int) -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await two.say(Topic.COUNTED, two.listed(size=size))
+        await asyncio.sleep(0.5)
+        assert one.exchange.undecided and len(one.rejected()) == 1
+        await two.say(Topic.COUNTED, two.listed(size=LARGEST_LIST))
+        await asyncio.sleep(0.5)
+        assert not one.exchange.undecided
+
+    among(promise)
+
+
+def test_a_holder_that_gives_other_bytes_is_named() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        async def lie(sender: PeerId, question: bytes) -> bytes:
+            return b"other bytes"
+
+        await two.host.ports.mail.serve(Service.CONTRIBUTIONS, lie)
+        await two.say(Topic.CONTRIBUTION, two.hold(two.learner.contribution()))
+        await asyncio.sleep(1.0)
+        assert not one.exchange.gathered().norms and not one.exchange.gathered().useless
+        assert one.rejected() and all(told.startswith("two ") for told in one.rejected())
 
     among(promise)
 
