@@ -375,7 +375,6 @@ class SiteExchange:
     def mine(self, taken: Taken) -> bool:
         """Whether my contribution, as I named it last, is in this list."""
         me = self._host.ports.me
-        self.gathered()
         return any((one.learner, one.root) == (me, self._my_root) for one in taken.entries)
 
     def used(self, taken: Taken) -> None:

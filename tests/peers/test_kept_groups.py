@@ -27,7 +27,7 @@ from swarm import wire
 from swarm.config import Config, DelayLaw, Releasing, Run, Window
 from swarm.core.audit import Audit, audit
 from swarm.core.batcher import Waiting
-from swarm.core.trained import mark
+from swarm.core.trained import Policy, mark
 from swarm.events import (
     AnyEvent,
     Dropped,
@@ -51,6 +51,7 @@ from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
 from swarm.types import (
     MARK_BYTES,
+    MARKED,
     Array,
     Digest,
     Heads,
@@ -247,6 +248,7 @@ def test_what_another_learner_trained_is_not_admitted_when_it_comes(tmp_path: Pa
             await trained.stepped({other}, (), {other: theirs})
             assert theirs in trained._inbox.admission._seen
             assert trained.has([Waiting(group(1), 0.0)]) and not trained.has([Waiting(group(2), 0.0)])
+            assert trained.has([Waiting(group(number), 0.0) for number in (1, 2)]), "one of them is enough"
 
     run(main())
 
@@ -283,6 +285,7 @@ def test_what_others_trained_does_not_come_back_unless_their_step_is_lost(steps:
                 trained.give_back([item for item, _ in batch])
             assert waiting(trained) == [1, 3]
             assert [(event.groups, event.why) for event in told] == [((group(2).id,), "duplicate")]
+            assert trained._stepped_bytes == sum(map(trained_groups._bytes, trained._stepped)) > 0
             trained._put_back({mark(group(2).id)})
             assert waiting(trained) == [1, 2, 3]
 
@@ -391,7 +394,7 @@ def test_a_learner_that_asks_is_told_the_newest_steps(
 def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is_away() -> None:
     async def main() -> None:
         async with memory() as network:
-            trained, asked = trained_in(network, None, [1]), list[str]()
+            trained, asked, since = trained_in(network, None, [1]), list[str](), list[int]()
             theirs = TrainedStep(
                 version=1, parent=digest(0), weights=digest(1), members=(), groups=mark(group(7).id)
             )
@@ -400,14 +403,20 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
                 trained._host.roster.hear(PeerId(name), beat(name=name), trained._host.now())
             for name, answer in answers.items():
 
-                async def tell(sender: PeerId, _: bytes, name: str = name, answer: bytes = answer) -> bytes:
+                async def tell(
+                    sender: PeerId, question: bytes, name: str = name, answer: bytes = answer
+                ) -> bytes:
                     asked.append(name)
+                    since.append(wire.decode(question, TrainedQuery).since)
                     return answer
 
                 await network.ports(name, lambda _: 0.0).mail.serve(Service.TRAINED, tell)
             told = heard(trained, Rejected)
             trained._unsure = True
+            for item, _ in scored(trained, 6, 7):
+                trained._inbox.batcher.add(item.group, 0.0)
             await trained._ask_again()
+            assert waiting(trained) == [6] and since == [0, 0]
             assert trained.has([Waiting(group(7), 0.0)]) and trained._told.keys() == {"learner-1"}
             assert [event.sender for event in told] == ["learner-2"] and sorted(asked) == [*answers]
             trained._unsure = True
@@ -415,6 +424,9 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
                 trained._told[PeerId(name)] = frozenset()
             await trained._ask_again()
             assert len(asked) == 2, "all have told it"
+            trained._host.roster.forget(PeerId("learner-1"))
+            await trained._hear(Policy(1, digest(1), digest(0)))
+            assert "learner-1" not in trained._told
 
     run(main())
 
@@ -434,3 +446,86 @@ def test_what_the_disk_had_of_versions_that_a_step_makes_anew_is_of_another_line
             assert [kept.group.version for kept in trained._unread] == [1]
 
     run(main())
+
+
+def test_a_step_that_was_not_taken_did_not_make_what_was_loaded_instead() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            at, other = [1], PeerId("learner-1")
+            trained = trained_in(network, None, at)
+            trained._host.roster.hear(other, beat(), trained._host.now())
+            await trained.stepped({trained._host.ports.me, other}, scored(trained, 1), {})
+            at[0] = 2
+            trained.loaded(Progress(parent=digest(1)), 1, digest(1))
+            told = await trained._tell(other, wire.encode(TrainedQuery(since=0)))
+            assert not wire.decode(told, TrainedSteps).steps
+            await trained._place_groups(Policy(2, digest(2), digest(1)))
+            assert trained._unsure, "nobody knows whose step made it"
+            trained.loaded(Progress(parent=digest(1), stepped=True), 1, digest(1))
+            await trained._place_groups(Policy(2, digest(2), digest(1)))
+            assert [step.weights for step in trained._ledger.mine] == [digest(2)] and not trained._unsure
+
+    run(main())
+
+
+def test_what_the_disk_had_is_taken_up_once_and_what_its_last_steps_had_when_they_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained_groups, "SEGMENT_BYTES", 100)
+
+    async def main() -> None:
+        at = [1]
+        async with trained_of(tmp_path, at) as before:
+            for number in (1, 2):
+                assert await before.keep(group(number), (1.0, 0.0))
+            await before.stepped({before._host.ports.me}, scored(before, 2), {})
+            at[0] = 2
+            await before.stepped((), (), {})
+        async with trained_of(tmp_path, at) as trained:
+            told = heard(trained, Returned)
+            await trained.open()
+            assert [(step.version, step.weights) for step in trained._ledger.mine] == [
+                (2, digest(2)),
+                (3, Digest("")),
+            ]
+            for _ in range(2):
+                await trained._place_groups(Policy(2, digest(2), digest(1)))
+            assert waiting(trained) == [1] and trained.has([Waiting(group(2), 0.0)])
+            await trained._place_groups(Policy(2, Digest("e" * 64), digest(1)))
+            assert waiting(trained) == [1, 2]
+            assert [event.groups for event in told] == [(group(1).id,), (group(2).id,)]
+            await trained.saved(9)
+            assert (trained._groups.segments, trained._steps.segments) == ([1], [1]), "those written to stay"
+
+    run(main())
+
+
+def test_a_group_is_not_said_to_be_on_a_disk_that_is_not_there() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            assert not await trained_in(network, None, [1]).keep(group(1), (1.0, 0.0))
+
+    run(main())
+
+
+def test_a_learner_is_asked_from_the_first_step_on_that_it_did_not_tell() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained, peer = trained_in(network, None, [9]), PeerId("learner-1")
+            line = {(version, digest(version)) for version in (6, 7, 8, 9)}
+            gaps, policy = {(6, digest(6))}, Policy(9, digest(9), digest(8))
+            assert trained._since(peer, policy, line, gaps) == 0, "it told nothing"
+            trained._told[peer] = frozenset(point for point in line if point[0] <= 7)
+            assert trained._since(peer, policy, line, gaps) == 7
+            assert trained._since(peer, policy, line, gaps | {(8, digest(8))}) == 0
+            trained._told[peer] = frozenset(line)
+            assert trained._since(peer, policy, line, gaps) == 8
+
+    run(main())
+
+
+def test_a_batch_too_large_for_a_round_has_no_marks_there() -> None:
+    batch = [Waiting(group(number), 0.0) for number in range(3)]
+    assert trained_groups.marks(batch) == b"".join(mark(group(number).id) for number in range(3))
+    assert len(trained_groups.marks(batch[:1] * MARKED)) == MARKED * MARK_BYTES
+    assert trained_groups.marks(batch[:1] * (MARKED + 1)) == b""

@@ -40,7 +40,7 @@ WINDOW = Window(versions=6, seconds=60.0)
 class Parts:
     """What a learner that merges stands on; the first release of its `fork` came `age` seconds ago."""
 
-    def __init__(self, host: Host, fork: Fork | None = FORK, age: float = 1.0) -> None:
+    def __init__(self, host: Host, fork: Fork | None = FORK, age: float | None = 1.0) -> None:
         self.host, self.learner, self.told = host, Learner(Tabular(), Run(optimizer=Optimizer(lr=0.1))), []
         self.learner.version = 8
         self.asked: list[Any] = []
@@ -52,10 +52,10 @@ class Parts:
             self.asked.append((mine, theirs))
             return fork
 
-        came = host.now() - age
+        came = [] if age is None else [host.now() - age, host.now() - age - 5.0]
         self.releases: Any = SimpleNamespace(
             lines=SimpleNamespace(fork=forked),
-            known=lambda *point: [came, came - 5.0] if fork is not None and point == fork.lost[-1] else [],
+            known=lambda *point: came if fork is not None and point == fork.lost[-1] else [],
             released_here=lambda one: one,
         )
         host.releases = self.releases
@@ -84,7 +84,9 @@ class Parts:
 Promise = Callable[[Parts], Awaitable[None]]
 
 
-def with_parts(promise: Promise, fork: Fork | None = FORK, age: float = 1.0, rule: Any = "merge") -> None:
+def with_parts(
+    promise: Promise, fork: Fork | None = FORK, age: float | None = 1.0, rule: Any = "merge"
+) -> None:
     async def main() -> None:
         async with memory() as network:
             config = Config(run=Run(release=Releasing(fork=rule), window=WINDOW))
@@ -102,6 +104,7 @@ def with_parts(promise: Promise, fork: Fork | None = FORK, age: float = 1.0, rul
         (FORK._replace(groups=0), 1.0, False),
         (FORK, 54.0, True),
         (FORK, 55.0, False),
+        (FORK, None, False),
         (FORK._replace(since=4), 1.0, True),
         (FORK._replace(since=3), 1.0, False),
         (None, 1.0, False),
@@ -113,13 +116,14 @@ def with_parts(promise: Promise, fork: Fork | None = FORK, age: float = 1.0, rul
         "of no group",
         "nearly too old",
         "too old",
+        "of an age that is not known",
         "nearly too many versions",
         "too many versions",
         "not known",
     ],
 )
 def test_a_line_of_several_versions_is_merged_while_it_is_younger_than_the_window(
-    fork: Fork | None, age: float, is_merged: bool
+    fork: Fork | None, age: float | None, is_merged: bool
 ) -> None:
     async def promise(parts: Parts) -> None:
         assert await parts.merging._is_mergeable(parts.had()) == is_merged

@@ -218,6 +218,24 @@ def test_at_another_version_nothing_is_left_of_the_one_before() -> None:
         assert not one.exchange._refused and not one.exchange._tried
         await asyncio.sleep(3 * CONFIG.run.pace.beat)
         assert len(one.said) == said
+        await one.exchange.contribute(5, 5.0, b"another ")
+        await one.exchange.close()
+        after = await one.exchange.take()
+        assert after is not None and after.groups == 5 and one.exchange.mine(after)
+
+    among(promise)
+
+
+def test_what_a_list_names_and_is_not_here_any_more_is_fetched_again() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await two.exchange.contribute(8, 8.0, bytes(8))
+        await asyncio.sleep(1.0)
+        del one.exchange._blobs._whole[one.exchange.gathered().named[two.me].root]
+        await two.exchange.close()
+        await asyncio.sleep(1.0)
+        assert await one.exchange.take() is None
+        taken = await one.took(5)
+        assert taken is not None and taken.members == {"two"}
 
     among(promise)
 
@@ -424,6 +442,7 @@ def test_a_list_whose_contribution_nobody_has_is_waited_for() -> None:
         for _ in range(10):
             await asyncio.sleep(1.0)
             assert await one.exchange.take() is None
+            one.exchange.give_up()
         assert not one.exchange.undecided and not one.rejected()
 
     among(promise)
@@ -460,7 +479,7 @@ def test_of_a_version_the_first_list_counts() -> None:
         await asyncio.sleep(0.5)
         await three.say(Topic.COUNTED, three.listed(entry(second)))
         taken = await one.took(5)
-        assert taken is not None and taken.members == {"two"}
+        assert taken is not None and taken.members == {"two"} and not one.exchange.mine(taken)
 
     among(promise)
 
@@ -476,6 +495,9 @@ def test_lists_of_versions_far_from_mine_push_out_neither_mine_nor_the_next_ones
         await asyncio.sleep(1.0)
         assert not one.exchange.undecided and len(one.exchange._lists) == KEEP
         one.learner.version = 8
+        for k in range(KEEP):
+            await three.say(Topic.COUNTED, three.listed(version=7, weights=Digest(f"{k:064x}")))
+        await asyncio.sleep(0.5)
         assert not one.exchange.undecided
 
     among(promise)
@@ -500,7 +522,7 @@ def test_a_list_that_gives_its_leader_more_than_is_its_due_is_refused_and_anothe
 ) -> None:
     async def promise(one: One, two: One, three: One) -> None:
         for _ in range(learned):
-            one.exchange._usual.add([1e-6])
+            one.exchange.used(Taken((), (), (1e-6,), {}))
         lie = entry(two.hold(two.learner.contribution()), weight=8.0 if learned else 1e6)
         await one.exchange.contribute(8, 8.0, b"")
         await two.say(Topic.COUNTED, two.listed(lie))
@@ -510,6 +532,27 @@ def test_a_list_that_gives_its_leader_more_than_is_its_due_is_refused_and_anothe
         assert await one.exchange.take() is None and one.exchange.undecided
         (told,) = one.rejected()
         assert told.startswith(f"two list of version 7: {'norm' if learned else 'weight'}")
+
+    among(promise)
+
+
+def test_whose_contribution_was_scaled_is_told_and_by_how_much() -> None:
+    shares = {"one": 1.0, "two": 0.25}
+    listed = [
+        ListEntry(learner=PeerId(name), root=WEIGHTS, size=1, groups=3, weight=3.0, share=share)
+        for name, share in shares.items()
+    ]
+    taken = Taken(tuple(listed), (), (), {})
+    assert (taken.scaled, taken.members, taken.groups) == ({"two": 0.25}, {"one", "two"}, 6)
+
+
+def test_a_norm_is_held_against_no_list_before_i_know_what_is_usual() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        for _ in range(SETTLED - 1):
+            one.exchange.used(Taken((), (), (1e-6,), {}))
+        await two.say(Topic.COUNTED, two.listed(entry(two.hold(two.learner.contribution()))))
+        taken = await one.took(5)
+        assert taken is not None and not one.rejected()
 
     among(promise)
 

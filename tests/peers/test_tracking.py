@@ -5,6 +5,7 @@ The trackers themselves are tested where they are installed (`make test-slow`)."
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from itertools import chain, repeat
@@ -70,8 +71,15 @@ def test_a_versions_figures_are_its_learners_means_by_their_groups() -> None:
 
 def test_a_version_is_whole_when_a_later_one_is_trained_and_what_comes_late_is_left_out() -> None:
     late = trained(1, 1, reward=0.0)
-    said = taken(trained(1, reward=1.0), trained(2, reward=1.0), late, trained(4, reward=1.0))
-    assert [(version, figures["train/reward"]) for version, figures in said] == [(1, 1.0), (2, 1.0), (4, 1.0)]
+    said = taken(trained(1, reward=1.0), trained(2, reward=0.5), late, trained(4, reward=0.25))
+    rewards = [(version, figures["train/reward"]) for version, figures in said]
+    assert rewards == [(1, 1.0), (2, 0.5), (4, 0.25)]
+    assert [figures["train/learners"] for _, figures in said] == [1, 1, 1]
+
+
+def test_a_learner_whose_groups_no_version_has_counts_as_one_group() -> None:
+    ((_, figures),) = taken(trained(3, 0, 7, grad_norm=1.0), trained(3, 1, 0, grad_norm=3.0))
+    assert figures["train/grad_norm"] == (7 * 1.0 + 3.0) / 8 and figures["train/groups"] == 7
 
 
 def test_an_evaluation_is_told_at_once_though_training_is_ahead() -> None:
@@ -209,3 +217,66 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_starts(
     said = ["start", "demo", "--folder", str(tmp_path / "run"), "--set", "peer.track.to=wandb"]
     assert cli.main(said) == 3
     assert "gepo-swarm[track]" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+# --- how trackers are called --------------------------------------------------------------------------------
+
+
+class Module:
+    """Stands in for a tracker's module: what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def called(*args: Any, **named: Any) -> Module:
+            self.calls.append((name, args, named))
+            return self
+
+        return called
+
+    def of(self, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        return [(args, named) for call, args, named in self.calls if call == name]
+
+
+def tracked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
+    """A tracker gets two versions and is closed."""
+    module = Module()
+    monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    tracker = trackers.TRACKERS[name](Experiment("lab", "mine", {"seed": 1}, folder))
+    tracker.write(2, {"train/reward": 0.5}, 1e9)
+    tracker.write(1, {"eval/accuracy": 0.25}, 1e9)
+    tracker.close()
+    assert len(module.of("finish")) == 1 and module.calls[-1][0] == "finish"
+    ((_, named),) = module.of("init")
+    assert (named["project"], named["name"], named["config"]) == ("lab", "mine", {"seed": 1})
+    return module
+
+
+@pytest.mark.parametrize("mode", [None, "online"])
+def test_wandb_is_offline_unless_the_environment_says_so(
+    mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("WANDB_MODE", mode)
+    wandb = tracked_by("wandb", tmp_path / "wandb", monkeypatch)
+    ((_, named),) = wandb.of("init")
+    assert named["mode"] == (mode or "offline") and named["dir"] == str(tmp_path / "wandb")
+    assert (tmp_path / "wandb").is_dir()
+    assert wandb.of("define_metric") == [(("*",), {"step_metric": "version"})]
+    lines = [line for (line,), _ in wandb.of("log")]
+    assert lines == [{"version": 2, "train/reward": 0.5}, {"version": 1, "eval/accuracy": 0.25}]
+
+
+def test_trackio_stays_on_this_machine_and_goes_on_with_the_run_of_this_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trackio = tracked_by("trackio", tmp_path, monkeypatch)
+    ((_, named),) = trackio.of("init")
+    assert named["resume"] == "allow" and named["embed"] is False
+    assert (named["auto_log_cpu"], named["auto_log_gpu"]) == (False, False)
+    assert [(line, said["step"]) for (line,), said in trackio.of("log")] == [
+        ({"train/reward": 0.5}, 2),
+        ({"eval/accuracy": 0.25}, 1),
+    ]
