@@ -267,7 +267,7 @@ class TrainedGroups:
         )
         await self._steps.remove(one for one, newest in self._step_segments.items() if newest < oldest)
         self._ledger.forget(oldest)
-        self._trained &= self._ledger.marks() | {mark(kept.group.id) for kept in self._unread}
+        self._trained &= self._ledger.marks()
 
     def _settle(self) -> None:
         """My last step was taken: its groups are in my policy."""

@@ -304,8 +304,16 @@ def test_the_groups_of_a_step_that_no_policy_has_come_back_once() -> None:
             trained._inbox.batcher.add(group(3), 0.0)
             at[0] = 3  # loaded: of a line that my step to version 2 is not in
             trained.loaded(Progress(parent=Digest("e" * 64)), 2, digest(2))
+            asked, hear = list[Policy](), trained._hear
+
+            async def hears(policy: Policy) -> None:
+                asked.append(policy)
+                await hear(policy)
+
+            trained._hear = hears  # type: ignore[method-assign]
             placing = network.tasks.create_task(trained.run())
             await trained.placed()
+            assert asked == [Policy(3, digest(3), Digest("e" * 64))]
             assert waiting(trained) == [1, 3] and [event.groups for event in told] == [(group(1).id,)]
             assert not trained._stepped and not trained._stepped_bytes
             placing.cancel()
@@ -364,7 +372,7 @@ def test_a_record_of_another_version_of_this_program_costs_itself_alone(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"), [({"TOLD": 4}, [3, 4, 5, 6]), ({"TOLD_BYTES": 5 * MARK_BYTES}, [5, 6])]
+    ("limits", "told"), [({"TOLD": 4}, [3, 4, 5, 6]), ({"TOLD_BYTES": 4 * MARK_BYTES}, [5, 6])]
 )
 def test_a_learner_that_asks_is_told_the_newest_steps(
     limits: dict[str, int], told: list[int], monkeypatch: pytest.MonkeyPatch
@@ -412,6 +420,8 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
 
                 await network.ports(name, lambda _: 0.0).mail.serve(Service.TRAINED, tell)
             told = heard(trained, Rejected)
+            await trained._ask_again()
+            assert not asked, "nothing is unsure"
             trained._unsure = True
             for item, _ in scored(trained, 6, 7):
                 trained._inbox.batcher.add(item.group, 0.0)
@@ -427,6 +437,10 @@ def test_a_learner_that_tells_nonsense_is_named_and_asked_again_with_one_that_is
             trained._host.roster.forget(PeerId("learner-1"))
             await trained._hear(Policy(1, digest(1), digest(0)))
             assert "learner-1" not in trained._told
+            await trained.stepped((), (), {})
+            trained._unsure, trained._told = True, {}
+            await trained._ask_again()
+            assert trained._unsure, "another policy is about to come"
 
     run(main())
 
@@ -444,6 +458,84 @@ def test_what_the_disk_had_of_versions_that_a_step_makes_anew_is_of_another_line
                 (tuple(group(version, version=version).id for version in (2, 3)), "of another line")
             ]
             assert [kept.group.version for kept in trained._unread] == [1]
+
+    run(main())
+
+
+def test_a_group_that_two_members_have_is_told_once_as_mine() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained, other = trained_in(network, None, [1]), PeerId("learner-1")
+            told, (mine, theirs) = heard(trained, Stepped), (mark(group(k).id) for k in (1, 2))
+            await trained.stepped({other}, scored(trained, 1), {other: mine + theirs})
+            (stepped,) = told
+            assert (stepped.groups, stepped.others) == ((group(1).id,), (theirs.hex(),))
+            assert not trained.has([Waiting(group(1), 0.0)]), "the step may fail"
+            assert trained._ledger.mine[0].groups == mine + theirs
+
+    run(main())
+
+
+def test_of_a_lost_steps_groups_those_that_another_learners_step_has_do_not_come_back() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            at, me = [1], PeerId("learner-0")
+            trained = trained_in(network, None, at)
+            await trained.stepped({me}, scored(trained, 1, 2), {})
+            at[0] = 2
+            await trained.stepped((), (), {})
+            won = Digest("e" * 64)
+            theirs = TrainedStep(
+                version=2, parent=digest(1), weights=won, members=(), groups=mark(group(1).id)
+            )
+            trained._ledger.hear([theirs])
+            await trained._place_groups(Policy(2, won, digest(1)))
+            assert waiting(trained) == [2] and trained.has([Waiting(group(1), 0.0)])
+
+    run(main())
+
+
+def test_of_the_disk_only_groups_up_to_my_version_come_back_that_nobody_trained(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with trained_of(tmp_path, [0]) as before:
+            for version in (1, 2, 3):
+                await before.keep(group(version, version=version), (1.0, 0.0))
+            await before.keep(group(4), (1.0, 0.0))
+        async with trained_of(tmp_path, [2]) as trained:
+            await trained.open()
+            theirs = TrainedStep(
+                version=2, parent=digest(1), weights=digest(2), members=(), groups=mark(group(4).id)
+            )
+            trained._ledger.hear([theirs])
+            await trained._place_groups(Policy(2, digest(2), digest(1)))
+            assert waiting(trained) == [1, 2] and [kept.group.draw for kept in trained._unread] == [3]
+
+    run(main())
+
+
+def test_a_learner_rests_at_a_packed_version_that_no_step_of_its_goes_beyond() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            at = [1]
+            trained = trained_in(network, None, at)
+            assert trained._at_rest() == Policy(1, digest(1), Digest(""))
+            await trained.stepped((), (), {})
+            assert trained._at_rest() is None
+            at[0] = 2
+            assert trained._at_rest() == Policy(2, digest(2), Digest(""))
+            trained._at = lambda: (2, Digest(""))
+            assert trained._at_rest() is None
+
+    run(main())
+
+
+def test_the_groups_of_a_step_that_failed_are_in_no_policy() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained = trained_in(network, None, [1])
+            for number in (1, 2):
+                await trained.stepped((), scored(trained, number), {})
+            assert not trained.has([Waiting(group(1), 0.0)])
 
     run(main())
 
@@ -468,8 +560,9 @@ def test_a_step_that_was_not_taken_did_not_make_what_was_loaded_instead() -> Non
     run(main())
 
 
+@pytest.mark.parametrize("is_in", [True, False], ids=["in the policy", "lost"])
 def test_what_the_disk_had_is_taken_up_once_and_what_its_last_steps_had_when_they_are_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in: bool
 ) -> None:
     monkeypatch.setattr(trained_groups, "SEGMENT_BYTES", 100)
 
@@ -488,12 +581,14 @@ def test_what_the_disk_had_is_taken_up_once_and_what_its_last_steps_had_when_the
                 (2, digest(2)),
                 (3, Digest("")),
             ]
-            for _ in range(2):
+            for _ in range(2 if is_in else 0):
                 await trained._place_groups(Policy(2, digest(2), digest(1)))
-            assert waiting(trained) == [1] and trained.has([Waiting(group(2), 0.0)])
-            await trained._place_groups(Policy(2, Digest("e" * 64), digest(1)))
-            assert waiting(trained) == [1, 2]
-            assert [event.groups for event in told] == [(group(1).id,), (group(2).id,)]
+                assert waiting(trained) == [1] and trained.has([Waiting(group(2), 0.0)])
+            for _ in range(2):
+                await trained._place_groups(Policy(2, Digest("e" * 64), digest(1)))
+                assert waiting(trained) == [1, 2]
+            back = [(group(1).id,), (group(2).id,)] if is_in else [(group(1).id, group(2).id)]
+            assert [event.groups for event in told] == back
             await trained.saved(9)
             assert (trained._groups.segments, trained._steps.segments) == ([1], [1]), "those written to stay"
 

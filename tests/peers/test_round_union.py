@@ -4,18 +4,22 @@ batches."""
 from __future__ import annotations
 
 from collections import defaultdict
+from random import Random
 from typing import Any, Literal
 
 import pytest
 import torch
-from nouns import beat
+from nouns import beat, group
+from still_host import still_host
 from torch import Tensor
 
 from peers.commands import sim
 from peers.roles.round_totals import RoundTotals, closed_of
+from peers.runtime.host import Host
 from swarm.config import (
     Averaging,
     BatchSize,
+    Config,
     DelayLaw,
     ObjectiveSettings,
     Optimizer,
@@ -26,9 +30,13 @@ from swarm.config import (
 from swarm.events import Event, Noted, Trained
 from swarm.learn.base_learner import Gradient
 from swarm.learn.learner import Learner
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import BatchRewards, Beat, Moments
+from swarm.types import BatchRewards, Beat, Moments, PeerId
 
 torch.set_num_threads(1)
 
@@ -164,7 +172,7 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", IMPOSSIBLE)
 def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
-    run = Run(batch=BatchSize(groups=12), sampling=Sampling(group_size=4))
+    settings = Run(batch=BatchSize(groups=12), sampling=Sampling(group_size=4))
 
     def said(
         groups: int = 3,
@@ -177,6 +185,105 @@ def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
         of = [Moments(count=count, mean=mean, square=square) for count in (completions, groups)]
         return beat(version=version, closed=BatchRewards(live=live, completions=of[0], groups=of[1]))
 
-    assert closed_of(said(), 7, run) is not None
-    assert closed_of(said(**change), 7, run) is None
-    assert closed_of(beat(version=7), 7, run) is None
+    assert closed_of(said(), 7, settings) is not None
+    assert closed_of(said(**change), 7, settings) is None
+    assert closed_of(beat(version=7), 7, settings) is None
+
+
+A, B, C, D = map(PeerId, ("learner-1", "learner-2", "learner-3", "learner-4"))
+
+
+def closed(groups: int) -> BatchRewards:
+    of = [Moments(count=count, mean=0.5, square=1.0) for count in (4 * groups, groups)]
+    return BatchRewards(live=4, completions=of[0], groups=of[1])
+
+
+def totals_of(host: Host, *others: PeerId) -> RoundTotals:
+    """Of a learner that does not run; `others` can take part in its round."""
+    return RoundTotals(host, lambda: others)
+
+
+def still(network: MemoryNetwork, method: str = "ppo_clip") -> Host:
+    run_ = Run(
+        objective=ObjectiveSettings(name=method),
+        batch=BatchSize(groups=12),
+        sampling=Sampling(group_size=4),
+        averaging=Averaging(match=5.0),
+    )
+    return still_host(network, "learner-0", Role.LEARNER, Config(run=run_))
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_who_is_about_to_have_my_version_is_waited_for_as_long_as_a_round_is(comes: bool) -> None:
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still(network)
+            totals, begun = totals_of(host, A, B, C, D, PeerId("unheard")), host.steady()
+
+            def say(peer: PeerId, version: int, groups: int = 0, seq: int = 1) -> None:
+                said = beat(name=peer, version=version, seq=seq, closed=closed(groups) if groups else None)
+                assert host.roster.hear(peer, said, host.now())
+                host.move()
+
+            async def later() -> None:
+                await host.ports.clock.sleep(2.0)
+                say(B, 7, 2, seq=2)
+
+            for peer, version, groups in ((A, 7, 3), (B, 6, 5), (C, 5, 0), (D, 8, 6)):
+                say(peer, version, groups)
+            if comes:
+                network.tasks.create_task(later())
+            assert await totals.collect(7)
+            assert host.steady() - begun == pytest.approx(2.0 if comes else 5.0, abs=0.1)
+            found = {A: closed(3)} | ({B: closed(2)} if comes else {})
+            assert totals.collected == found
+            if comes:
+                assert not await totals.collect(7), "nothing has changed"
+                say(B, 7, 4, seq=3)
+                assert await totals.collect(7) and totals.collected[B] == closed(4)
+                assert host.steady() - begun == pytest.approx(2.0, abs=0.1)
+                say(B, 7, 0, seq=4)
+                host.stop.set()
+                assert await totals.collect(7) and totals.collected == {A: closed(3)}
+                assert host.steady() - begun == pytest.approx(2.0, abs=0.1), "who leaves waits for nobody"
+
+    run(main())
+
+
+def test_members_whose_totals_a_gradient_did_not_use_are_told_and_totals_go_with_their_batch() -> None:
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still(network)
+            totals, told, me = totals_of(host), list[Event](), host.ports.me
+            host.bus.add(told.append)
+            totals.announce([group(1), group(2)], [(1.0, 0.0), (0.5, 0.5)])
+            said = host.status.closed
+            assert said is not None and (said.groups.count, said.completions.count, said.live) == (2, 4, 2)
+            totals.collected = {A: closed(3), B: closed(2)}
+            totals.report_mismatch(7, {me, A, B})
+            assert not told
+            totals.report_mismatch(7, {me, A})
+            (noted,) = told
+            assert isinstance(noted, Noted) and noted.text.startswith(
+                "version 7 was averaged over 2 learners, and its advantages were scaled by the batches of 3:"
+            )
+            totals.clear()
+            assert not totals.collected and host.status.closed is None
+
+    run(main())
+
+
+def test_an_objective_of_each_group_alone_asks_nobody() -> None:
+    async def main() -> None:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            host = still(network, "gepo")
+            totals, told = totals_of(host, A), list[Event]()
+            host.bus.add(told.append)
+            host.roster.hear(A, beat(name=A, version=7), host.now())
+            totals.announce([group(1)], [(1.0, 0.0)])
+            begun = host.steady()
+            assert not await totals.collect(7) and host.steady() == begun
+            totals.report_mismatch(7, {A})
+            assert host.status.closed is None and not told
+
+    run(main())

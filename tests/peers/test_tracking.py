@@ -5,6 +5,7 @@ The trackers themselves are tested where they are installed (`make test-slow`)."
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from still_host import still_host
 
 from peers import cli
 from peers.runtime import trackers, tracking
-from peers.runtime.run_figures import Figures, RunFigures
+from peers.runtime.run_figures import Figures, RunFigures, quantile
 from peers.runtime.trackers import Experiment
 from peers.runtime.tracking import tracked
 from swarm import events as happened
@@ -85,6 +86,15 @@ def test_a_learner_whose_groups_no_version_has_counts_as_one_group() -> None:
 def test_an_evaluation_is_told_at_once_though_training_is_ahead() -> None:
     said = taken(trained(12), judged(10, 0.75), trained(13))
     assert (10, {"eval/accuracy": 0.75}) in said and [version for version, _ in said] == [10, 12, 13]
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.25, 1), (0.26, 2), (0.5, 2), (0.75, 2), (1.0, 9)])
+def test_a_share_of_what_was_counted_is_no_larger_than_its_quantile(share: float, value: int) -> None:
+    assert quantile({9: 1, 1: 1, 2: 2}, share) == value
+
+
+def test_nothing_counted_has_no_quantile() -> None:
+    assert math.isnan(quantile({}, 0.5))
 
 
 # --- what a tracker may cost --------------------------------------------------------------------------------
