@@ -7,6 +7,7 @@ from collections import defaultdict
 from random import Random
 from typing import Any, Literal
 
+import msgspec
 import pytest
 import torch
 from nouns import beat, group
@@ -188,6 +189,15 @@ def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
     assert closed_of(said(), 7, settings) is not None
     assert closed_of(said(**change), 7, settings) is None
     assert closed_of(beat(version=7), 7, settings) is None
+
+
+@pytest.mark.parametrize("field", ["groups", "completions"])
+def test_a_batch_of_which_one_mean_cannot_be_is_not_taken_in(field: str) -> None:
+    settings = Run(batch=BatchSize(groups=12), sampling=Sampling(group_size=4))
+    absurd = msgspec.structs.replace(getattr(closed(3), field), mean=1e200)
+    of = msgspec.structs.replace(closed(3), **{field: absurd})
+    assert closed_of(beat(version=7, closed=closed(3)), 7, settings) is not None
+    assert closed_of(beat(version=7, closed=of), 7, settings) is None
 
 
 A, B, C, D = map(PeerId, ("learner-1", "learner-2", "learner-3", "learner-4"))

@@ -520,6 +520,25 @@ def test_a_site_contributes_once_its_version_is_released_and_closes_the_list_in_
     run(main())
 
 
+def test_a_site_closes_no_list_while_it_waits_for_what_another_one_names() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            host = still_host(network, ME, Role.LEARNER)
+            begun = host.now()
+
+            async def take() -> Any:
+                return "the list" if host.now() >= begun + 9.0 else None
+
+            exchange = SimpleNamespace(take=take, close=None, undecided=False, give_up=lambda: None)
+            one = site(host, exchange=exchange, inbox=SimpleNamespace(credit=lambda: None))
+            one._trained.contributed, one._may_close = True, lambda since: True  # type: ignore[method-assign]
+            own: Any = one.own_release
+            own.is_settled, own.is_overtaken = lambda: True, lambda: False
+            assert await one.average() is Cause.AVERAGED
+
+    run(main())
+
+
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_site_contributes_nothing_where_a_release_is_ahead_and_says_why_it_cannot(ahead: bool) -> None:
     async def main() -> None:

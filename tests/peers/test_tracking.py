@@ -249,6 +249,26 @@ class Module:
         return [(args, named) for call, args, named in self.calls if call == name]
 
 
+def test_tensorboard_gets_each_figure_at_its_version_and_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Module()
+    monkeypatch.setitem(sys.modules, "tensorboard", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", module)  # type: ignore[arg-type]
+    tracker = trackers.TRACKERS["tensorboard"](Experiment("lab", "mine", {}, tmp_path))
+    tracker.write(2, {"train/reward": 0.5, "train/kl": 0.25}, 1e9)
+    tracker.close()
+    figure = ("add_scalar", ("train/reward", 0.5, 2), {"wall_time": 1e9})
+    other = ("add_scalar", ("train/kl", 0.25, 2), {"wall_time": 1e9})
+    assert module.calls == [
+        ("Writer", (str(tmp_path / "mine"),), {}),
+        figure,
+        other,
+        ("flush", (), {}),
+        ("close", (), {}),
+    ]
+
+
 def tracked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
     """A tracker gets two versions and is closed."""
     module = Module()
