@@ -12,13 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nouns import beat, group
+from nouns import beat, group, release
 from still_host import still_host
 from test_roles_swarm import scenario
 
 from peers.commands import sim
 from peers.roles import trained_groups
 from peers.roles.checkpoints import Progress
+from peers.roles.group_log import Kept
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
 from peers.roles.reward_calls import RewardCalls
@@ -56,6 +57,7 @@ from swarm.types import (
     Digest,
     Heads,
     PeerId,
+    Release,
     Task,
     TrainedQuery,
     TrainedStep,
@@ -624,3 +626,48 @@ def test_a_batch_too_large_for_a_round_has_no_marks_there() -> None:
     assert trained_groups.marks(batch) == b"".join(mark(group(number).id) for number in range(3))
     assert len(trained_groups.marks(batch[:1] * MARKED)) == MARKED * MARK_BYTES
     assert trained_groups.marks(batch[:1] * (MARKED + 1)) == b""
+
+
+def test_a_learner_that_opens_its_disk_answers_and_knows_its_own_releases(tmp_path: Path) -> None:
+    async def main() -> None:
+        me, question = PeerId("learner-0"), wire.encode(TrainedQuery(since=0))
+        async with trained_of(tmp_path, [1]) as before:
+            await before.stepped({me}, scored(before, 1), {})
+        async with memory() as network:
+            trained, other = trained_in(network, tmp_path, [1]), PeerId("learner-1")
+            assert trained._inbox.keep == trained.keep
+            mine = release(version=2, weights=digest(9), parent=digest(1), publisher=me, learners=1)
+            trained._host.releases.announced = lambda: [mine]  # type: ignore[method-assign]
+            trained._host.releases.known = lambda *_: [mine]  # type: ignore[method-assign]
+            await trained.open()
+            assert [step.weights for step in trained._ledger.mine] == [digest(9)]
+            trained._host.roster.hear(other, beat(), trained._host.now())
+            mail = network.ports(other, lambda _: 0.0).mail
+            told = wire.decode(await mail.send(me, Service.TRAINED, question, 3.0), TrainedSteps)
+            assert [step.weights for step in told.steps] == [digest(9)]
+
+    run(main())
+
+
+def test_what_is_not_known_is_asked_for_again_while_nothing_is_loaded_and_lines_before_steps() -> None:
+    async def main() -> None:
+        async with memory() as network:
+            trained, asked = trained_in(network, None, [9]), list[Any]()
+            host, policy = trained._host, Policy(9, digest(9), digest(8))
+            newest = release(version=9, weights=digest(9))
+
+            async def complete(one: Release, since: int) -> None:
+                asked.append((one, since))
+
+            host.releases.named = lambda *point: newest if point == policy[:2] else None  # type: ignore[method-assign]
+            host.releases.lines.complete = complete  # type: ignore[method-assign]
+            running = network.tasks.create_task(trained.run())
+            await host.ports.clock.sleep(1.5 * host.config.run.pace.patience)
+            assert not asked
+            trained._unread = [Kept(admitted=0.0, rewards=(1.0, 0.0), group=group(1))]
+            host.roster.hear(PeerId("learner-1"), beat(), host.now())
+            await host.ports.clock.sleep(host.config.run.pace.patience)
+            assert asked == [(newest, 9 - 2)] and waiting(trained) == [1] and not trained._unread
+            running.cancel()
+
+    run(main())

@@ -171,6 +171,14 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 ]
 
 
+POSSIBLE: list[dict[str, Any]] = [
+    {"groups": 1, "completions": 4},
+    {"groups": 12, "completions": 48},
+    {"live": 0},
+    {"live": 12},
+]
+
+
 @pytest.mark.parametrize("change", IMPOSSIBLE)
 def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
     settings = Run(batch=BatchSize(groups=12), sampling=Sampling(group_size=4))
@@ -186,7 +194,8 @@ def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
         of = [Moments(count=count, mean=mean, square=square) for count in (completions, groups)]
         return beat(version=version, closed=BatchRewards(live=live, completions=of[0], groups=of[1]))
 
-    assert closed_of(said(), 7, settings) is not None
+    for possible in ({}, *POSSIBLE):
+        assert closed_of(said(**possible), 7, settings) is not None
     assert closed_of(said(**change), 7, settings) is None
     assert closed_of(beat(version=7), 7, settings) is None
 
