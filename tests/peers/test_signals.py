@@ -143,12 +143,15 @@ def test_a_signal_ends_a_program_at_once_that_has_nothing_to_finish(
 
 
 @pytest.mark.usefixtures("_handlers")
-def test_a_program_that_no_signal_ends_says_how_it_ended() -> None:
+def test_a_program_that_no_signal_ends_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = list[str]()
+    monkeypatch.setattr(signals, "allow_files", lambda: allowed.append("files"))
+
     async def cancelled(_: SignalHandler) -> None:
         raise asyncio.CancelledError
 
     async def ended(_: SignalHandler) -> None:
-        pass
+        assert allowed == ["files"]
 
     assert signals.run_until_signalled(ended) == 0
     with pytest.raises(asyncio.CancelledError):
