@@ -104,7 +104,9 @@ def test_a_gradient_that_does_not_fit_drops_its_batch() -> None:
     async def promise(gradients: Gradients, inbox: Inbox, told: list[Event]) -> None:
         assert await gradients.compute(BATCH) is None
         assert inbox.dropped == [(BATCH, "out of memory")]
-        assert [type(event) for event in told] == [Faulted]
+        (fault,) = told
+        assert isinstance(fault, Faulted) and fault.part == "memory"
+        assert fault.detail == "a batch of 2 groups is dropped: no room"
         assert gradients._host.status.speed == 0
 
     with_gradients(Learner(OutOfMemory("no room")), promise)

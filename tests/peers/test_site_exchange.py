@@ -456,10 +456,11 @@ def test_a_list_that_nobody_gives_in_time_makes_way_for_another(listed: bool) ->
         missing = entry(two.hold(b"held"), root=Digest("e" * 64))
         changes = {} if listed else {"root": Digest("d" * 64)}
         await two.say(Topic.COUNTED, two.listed(missing, **changes))
-        for _ in range(int(PATIENCE) + 2):
+        for second in range(int(PATIENCE) + 2):
             await asyncio.sleep(1.0)
             assert await one.exchange.take() is None
             one.exchange.give_up()
+            assert not one.exchange.undecided or second >= PATIENCE
         assert one.exchange.undecided and not one.rejected()
         assert [event.text for event in one.told if isinstance(event, Noted)] == [
             "nobody gives what the list of version 7 is made of (two): going on without it"
