@@ -31,7 +31,7 @@ from swarm import events
 from swarm.learn import template_limits
 from swarm.protocol import Role
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 BACK = 15.0
 """Seconds until everybody who lives is in a correct round again; the promise of the project."""
@@ -107,7 +107,6 @@ def test_a_learner_from_a_fresh_folder_gets_into_a_round_of_three(swarm: Swarm, 
     assert (tmp_path / "third" / "model" / "tokenizer.json").exists()
 
 
-@pytest.mark.slow
 def test_groups_of_a_sampler_from_a_fresh_folder_are_admitted(swarm: Swarm, tmp_path: Path) -> None:
     newcomer = swarm.house.join("sampler", *UNHURRIED, folder=tmp_path / "third")
     swarm.house.wait_until(lambda: newcomer.saw(events.Started), 60, "the third sampler did not start")
@@ -175,7 +174,6 @@ def test_a_learner_replaces_its_killed_p2pd(swarm: Swarm) -> None:
     assert learner.saw(events.Faulted, part="p2pd")
 
 
-@pytest.mark.slow
 def test_a_frozen_averager_costs_a_round_and_no_learner(swarm: Swarm) -> None:
     learner = swarm.learners[0]
     frozen = averager_of(learner)
@@ -189,7 +187,6 @@ def test_a_frozen_averager_costs_a_round_and_no_learner(swarm: Swarm) -> None:
     assert len(learner.saw(events.RoundBroke, since)) == 1
 
 
-@pytest.mark.slow
 def test_training_goes_on_without_the_seed_and_with_it_again(swarm: Swarm) -> None:
     house, port = swarm.house, (swarm.house.folder / "peers" / "seed" / "port").read_text()
     family = swarm.seed.tree()
@@ -213,7 +210,6 @@ def test_training_goes_on_without_the_seed_and_with_it_again(swarm: Swarm) -> No
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_a_sampler_finish_and_leave(
     swarm: Swarm, tmp_path: Path, number: int, code: int
