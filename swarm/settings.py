@@ -173,7 +173,7 @@ def from_file(
     except OSError as error:
         whose = f", which {seen[-1].name} extends" if seen else ""
         raise ConfigError(f"cannot read {path}{whose}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     origin = _Origin(str(path), text.splitlines(), schema)
     base = tree.pop(EXTENDS, None)
@@ -239,7 +239,7 @@ def _parse(kind: Any, text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
         if set(parsed) == {"value"}:
             return parsed["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         pass
     return (
         [part.strip() for part in text.split(",") if part.strip()]

@@ -364,7 +364,7 @@ def _object(data: bytes) -> dict[str, Any]:
     """A JSON object; an empty answer gives an empty object, other text the object {"text": ...}."""
     try:
         answer = json.loads(data or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     return answer if isinstance(answer, dict) else {"text": data.decode(errors="replace")}
 

@@ -35,6 +35,10 @@ NO_DATA = ("config.json", "dataset_info.json", "dataset_infos.json")
 BLOCK = 1000
 """Rows whose bytes are checked at a time."""
 
+DAMAGED = (RecursionError, LookupError, TypeError, AttributeError)
+"""What `datasets` raises for values that are nested too deep, and where a file, its folder or README.md says
+something of another type of itself than it expects."""
+
 RECODE = "save it as UTF-8, such as with `iconv -f LATIN1 -t UTF-8`"
 
 PLAIN = ("Value", "List", "LargeList", "Sequence", "ClassLabel", "Json")
@@ -111,6 +115,7 @@ def _splits(place: DatasetLocation, texts: Sequence[str]) -> tuple[dict[str, Any
     """Split -> its rows, and whether the files have no types."""
     try:
         import datasets
+        import yaml
     except ImportError as error:
         line = extras.install(extras.PEER)
         raise NotInstalled(
@@ -129,7 +134,7 @@ def _splits(place: DatasetLocation, texts: Sequence[str]) -> tuple[dict[str, Any
         raise TaskError(_unread(place, error) if path is not None else _absent(place, error)) from error
     except StopIteration as error:
         raise TaskError(f"data set {place.name} has no rows: the file is empty") from error
-    except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
+    except (datasets.exceptions.DatasetsError, ValueError, OSError, yaml.YAMLError, *DAMAGED) as error:
         raise TaskError(_unread(place, error)) from error
     return dict(found) if isinstance(found, dict) else {"train": found}, untyped
 
@@ -196,8 +201,13 @@ def _meant_as_path(name: str) -> bool:
 def _unread(place: DatasetLocation, error: Exception) -> str:
     if isinstance(error.__cause__ or error, UnicodeDecodeError):
         return f"data set {place.name} is not UTF-8 ({error.__cause__ or error}): {RECODE}"
-    why = " ".join(str(error.__cause__ or error).split())
-    return f"data set {place.name} cannot be read: {why[:WHY] or type(error).__name__}"
+    why = " ".join(str(error.__cause__ or error).split())[:WHY]
+    if isinstance(error, DAMAGED):
+        return (
+            f"data set {place.name} cannot be read ({type(error).__name__}: {why}): it is nested too deep, or"
+            " what it says of itself is damaged; save it again"
+        )
+    return f"data set {place.name} cannot be read: {why or type(error).__name__}"
 
 
 def missing(place: DatasetLocation) -> str:

@@ -139,6 +139,7 @@ def answering(status: int, body: bytes) -> tuple[HTTPServer, int]:
         (503, b'{"error": {"message": "engine is dead"}}', "answered /metrics with 503: engine is dead"),
         (200, b"<html>", "is no vLLM server: "),
         (200, b'{"data": []}', "is no vLLM server: "),
+        (200, b"[" * 3000 + b"]" * 3000, "is no vLLM server: "),
     ],
 )
 def test_what_is_no_working_vllm_server_is_an_engine_error(

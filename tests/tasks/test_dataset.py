@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -233,6 +235,43 @@ def test_a_file_that_is_missing_empty_broken_or_of_another_kind_says_so(tmp_path
     }.items():
         with pytest.raises(TaskError, match=says):
             make(str(tmp_path / name), 1, {})
+
+
+DEEP = "[" * 3000 + "]" * 3000
+
+
+def test_a_data_set_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text(f'{{"prompt": "a", "answer": "b", "tests": {DEEP}}}\n')
+    with pytest.raises(TaskError, match=r"deep\.jsonl cannot be read .*it is nested too deep"):
+        make(str(tmp_path / "deep.jsonl"), 1, {})
+
+
+@pytest.mark.parametrize("said", [DEEP, "7", '{"info": 7}', '{"info": {"features": {"question": 7}}}'])
+def test_a_parquet_file_whose_columns_are_described_wrongly_is_refused(said: str, tmp_path: Path) -> None:
+    table = pa.table({"question": ["a"], "answer": ["b"]}).replace_schema_metadata({"huggingface": said})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(TaskError, match=r"a\.parquet cannot be read .* is damaged; save it again"):
+        make(str(tmp_path / "a.parquet"), 1, {})
+
+
+@pytest.mark.parametrize(
+    ("make_it", "name", "said"),
+    [
+        (saved, "state.json", "{}"),
+        (saved, "state.json", DEEP),
+        (saved, "dataset_info.json", "7"),
+        (saved_splits, "dataset_dict.json", "{}"),
+        (folder, "README.md", "---\nconfigs: [a: b: {\n---\n"),
+        (folder, "README.md", "---\ndataset_info: {features: 7}\n---\n"),
+    ],
+)
+def test_a_folder_whose_description_is_damaged_is_refused(
+    make_it: Callable[[Path, list[Any]], str], name: str, said: str, tmp_path: Path
+) -> None:
+    place = Path(make_it(tmp_path / "data", ROWS))
+    (place / name).write_text(said)
+    with pytest.raises(TaskError, match=r"data cannot be read"):
+        make(str(place), 1, {})
 
 
 @pytest.mark.parametrize("column", ["prompt", "answer", "tests"])
