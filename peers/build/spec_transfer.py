@@ -285,7 +285,6 @@ class _Transfer:
     def __init__(self, mail: Mail, run: RunFolder, name: str, file: Path) -> None:
         self._mail, self._run, self._name, self._file = mail, run, name, file
         self._expected, self._size = run.expected(name)
-        self._since = self._reported = time.monotonic()
 
     async def run(self, sources: Sequence[PeerId]) -> None:
         """Fetch the file. Raises Unreached when no source could give it; the part that was fetched is kept
@@ -313,15 +312,16 @@ class _Transfer:
 
     async def _grow(self, part: _Part, source: PeerId) -> None:
         """Fetch slices until the file has its size. Raises NetError."""
+        since = reported = time.monotonic()
         while part.size < self._size:
             ask = FileRequest(run=self._run.digest, file=self._name, offset=part.size)
             piece = await ask_slice(self._mail, source, ask)
             if len(piece) != min(SLICE, self._size - part.size):
                 raise NetError(f"it has {part.size + len(piece)} of {self._size} bytes")
             part.add(piece)
-            if time.monotonic() - self._reported >= PROGRESS_EVERY:
-                self._reported = time.monotonic()
-                rate = (part.size - part.begun) / (self._reported - self._since)
+            if time.monotonic() - reported >= PROGRESS_EVERY:
+                reported = time.monotonic()
+                rate = (part.size - part.begun) / (reported - since)
                 say(
                     f"{self._name}: {volume(part.size)} of {volume(self._size)}, {volume(rate)}/s,"
                     f" {duration((self._size - part.size) / rate)} left"

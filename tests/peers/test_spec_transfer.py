@@ -231,6 +231,29 @@ def test_a_slice_that_takes_minutes_on_a_slow_line_is_not_begun_anew_while_it_co
     assert (joined.model / "model.safetensors").read_bytes() == BASE
 
 
+def test_the_rate_of_a_transfer_is_that_of_the_source_that_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
+    monkeypatch.setattr(spec_transfer, "time", now)
+    run = origin(tmp_path / "run")
+    post = served(run)
+    whole = post.handlers["good"]
+
+    async def answer(seconds: float, silent: bool, sender: PeerId, data: bytes) -> bytes:
+        if b"model.safetensors" in data:
+            await asyncio.sleep(seconds)
+            if silent:
+                raise Unreachable("no answer")
+        return await whole(sender, data)
+
+    post.handlers |= {"silent": partial(answer, 300.0, True), "good": partial(answer, 8.0, False)}
+    sources = [PeerId("silent"), PeerId("good")]
+    in_virtual_time(spec_transfer.fetch(post, sources, run.digest, tmp_path / "joined", None))  # type: ignore[arg-type]
+    told = [line for line in capsys.readouterr().err.splitlines() if "model.safetensors: " in line]
+    assert len(told) == 5 and all(", 131 kB/s, " in line for line in told[:-1]), told  # the last has a few bytes
+
+
 @pytest.mark.parametrize("start", [b"not how it begins", BASE + b"longer than it is"])
 def test_a_wrong_beginning_costs_one_more_transfer(tmp_path: Path, start: bytes) -> None:
     run = origin(tmp_path / "run")
