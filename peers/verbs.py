@@ -374,9 +374,7 @@ def config_check(args: argparse.Namespace) -> int:
     run_check.check_objective(loaded)
     changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
     said = {"ok": True, "config": str(args.config), "changed": changed}
-    print(
-        json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default"
-    )
+    print(json.dumps(said) if args.json else f"{args.config}: good; settings changed: {len(changed)}")
     return 0
 
 

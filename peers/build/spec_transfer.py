@@ -25,7 +25,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from dashboard.text import duration, volume
+from dashboard.text import duration, some, volume
 from peers.build import run_folder
 from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder
 from peers.errors import CannotHere, Refusal, Unreached, say
@@ -145,7 +145,7 @@ async def _fetch_files(mail: Mail, sources: Sequence[PeerId], run: RunFolder, mo
             say(f"{files[name]} is damaged: it is fetched again")
     _check_room(run.path, needed := sum(_left(files[name], run.expected(name)[1]) for name in missing))
     if missing:
-        say(f"fetching {len(missing)} files of the run, {volume(needed)}")
+        say(f"fetching {some(len(missing), 'file')} of the run, {volume(needed)}")
     for name in missing:
         await _Transfer(mail, run, name, files[name]).run(sources)
 

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dashboard.text import some
 from peers.build import spec_transfer
 from peers.build.entering import narrow
 from peers.build.run_folder import RunFolder
@@ -189,7 +190,9 @@ class _Examination:
             self._tell("port", "warn", f"others cannot dial TCP port {node.port}: {why}", forward)
         self._nat(node)
         if reach.open is False and reach.relays:
-            self._tell("relay", "ok", f"{len(reach.relays)} peers carry connections to this machine")
+            self._tell(
+                "relay", "ok", f"connections to this machine go through {some(len(reach.relays), 'peer')}"
+            )
         elif reach.open is False:
             todo = "have any peer of the run on a machine with a public address: samplers do without"
             self._tell("relay", "warn", "nobody carries connections to this machine", todo)

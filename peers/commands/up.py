@@ -28,6 +28,7 @@ from rich.live import Live
 
 from dashboard.state import State
 from dashboard.terminal import render, summary
+from dashboard.text import some
 from peers.build.run_folder import make_folder, read
 from peers.commands import journals
 from peers.console import spoken
@@ -206,7 +207,7 @@ class Children:
             if not self.complete:
                 process.terminate()
         if self.signalled is not None and running:
-            said = f"asked {len(running)} peers to leave: {FINISHING}, within {LEAVE_PATIENCE:.0f} s;"
+            said = f"asked {some(len(running), 'peer')} to leave: {FINISHING}, within {LEAVE_PATIENCE:.0f} s;"
             self.console.print(f"{said} Ctrl-C again ends them now", style="dim", highlight=False)
         while any(process.poll() is None for process in running):
             time.sleep(LOOK / 5)
@@ -366,7 +367,7 @@ def missing_peers(state: State, wanted: Swarm) -> str:
     """Who of the wanted peers has not come yet; nothing once all were heard."""
     counts = ((Role.LEARNER, wanted.learners), (Role.SAMPLER, wanted.samplers))
     came = [peer.role for peer in state.peers.values() if peer.beating]
-    missing = [f"{most - came.count(role)} {role}s" for role, most in counts if came.count(role) < most]
+    missing = [some(most - came.count(role), role) for role, most in counts if came.count(role) < most]
     return f"waiting for {' and '.join(missing)} (they load the program and the model)" if missing else ""
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from dashboard.diagnosis import Situation, diagnose
 from dashboard.peer import PeerRow
 from dashboard.state import State
-from dashboard.text import duration
+from dashboard.text import duration, some
 from dashboard.views import Line, Problem
 from peers.build import run_folder
 from peers.commands import journals
@@ -190,4 +190,4 @@ def _heard(s: Situation, row: PeerRow) -> Iterator[str]:
         others = [one for one in s.alive[role] if one.id != row.id]
         credit = f" (credit {sum(one.credit for one in others)})" if role is Role.LEARNER else ""
         if others:
-            yield f"{len(others)} {role}{'s' if len(others) > 1 else ''}{credit}"
+            yield f"{some(len(others), role)}{credit}"

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from dashboard.text import some
 from peers.runtime import uses
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
@@ -226,4 +227,5 @@ def ending(membership: Membership | None, now: float) -> str:
 def _end(left: float) -> str:
     if left < 0:
         return "has ended"
-    return f"ends in {left / DAY:.0f} days" if left >= 2 * DAY else f"ends in {left / 3600:.0f} hours"
+    days, hours = some(round(left / DAY), "day"), some(round(left / 3600), "hour")
+    return f"ends in {days if left >= 2 * DAY else hours}"

@@ -290,7 +290,8 @@ class Network:
         await self._be_heard(line)
         if self._lost_at is not None and self.peers:
             seconds, self._lost_at = time.monotonic() - self._lost_at, None
-            self._report(Part.NETWORK, f"connected again with {len(self.peers)} peers", seconds)
+            peers = "1 peer" if len(self.peers) == 1 else f"{len(self.peers)} peers"
+            self._report(Part.NETWORK, f"connected again with {peers}", seconds)
 
     async def _follow_address(self, line: Daemon) -> None:
         """Where this machine has lost an address, hang up on who does not answer: a connection from there

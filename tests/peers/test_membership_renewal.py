@@ -107,6 +107,7 @@ def test_a_week_before_its_end_a_member_whom_nobody_renews_says_so(tmp_path: Pat
     now = EPOCH + 25 * DAY
     assert ending(learner.host.frames.membership, now).startswith("its membership ends in 5 days")
     assert not ending(learner.host.frames.membership, EPOCH + 20 * DAY)
+    assert "ends in 1 hour:" in ending(learner.host.frames.membership, EPOCH + 30 * DAY - 4000)
     assert sentence(learner.host.status, Role.LEARNER, now)
 
 

@@ -29,9 +29,9 @@ def test_it_says_which_peers_have_not_come_yet() -> None:
         says.append(missing_peers(state, wanted))
     loading = "(they load the program and the model)"
     assert says == [
-        f"waiting for 1 learners and 2 samplers {loading}",
-        f"waiting for 1 learners and 1 samplers {loading}",
-        f"waiting for 1 samplers {loading}",
+        f"waiting for 1 learner and 2 samplers {loading}",
+        f"waiting for 1 learner and 1 sampler {loading}",
+        f"waiting for 1 sampler {loading}",
         "",
     ]
 
