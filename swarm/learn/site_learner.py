@@ -143,8 +143,10 @@ class SiteLearner(Learner):
             return
         masters = self._optimizer.gather()
         self._optimizer.place(self._anchor)
-        yield
-        self._optimizer.place(masters)
+        try:
+            yield
+        finally:
+            self._optimizer.place(masters)
 
     def load(self, released: Weights, fresh: bool = False) -> None:
         """As `Learner.load`. What was trained since the version goes on from the release; a contribution that

@@ -11,6 +11,7 @@ import torch
 from learner_batches import model, policy, settings
 
 from swarm.config import Averaging
+from swarm.image import Draft
 from swarm.learn import adapters, checkpoint, contribution
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.optimizers import MasterOptimizer
@@ -72,6 +73,18 @@ def test_local_steps_change_neither_version_nor_weights(folder: Path) -> None:
     assert not torch.equal(local, mine)
     assert (one.version, one.weights().digest) == (0, before)
     assert torch.equal(masters(one), local)  # looking at them left them where they were
+
+
+def test_a_release_that_could_not_be_written_takes_no_local_step(folder: Path) -> None:
+    def refused(size: int) -> Draft:
+        raise MemoryError(f"no room for {size} bytes")
+
+    one = begun(folder)
+    stepped(one, 1)
+    local = masters(one)
+    with pytest.raises(MemoryError):
+        one.snapshot(refused)
+    assert torch.equal(masters(one), local)
 
 
 def test_a_list_of_one_with_all_values_and_no_momentum_is_the_local_step_in_8_bits(folder: Path) -> None:
