@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness
-from swarm.core.quotas import ROUNDING, Quotas
+from swarm.core.quotas import ROUNDING, Quota, Quotas
 from swarm.types import Group, PeerId
 
 ALPHA = 2
@@ -91,6 +91,8 @@ class Batcher:
         """Groups that wait, by sampler."""
         self._taken = -math.inf
         """Time of the last batch."""
+        self._last: tuple[Quota, dict[PeerId, int], BatchLimits] | None = None
+        """The last result of `_limits`: a learner asks whether a batch closes, and again how long to wait."""
         self.quotas = Quotas(size)
         self.unproven: Collection[PeerId] = ()
         """Samplers of which a group is to be replayed before one is trained on (peers.roles.auditor)."""
@@ -229,10 +231,16 @@ class Batcher:
         return self.remove(lambda group: staleness(group, self._window, version, now) is not None)
 
     def _limits(self, groups: int, now: float) -> BatchLimits:
-        """Limits of a batch of at most `groups`. Groups of others let a bound sampler have more, so this
-        iterates until nothing changes."""
+        """Limits of a batch of at most `groups`; cached for one quota and the groups that wait."""
         counts = {each: count for each, count in self._counts.items() if each not in self.unproven}
-        quota, strangers = self.quotas.at(groups, now), self.quotas.strangers(counts)
+        quota = self.quotas.at(groups, now)
+        if self._last is None or self._last[0] is not quota or self._last[1] != counts:
+            self._last = quota, counts, self._limits_of(quota, counts)
+        return self._last[2]
+
+    def _limits_of(self, quota: Quota, counts: dict[PeerId, int]) -> BatchLimits:
+        """Groups of others let a bound sampler have more, so this iterates until nothing changes."""
+        groups, now, strangers = quota.groups, quota.now, self.quotas.strangers(counts)
         bound = {sampler: limit for sampler in strangers if (limit := quota.bound(sampler)) is not None}
         fresh = {sampler for sampler in strangers if self.quotas.newcomer(sampler, now)}
         together = quota.newcomers if fresh else None

@@ -213,6 +213,26 @@ def test_samplers_with_an_invite_are_not_looked_at_one_by_one(monkeypatch: pytes
     assert looks == [STRANGER], "a thousand samplers are many looks at every receipt"
 
 
+def test_strangers_are_looked_at_once_a_moment_while_the_same_groups_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batcher, looks = filled(3), list[PeerId]()
+    monkeypatch.setattr(batcher.quotas, "newcomer", lambda sampler, now: bool(looks.append(sampler)))
+    assert batcher.due(1, NOW) == 5.0 and (first := len(looks))
+    assert batcher.due(1, NOW) == 5.0 and len(looks) == first
+    batcher.add(group(3), NOW)
+    assert batcher.due(1, NOW) == 0.0
+    batcher.unproven = {SAMPLER}
+    assert batcher.due(1, NOW) is None
+    batcher.unproven = ()
+    taken = batcher.take(1, 0, NOW).groups
+    assert batcher.due(1, NOW) is None
+    batcher.give_back(taken)
+    assert batcher.due(1, NOW) == 0.0
+    batcher.remove(lambda one: one.draw == 0)
+    assert batcher.due(1, NOW) == 5.0 and batcher.due(2, NOW) == 0.0
+
+
 def test_groups_that_a_quota_left_over_do_not_close_the_next_batch_early() -> None:
     batcher = Batcher(BatchSize(groups=8, close_after=5.0, share=0.5, newcomers=1.0), WINDOW)
     batcher.quotas.invited(SAMPLER)
