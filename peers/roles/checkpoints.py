@@ -106,14 +106,12 @@ class Checkpoints:
 
     async def _write(self, write: Callable[[], None], version: int, start: float) -> None:
         host = self._host
+        kind = Kind.SAVE if self._learner.saves_beside else Kind.COPY
         try:
-            await host.ports.work.run(Kind.SAVE if self._learner.saves_beside else Kind.COPY, write)
-        except OSError as error:
-            host.disk.tell("checkpoint", f"no checkpoint of version {version}: {error.strerror}")
-            return
+            if not await host.disk.write("checkpoint", f"no checkpoint of version {version}", kind, write):
+                return
         except RankLost as error:
             host.emit(events.Faulted, part=Part.LEARNER, detail=f"no checkpoint of the last version: {error}")
             return
-        host.disk.tell("checkpoint", "")
         host.emit(events.Saved, version=version, seconds=round(host.now() - start, 3))
         await self._saved(version)

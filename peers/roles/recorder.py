@@ -172,12 +172,7 @@ class Recorder:
         return MemberBatch(manifest=batch.manifest, groups=batch.frames)
 
     async def _write(self, write: Callable[[], None]) -> None:
-        try:
-            await self._host.ports.work.run(Kind.KEEP, write)
-        except OSError as error:
-            self._host.disk.tell("record", f"the last version is not recorded: {error.strerror}")
-        else:
-            self._host.disk.tell("record", "")
+        await self._host.disk.write("record", "the last version is not recorded", Kind.KEEP, write)
 
 
 def outdated(folder: Path, floor: int) -> list[Path]:

@@ -110,11 +110,8 @@ class Contacts:
         told = host.ports.addresses()[:4]
         mine = [Contact(peer=self._me, role=host.who.role, addresses=told, heard=time.time())] if told else []
         content = wire.encode((*mine, *self._known.values()))
-        try:
-            await host.ports.work.run(Kind.SAVE, write_durably, self._file, content)
-            host.disk.tell("contacts", "")
-        except OSError as error:
-            host.disk.tell("contacts", f"the addresses of other peers are not on the disk: {error.strerror}")
+        lost = "the addresses of other peers are not on the disk"
+        await host.disk.write("contacts", lost, Kind.SAVE, write_durably, self._file, content)
 
     async def _seek_forever(self, host: Host, seek: Seek) -> None:
         """Without a learner or a seed, dial everybody: the swarm may be elsewhere. Seeds that are missing are

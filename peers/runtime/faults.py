@@ -7,10 +7,11 @@ DiskFaults     the disk, by what it was for: as FaultReport each, Recovered when
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarm import events
-from swarm.protocol import Part
+from swarm.protocol import Kind, Part
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
@@ -79,6 +80,19 @@ class DiskFaults:
     def refuses(self) -> bool:
         """Whether the disk did not take something when it was given it last."""
         return bool(self._refused)
+
+    async def write(
+        self, what: str, lost: str, kind: Kind, function: Callable[..., object], *args: object
+    ) -> bool:
+        """Write `what` by `function(*args)`, work of that kind, and tell what came of it: `lost`, a sentence,
+        and why, where the disk refuses it. Returns whether the disk took it."""
+        try:
+            await self._host.ports.work.run(kind, function, *args)
+        except OSError as error:
+            self.tell(what, f"{lost}: {error.strerror}")
+            return False
+        self.tell(what, "")
+        return True
 
     def tell(self, what: str, why: str) -> None:
         """What came of writing `what`: why the disk refused it, a sentence; empty when the disk took it."""

@@ -54,13 +54,9 @@ async def keep_forever(host: Host, folder: Path) -> None:
             for peer, beat in host.roster:
                 known[peer] = Met(peer=peer, role=beat.role, heard=host.now(), invites=now[peer])
             known = dict(sorted(known.items(), key=lambda one: one[1].heard)[-MOST:])
-            try:
-                content = wire.encode(tuple(known.values()))
-                await host.ports.work.run(Kind.KEEP, write_durably, folder / MEMBERS, content)
+            content, lost = wire.encode(tuple(known.values())), "who was heard is not on the disk"
+            if await host.disk.write(MEMBERS, lost, Kind.KEEP, write_durably, folder / MEMBERS, content):
                 before = now
-                host.disk.tell(MEMBERS, "")
-            except OSError as error:
-                host.disk.tell(MEMBERS, f"who was heard is not on the disk: {error.strerror}")
         await host.ports.clock.sleep(EVERY)
 
 

@@ -151,14 +151,9 @@ class MembershipRenewal:
         host.emit(events.Noted, level="info", text=f"the membership of this {host.who.role.value} is renewed")
 
     async def _save(self, new: Membership) -> None:
-        host = self._host
-        try:
-            await host.ports.work.run(Kind.SAVE, write_durably, self._file, wire.encode(new))
-        except OSError as error:
-            host.disk.tell("membership", f"the new membership is not on the disk: {error.strerror}")
-            return
-        host.disk.tell("membership", "")
-        self._unsaved = None
+        lost, content = "the new membership is not on the disk", wire.encode(new)
+        if await self._host.disk.write("membership", lost, Kind.SAVE, write_durably, self._file, content):
+            self._unsaved = None
 
     async def _ask(self, old: Membership) -> Membership:
         """Ask for a valid membership that ends later. Raises NetError or WireError when there is none."""
