@@ -71,7 +71,15 @@ def config_of(folder: Path) -> PretrainedConfig:
         )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, TypeError, LookupError, AttributeError, OSError, StrictDataclassError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OSError,
+        RecursionError,
+        StrictDataclassError,
+    ) as error:
         said = " ".join(str(error).split())
         raise ModelError(f"{path} cannot be used ({said}): copy the model again") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:

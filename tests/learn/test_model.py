@@ -21,6 +21,8 @@ from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
 LORA = Lora(rank=4, alpha=8.0)
 
 DEEP = "[" * 100_000 + "]" * 100_000
+NESTED = "[" * 600 + "]" * 600
+"""Python's own reader takes as many levels, and transformers does not."""
 """JSON that no parser of Python's reads."""
 
 
@@ -171,6 +173,7 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
         (lambda folder: edit(folder, hidden_size="64"), r"config\.json cannot be used .*'hidden_size'"),
         (lambda folder: edit(folder, dtype="nonsense"), r"config\.json cannot be used .*nonsense"),
         (lambda folder: edit(folder, dtype=[]), r"config\.json cannot be used .*: copy the model again"),
+        (lambda folder: edit(folder, x=json.loads(NESTED)), r"config\.json cannot be used .*recursion"),
         (
             lambda folder: edit(folder, _attn_implementation="flash_attention_2"),
             r"attention by 'flash_attention_2', which not every peer .*: take the entry out",
