@@ -112,6 +112,7 @@ _SYSTEM = {
     errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
     errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
     errno.EISDIR: "a folder is in the file's place: name another folder with --folder",
+    errno.ENAMETOOLONG: "its name is longer than the file system takes: give a shorter one",
     errno.EACCES: "permission denied: check the owner, or name another folder with --folder",
     errno.EPERM: "permission denied: check the owner, or name another folder with --folder",
     errno.EADDRINUSE: (

@@ -95,7 +95,13 @@ class Schema:
         for name, value in tree.items():
             key = f"{table}.{name}" if table else self.full(name)
             if key in self.keys and self.is_free(key) and isinstance(value, dict):
-                yield from ((f"{key}.{option}", inner) for option, inner in value.items())
+                for option, inner in value.items():
+                    if "." in option:
+                        where = origin.of(f"{key}.{option}")
+                        raise ConfigError(
+                            f'{where}: the name "{option}" in {key} has a dot: write one without'
+                        )
+                    yield f"{key}.{option}", inner
             elif key in self.keys:
                 yield key, value
             elif key not in self.tables:
@@ -168,13 +174,15 @@ def from_file(
     if path.resolve() in seen:
         raise ConfigError(f"{path} extends itself, by way of {' -> '.join(str(step.name) for step in seen)}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark first
         tree = tomllib.loads(text)
     except OSError as error:
         whose = f", which {seen[-1].name} extends" if seen else ""
         raise ConfigError(f"cannot read {path}{whose}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply: write fewer brackets in each other") from error
     origin = _Origin(str(path), text.splitlines(), schema)
     base = tree.pop(EXTENDS, None)
     below: list[Layer] = []
@@ -214,7 +222,7 @@ def from_words(schema: Schema, words: Sequence[str]) -> Layer:
     layer: Layer = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals:
+        if not (equals and key.strip()):
             raise ConfigError(f"--set {word}: expected KEY=VALUE, such as --set run.seed=3")
         layer.update([_word(schema, key.strip(), text.strip(), f"--set {key.strip()}")])
     return layer
@@ -278,9 +286,12 @@ def _check(schema: Schema, key: str, setting: Setting) -> None:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether there is no NaN and no infinity, which TOML has, in a value."""
+    """Whether there is no NaN and no infinity, which TOML has, in a value, and no whole number of more than
+    64 bits, which no spec holds."""
     if isinstance(value, list):
         return all(map(_is_finite, value))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
     return not isinstance(value, float) or math.isfinite(value)
 
 
@@ -323,5 +334,7 @@ def _found(value: Any) -> str:
             return "a table"
         case list():
             return f"the list {value}"
+        case int() if not _is_finite(value):
+            return f"{value}, which has more than 64 bits"
         case _:
             return str(value)

@@ -30,7 +30,8 @@ def scenario(asked: Path) -> Path:
 
 
 def _find(asked: Path, below: str, kind: str) -> Path:
-    names = [asked] if asked.suffix == ".toml" else [asked, asked.with_name(f"{asked.name}.toml")]
+    whole = not asked.name or asked.suffix == ".toml"  # nothing, `.` and `/` are folders without a name
+    names = [asked] if whole else [asked, asked.with_name(f"{asked.name}.toml")]
     if len(asked.parts) == 1:
         names += [place / below / names[-1] for place in PLACES]
     # Anything but a folder: a pipe may be read, too.

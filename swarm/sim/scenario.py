@@ -12,6 +12,7 @@ calls); `full` (for `seconds` its disk takes no more); `clock` (`seconds` wrong 
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -199,7 +200,7 @@ def load(path: Path) -> Scenario:
 
 def parse(text: bytes) -> Scenario:
     try:
-        scenario = msgspec.toml.decode(text, type=Scenario)
+        scenario = msgspec.toml.decode(text.removeprefix(codecs.BOM_UTF8), type=Scenario)
     except UNREADABLE as error:
         raise ScenarioError(f"not a scenario: {error}") from error
     _check(scenario)

@@ -258,7 +258,7 @@ def _place(function: str) -> str:
 
 def _source(path: Path) -> FunctionFile:
     try:
-        return FunctionFile(str(path.absolute()), path.read_text("utf-8"))
+        return FunctionFile(str(path.absolute()), path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 ({error.reason})"
         raise ValueError(f"the reward file {path} cannot be read: {why}") from error

@@ -109,6 +109,11 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ),
         ("[run]\nbatch = 3\n", 2, "run.batch is a table"),
         ("[run.objective.options]\neps = [1]\n", 2, "a number, a text, true or false, found the list [1]"),
+        (
+            '[run.objective.options]\n"a.b" = 1\n',
+            2,
+            'the name "a.b" in run.objective.options has a dot: write',
+        ),
         ("[run.objective]\noptions = 3\n", 2, "run.objective.options wants a table, found 3"),
         ('[run]\nname = "My run"\n', 2, "wants a text of 1 to 40 lower-case letters, digits"),
         ('[run.model]\nname = ""\n', 2, "wants a text that is not empty"),
@@ -197,6 +202,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert "is not TOML" in refused(written(tmp_path, f"[run]\nseed = {deep}\n"))
     assert "run.seed wants a whole number" in refused(sets=(f"run.seed={deep}",))
     assert "extends itself" in refused(written(tmp_path, 'extends = "it.toml"'))
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "it.toml").write_bytes(b"\xef\xbb\xbf[run]\r\nseed = 3\r\n")
+    assert load(tmp_path / "it.toml").config.run.seed == 3
+    assert load(None, [f"run.seed={2**64 - 1}"]).config.run.seed == 2**64 - 1
 
 
 def test_words_are_read_as_what_the_key_wants() -> None:

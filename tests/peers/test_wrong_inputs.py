@@ -44,6 +44,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "broken.toml").write_text("[run\n")
     (tmp_path / "typo.toml").write_text("[run]\n\n[run.batch]\ngruops = 3\n")
+    (tmp_path / "deep.toml").write_text(f"a = {5000 * '['}{5000 * ']'}\n")
     (tmp_path / "round.toml").write_text('extends = "round.toml"\n')
     (tmp_path / "orphan.toml").write_text('extends = "gone.toml"\n')
     (tmp_path / "world.toml").write_text("[links]\nlatenzy = 1\n")
@@ -158,6 +159,14 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("up orphan.toml", 2, "cannot read gone.toml", "which orphan.toml extends"),
     ("up nope", 2, "cannot read nope: No such file", "settings that ship: demo"),
     ("config check empty", 2, "cannot read empty: it is a folder", "settings that ship: demo"),
+    ("config check .", 2, "cannot read .: it is a folder", "settings that ship: demo"),
+    ("sim /", 2, "cannot read /: it is a folder", "scenarios that ship:"),
+    (f"up {300 * 'x'}", 3, "is longer than the file system takes", "give a shorter one"),
+    (f"status --folder {300 * 'x'}", 3, "is longer than the file system takes", "give a shorter one"),
+    ("up deep.toml", 2, "deep.toml is nested too deeply", "fewer brackets"),
+    ("config show --set =3", 2, "--set =3: expected KEY=VALUE", "--set run.seed=3"),
+    (f"up demo --set run.seed={2**64}", 2, "a whole number of at least 0", "which has more than 64 bits"),
+    (f"up demo --set objective.options.eps=-{2**64}", 2, "wants a number", "which has more than 64 bits"),
     ("sim nope.toml", 2, "cannot read nope.toml: No such file", "scenarios that ship:"),
     ("sim world.toml", 2, "world.toml: not a scenario", "latenzy"),
     ("sim latin.toml", 2, "latin.toml: not a scenario", "utf-8"),

@@ -346,6 +346,11 @@ def test_a_file_that_is_not_there_is_told_before_anything_starts(tmp_path: Path)
         Worker({"f": "mine.py:f"}, {"mine.py": tmp_path / "mine.py"}, False, 5.0)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(completions): return [1.0]", encoding="utf-8-sig")
+    Worker({"mine.py:f": "mine.py:f"}, {"mine.py": tmp_path / "mine.py"}, False, 5.0).check()
+
+
 def test_a_name_without_a_function_is_told_before_anything_starts() -> None:
     with pytest.raises(ValueError, match=r"write FILE.py:function or package.module:function"):
         Worker({"f": "mine.py"}, {}, False, 5.0)
