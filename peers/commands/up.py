@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from rich.live import Live
 
+from dashboard.diagnosis.presence import AWAITED
 from dashboard.state import State
 from dashboard.terminal import render, summary
 from dashboard.text import some
@@ -64,6 +65,9 @@ BACKOFF_LONGEST = 15.0
 
 STABLE_AFTER = 60.0
 """Seconds within which a child that cannot run has said so, on a busy machine too."""
+
+TOO_LATE = 20.0
+"""Seconds in which peers leave a complete run by themselves: who still loads heard nobody say that it is."""
 
 FATAL = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
 """Exit code -> error that a restart cannot fix, unless the child has run before."""
@@ -182,7 +186,7 @@ class Children:
             )
             self.console.print(said, style="dim", highlight=False, soft_wrap=True)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
-            self.console.print(f"page: {page.read_text()}", markup=False, highlight=False, soft_wrap=True)
+            self._tell(f"page: {page.read_text()}", style="")
         for role, count in (
             (Role.LEARNER, "learners"),
             (Role.SAMPLER, "samplers"),
@@ -199,17 +203,20 @@ class Children:
                 show()
 
     def end(self) -> None:
-        """Ask all children to leave; kill those that have not left after LEAVE_PATIENCE, or at a second
-        signal."""
+        """Ask all children to leave, after TOO_LATE where the run is complete; kill those that have not left
+        LEAVE_PATIENCE after this began, or at a second signal."""
         asked = time.monotonic()
         running = [child.process for child in self.children.values() if child.process is not None]
-        for process in running:
-            if not self.complete:
-                process.terminate()
+        unasked = running
         if self.signalled is not None and running:
             said = f"asked {some(len(running), 'peer')} to leave: {FINISHING}, within {LEAVE_PATIENCE:.0f} s;"
             self.console.print(f"{said} Ctrl-C again ends them now", style="dim", highlight=False)
         while any(process.poll() is None for process in running):
+            late = time.monotonic() - asked > TOO_LATE
+            if unasked and (late or self.signalled is not None or not self.complete):
+                for process in unasked:
+                    process.terminate()
+                unasked = []
             time.sleep(LOOK / 5)
             if self.signals > 1 or time.monotonic() - asked > LEAVE_PATIENCE:
                 for process in running:
@@ -229,14 +236,22 @@ class Children:
             check=False,
             capture_output=True,
         )
-        if exported.returncode:
-            self.console.print(exported.stderr.decode(), end="", markup=False)
+        code = exported.returncode if exported.returncode >= 0 else CannotHere.code
+        if code:
+            self._tell(exported.stderr.decode().rstrip(), style="")
+            why = _cause_of_death(exported.returncode)
+            again = f"`swarm export DIR --folder {self.folder}` writes it"
+            self._tell(f"the model was not exported ({why}): {again}")
         # In a file or a pipe a path must not be wrapped: readers copy it, or search for it.
         screen = spoken("stdout", width=None if sys.stdout.isatty() else 240)
-        screen.print(
-            summary(self.state, self.now(), model if exported.returncode == 0 else None, self.journal.path)
-        )
-        return exported.returncode
+        screen.print(summary(self.state, self.now(), model if code == 0 else None, self.journal.path))
+        if code and self.signalled is not None:
+            raise Interrupted(self.signalled)
+        return code
+
+    def _tell(self, sentence: str, style: str = "yellow") -> None:
+        """Print a sentence as it is: paths in it are neither broken nor read as markup."""
+        self.console.print(sentence, style=style, markup=False, highlight=False, soft_wrap=True)
 
     # --- watching -------------------------------------------------------------------------------------------
 
@@ -271,7 +286,7 @@ class Children:
                 raise CannotHere(f"within {SEED_PATIENCE:.0f} s there were no words: {self.waits_for()}")
             if time.monotonic() > told + WAIT_TOLD:
                 told = time.monotonic()
-                self.console.print(self.waits_for(), style="yellow", markup=False, highlight=False)
+                self._tell(self.waits_for())
 
     def waits_for(self) -> str:
         """What the start waits for, and why that may not come."""
@@ -295,11 +310,7 @@ class Children:
             elif code is not None:
                 why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
                 hint = Ended(code, "").hint
-                self.console.print(
-                    f"{child.name} died ({_cause_of_death(code)}{why}) and is started again{hint}",
-                    style="yellow",
-                    highlight=False,
-                )
+                self._tell(f"{child.name} died ({_cause_of_death(code)}{why}) and is started again{hint}")
             if child.process is None and not child.done and time.monotonic() >= child.restart_at:
                 child.start()
 
@@ -313,9 +324,7 @@ class Children:
                 self.state = journals.followed(self.state, event)
         except OSError as error:  # the view is not updated, and the swarm goes on
             if not self._unreadable:
-                self.console.print(
-                    f"{self.journal.path} cannot be read: {error.strerror}", style="yellow", highlight=False
-                )
+                self._tell(f"{self.journal.path} cannot be read: {error.strerror}")
             self._unreadable = True
 
     def _screen(self) -> AbstractContextManager[Callable[[], None]]:
@@ -328,9 +337,10 @@ class Children:
         self._line_due = time.monotonic() + LINE_EVERY
         now = self.now()
         problem, self._problem = new_problem(self.state, now, self._problem)
-        parts = (headline(self.state, now), missing_peers(self.state, self.config.peer.swarm), problem)
-        said = "; ".join(filter(None, parts))
-        self.console.print(said, markup=False, highlight=False, soft_wrap=True)
+        missing = missing_peers(self.state, self.config.peer.swarm)
+        if missing and self._problem == AWAITED:
+            problem = ""  # they need no word: they are started here
+        self._tell("; ".join(filter(None, (headline(self.state, now), missing, problem))), style="")
 
 
 class _Screen:
@@ -360,7 +370,8 @@ def headline(state: State, now: float) -> str:
     )
     reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
     peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
-    return f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained; {peers}"
+    trained = f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained"
+    return f"{trained}; {peers}" if peers else trained
 
 
 def missing_peers(state: State, wanted: Swarm) -> str:

@@ -98,6 +98,29 @@ def test_a_child_that_never_leaves_is_killed(house: up.Children, hours: Hours) -
     assert house.killed and hours.now < 1125.0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_who_came_too_late_to_hear_that_a_run_is_complete_is_asked_to_leave(
+    house: up.Children, hours: Hours, heard: bool
+) -> None:
+    child = house.children["learner-1"].process
+    child.step = 1.0  # type: ignore[union-attr]
+    child.ends = hours.now + 5.0 if heard else float("inf")  # type: ignore[union-attr]
+    house.complete, began = True, hours.now
+    house.end()
+    assert not house.killed  # type: ignore[attr-defined]
+    assert hours.now - began == pytest.approx(5.0 if heard else up.TOO_LATE + 1.0, abs=0.2)
+
+
+def test_a_signal_while_the_peers_of_a_complete_run_leave_asks_them_to(
+    house: up.Children, hours: Hours
+) -> None:
+    house.complete, began = True, hours.now
+    house.children["learner-1"].process.step = 1.0  # type: ignore[union-attr]
+    house._on_signal(signal.SIGTERM, None)
+    house.end()
+    assert not house.killed and hours.now - began < 2.0  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("step", "leaves"), [(0.5, True), (STEP, True), (1e9, False)])
 def test_leave_waits_for_the_step_and_says_so(
     hours: Hours,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from nouns import NOW, beat
 from dashboard.state import State, fold
 from peers.commands import up
 from peers.commands.up import missing_peers, new_problem
+from peers.errors import guarded
 from swarm import events
 from swarm.config import Config, Swarm
 from swarm.identity import Keyring
@@ -106,3 +108,64 @@ def test_nobody_is_lost_in_the_line_where_the_machines_clock_was_set(
     house._print_line()
     said = capsys.readouterr().err
     assert "silent" not in said and "heard nothing" not in said
+
+
+def test_whom_it_starts_itself_nobody_is_told_to_invite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house, seed = up.Children(tmp_path, Config()), Keyring.new().me
+    house._print_line()
+    assert capsys.readouterr().err.startswith(
+        "version 0, not evaluated yet, no reward yet, 0 groups trained; w"
+    )
+    house.journal.path.parent.mkdir(parents=True)
+    heard = events.Heard(at=time.time(), peer=seed, subject=seed, beat=beat(role=Role.SEED))
+    house.journal.path.write_bytes(to_line(heard))
+    house._read()
+    house._line_due = 0.0
+    house._print_line()
+    said = capsys.readouterr().err
+    assert "1/1 seeds; waiting for 2 learners and 3 samplers" in said and "swarm invite" not in said
+
+
+def test_the_line_of_a_swarm_that_left_ends_with_a_word() -> None:
+    assert up.headline(State(), NOW).endswith("0 groups trained")
+
+
+def test_a_path_in_a_line_of_a_log_is_neither_broken_nor_read_as_markup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / f"a [b] [/c] {'long ' * 20}end"
+    folder.mkdir(parents=True)
+    house = up.Children(folder, Config())
+    child = house.children["seed"] = up.PeerProcess("seed", [], folder / "seed.log")
+    child.log.write_text(f"swarm: this is a bug; report it with {folder}/crash.txt\n")
+    child.process, child.started_at = subprocess.Popen(["false"]), time.monotonic()
+    child.process.wait()
+    house._look()
+    assert f"{folder}/crash.txt) and is started again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "signalled", "ends"), [(-15, 15, 143), (130, 2, 130), (-9, None, 3), (3, None, 3), (0, 15, 0)]
+)
+def test_an_export_that_was_broken_off_is_told_with_what_writes_the_model(
+    code: int,
+    signalled: int | None,
+    ends: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    house = up.Children(tmp_path, Config())
+    house.complete = True
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        house.signalled = signalled  # it came while the model was written
+        return subprocess.CompletedProcess(words, code, b"", b"swarm: no room\n" if code == 3 else b"")
+
+    monkeypatch.setattr(up.subprocess, "run", run)
+    assert guarded(house.summarize) == ends
+    out, err = capsys.readouterr()
+    assert "is done" in out and ("model  " in out) is (code == 0)
+    assert (f"`swarm export DIR --folder {tmp_path}` writes it" in err) is (code != 0)
