@@ -164,8 +164,11 @@ def _passphrase(path: Path | None, twice: bool) -> str:
     if path is not None:
         try:
             said = path.read_text().partition("\n")[0]
-        except (OSError, ValueError) as error:
-            raise WrongUsage(f"the passphrase cannot be read from {path}: {error}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else f"it is no {error.encoding}"
+            raise WrongUsage(
+                f"the passphrase cannot be read from {path}: {why}; name another file"
+            ) from error
     elif not sys.stdin.isatty():
         raise WrongUsage("nobody is here to ask for the passphrase: add --passphrase-file FILE")
     else:

@@ -214,6 +214,18 @@ def test_without_a_terminal_or_with_a_short_passphrase_nothing_is_exported(
     assert "--passphrase-file" in capsys.readouterr().err and not (tmp_path / "one").exists()
 
 
+def test_a_passphrase_that_cannot_be_read_is_told_once_and_with_what_to_do(
+    lab: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer(lab)
+    (latin := tmp_path / "latin").write_bytes(b"passphr\xe4se\n")
+    for file, why in ((tmp_path / "gone", "No such file or directory"), (latin, "it is no utf-8")):
+        words = ["export", tmp_path / "one", "--folder", lab.path, "--passphrase-file", file]
+        assert cli.main(["identity", *map(str, words)]) == 2
+        said = f"swarm: the passphrase cannot be read from {file}: {why}; name another file\n"
+        assert capsys.readouterr().err == said
+
+
 def test_a_key_of_another_run_is_not_brought_here(lab: RunFolder, tmp_path: Path) -> None:
     file, key = tmp_path / "exported", open_key(tmp_path / "key")
     other = Identity(name="learner-1", run=Digest("ab" * 32), key=(tmp_path / "key").read_bytes())
