@@ -8,7 +8,9 @@ run folder is derived from the scenario's seed, so that the same seed gives the 
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 
 from peers.build import base_model
-from peers.errors import USAGE, explain
+from peers.errors import USAGE, explain, say
 from peers.roles.audit_duty import Program, on_duty
 from peers.roles.group_opening import Decoder
 from peers.roles.programs import program_of
@@ -29,6 +31,7 @@ from peers.runtime.host import Host, PeerInfo
 from peers.runtime.run_keys import RunKeys
 from swarm.config import Config, Peer, Run
 from swarm.core.membership import Trust
+from swarm.events import Event
 from swarm.image import MakeDraft, in_memory
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.learner import Learner
@@ -66,6 +69,25 @@ FRAMES = 1024
 """Frames that are kept as they were read: all readers have one within seconds."""
 
 
+TOLD = 10.0
+"""Seconds of wall time between two lines about how far a simulation is."""
+
+
+class _Progress:
+    """A Bus sink that says on stderr how far a simulation is."""
+
+    def __init__(self, hours: float, summary: report.Summary) -> None:
+        self._hours, self._summary = hours, summary
+        self._due = time.monotonic() + TOLD
+
+    def __call__(self, event: Event) -> None:
+        if (now := time.monotonic()) < self._due:
+            return
+        self._due = now + TOLD
+        virtual = asyncio.get_running_loop().time() / 3600
+        say(f"{virtual:.2f} of {self._hours:g} virtual hours, version {self._summary.version}")
+
+
 def simulate(path: Path, seed: int | None, out: Path | None) -> int:
     """Run a scenario; the summary goes to stdout, its journal to `out` when given. Returns an exit code.
     Raises ScenarioError."""
@@ -77,8 +99,9 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
         loaded = msgspec.structs.replace(loaded, seed=seed)
     _check(path, loaded.run)
     summary = report.Summary()
+    sinks: list[Callable[[Event], None]] = [summary, _Progress(loaded.hours, summary)]
     with disks.temporary() if _needs_disks(loaded) else nullcontext() as folders:
-        outcome = World(loaded, spawn, sinks=[summary], journal=out, disks=folders).run()
+        outcome = World(loaded, spawn, sinks=sinks, journal=out, disks=folders).run()
     print(summary.text())
     print(f"journal sha256 {outcome.sha256} ({outcome.events} events)")
     print(

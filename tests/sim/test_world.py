@@ -440,3 +440,20 @@ def test_a_clock_may_be_late_and_each_may_name_groups_and_tasks() -> None:
     text = 'name = "x"\nhours = 1\neach = ["learn", "sample"]\n[peers]\nlearner = 1\n'
     (fault,) = parse((text + on_learner("clock", "seconds = -70.0")).encode()).faults
     assert fault.seconds == -70.0
+
+
+@pytest.mark.parametrize(("apart", "told"), [(0.0, True), (600.0, False)])
+def test_a_simulation_says_how_far_it_is_and_its_journal_is_the_same(
+    apart: float,
+    told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sim, "TOLD", apart)
+    world = 'name = "x"\nhours = 0.002\n[peers]\nseed = 1\nlearner = 1\nsampler = 1\n'
+    (tmp_path / "x.toml").write_text(f'{world}[run.optimizer]\nlr = 0.1\n[run.task]\nname = "toy"\n')
+    assert sim.simulate(tmp_path / "x.toml", None, tmp_path / "journal") == 0
+    out, err = capsys.readouterr()
+    assert ("of 0.002 virtual hours, version 0\n" in err) is told
+    assert f"journal sha256 {hashlib.sha256((tmp_path / 'journal').read_bytes()).hexdigest()}" in out
