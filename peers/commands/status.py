@@ -38,7 +38,9 @@ TOLD_AFTER = 1.0
 
 def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
     """Show the state of the run on this machine, from its journals; with an invite, of the swarm that it
-    names."""
+    names. Raises WrongUsage."""
+    if watch and as_json:
+        raise WrongUsage("--watch draws on a terminal, --json prints once: leave one out")
     if word is not None:
         return _observe(word, folder, config, watch, as_json)
     assert folder is not None
