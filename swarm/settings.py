@@ -179,7 +179,7 @@ def from_file(
     except OSError as error:
         whose = f", which {seen[-1].name} extends" if seen else ""
         raise ConfigError(f"cannot read {path}{whose}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{path} is nested too deeply: write fewer brackets in each other") from error
