@@ -86,6 +86,7 @@ _BY_NAME = {
     "swarm.learn.template_limits.Overrun": CANNOT,
     "swarm.tasks.sandbox.NoSandbox": CANNOT,
     "dashboard.server.PortTaken": CANNOT,
+    "dashboard.server.NoAddress": CANNOT,
     "swarm.net.listening.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,
     "swarm.invite.InviteError": REFUSED,
@@ -112,6 +113,9 @@ _SYSTEM = {
     errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
     errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
     errno.EISDIR: "a folder is in the file's place: name another folder with --folder",
+    errno.ESPIPE: (
+        "a pipe or a device is in the file's place: remove it, or name another folder with --folder"
+    ),
     errno.ENAMETOOLONG: "its name is longer than the file system takes: give a shorter one",
     errno.EACCES: "permission denied: check the owner, or name another folder with --folder",
     errno.EPERM: "permission denied: check the owner, or name another folder with --folder",

@@ -259,6 +259,8 @@ class Tail:
             file = known[numbers.index(self._number)][1]
             if not file.exists():
                 return  # it is about to be made
+            if not (file.is_file() or file.is_dir()):  # to open a pipe would wait for who writes it
+                raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE), str(file))
             with open(file, "rb") as lines:
                 if file == self.path and _part(file, self._number).exists():
                     continue  # it has become an older one, and this is the next

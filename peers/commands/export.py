@@ -22,7 +22,7 @@ from dashboard.state import State, fold
 from peers.build import run_folder, spec_transfer
 from peers.build.run_folder import RunFolder
 from peers.commands import journals
-from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.errors import CannotHere, Refusal, WrongUsage, say
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import RELEASES
 from swarm import wire
@@ -75,6 +75,7 @@ def write(run: RunFolder, target: Path, portable: bool) -> Exported:
     """Write the newest policy to `target`. `portable`: for other machines, too, so an adapter whose base is a
     folder of this one is left out. Raises UserError."""
     check_target(target)
+    say(f"reading the model of {run.path}")
     for sentence in spec_transfer.damaged_files(run).values():
         raise CannotHere(sentence)
     version, weights = newest_weights(run.path, run)
@@ -86,12 +87,23 @@ def write(run: RunFolder, target: Path, portable: bool) -> Exported:
             " newest that is whole here",
             file=sys.stderr,
         )
+    elif version == 0:
+        say(f"nothing that was trained is here: {_nothing(run.path)}; export where another peer is")
+    say(f"writing version {version} to {target}")
     with room(target):
         if settings.model.training == "full":
             _write_policy(run.model, run.model, weights, target)
         else:
             _write_merged(run.model, settings, weights, target, portable)
     return Exported(version, state)
+
+
+def _nothing(folder: Path) -> str:
+    """Why the newest version of a folder may be 0, which the run began with."""
+    begun = "version 0 is the model that the run began with"
+    if journals.tails(folder):
+        return f"{begun}, and no peer of {folder} tells of another"
+    return f"{begun}, and no peer has run in {folder}, or its folder peers/ has no journal any more"
 
 
 def _told(folder: Path, settings: Run) -> State:

@@ -54,6 +54,8 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
 
     def read(state: State) -> tuple[State, float]:
         """The state with what is new, and the time by the clock of who writes."""
+        nonlocal tails
+        tails = tails or journals.tails(folder)
         for tail in tails:
             for event in tail.news():
                 if len(tails) == 1:
@@ -82,8 +84,13 @@ def _asleep(state: State, now: float, folder: Path) -> tuple[float, str]:
     """The time of which a folder's state tells, and a sentence where that is past: where no peer runs it is
     when the last event was written, since nobody has listened from then on and the silence of others means
     nothing."""
-    if not state.last or peer_folder.running(folder):
+    if peer_folder.running(folder):
         return now, ""
+    if not state.last:
+        return now, (
+            f"no journal of {folder} tells of a peer: none has run there, or its folder peers/ was removed;"
+            f" `swarm join` with --folder {folder} starts one"
+        )
     ago = duration(max(time.time() - state.last, 0.0))
     return state.last, f"no peer of {folder} runs: this is what was known {ago} ago"
 
@@ -123,9 +130,11 @@ async def _wait(leaving: asyncio.Event, seconds: float) -> None:
 
 
 def leave(folder: Path) -> int:
-    """Ask the peers of this folder to finish and leave; wait until they have. Raises CannotHere when some
-    have not within LEAVE_PATIENCE."""
+    """Ask the peers of this folder to finish and leave; wait until they have. Raises WrongUsage for a folder
+    without a run and peers, CannotHere when some have not left within LEAVE_PATIENCE."""
     peers = peer_folder.running(folder)
+    if not peers and run_folder.spec_content(folder) is None:
+        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     if not peers:
         print(f"no peer of {folder} is running", file=sys.stderr)
         return 0

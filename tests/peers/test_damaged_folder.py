@@ -113,6 +113,19 @@ def test_a_place_that_nothing_can_be_exported_to_is_refused(
     assert f"cannot write {tmp_path / target}: " in said and "name another place" in said
 
 
+@pytest.mark.parametrize("began", [False, True])
+def test_an_export_of_a_folder_where_nothing_was_trained_says_so(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], began: bool
+) -> None:
+    if began:
+        (run.path / "peers" / "seed").mkdir(parents=True)
+        (run.path / "peers" / "seed" / "journal.jsonl").touch()
+    assert cli.main(["export", str(tmp_path / "out"), "--folder", str(run.path)]) == 0
+    said = capsys.readouterr().err
+    assert "nothing that was trained is here" in said and "the model that the run began with" in said
+    assert ("its folder peers/ has no journal" in said) is not began
+
+
 def test_a_large_file_is_checked_as_a_small_one_is(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec_transfer, "LARGEST", 10)
     flip(run.model / "tokenizer.json", 40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import pytest
@@ -66,3 +67,47 @@ def test_who_watches_a_folder_whose_peers_left_reads_how_old_it_is(
     said = " ".join(capsys.readouterr().out.split())
     assert "no peer of" in said and "known 2 h ago" in said
     assert "silent" not in said and "heard nothing" not in said
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_a_folder_that_tells_of_no_peer_is_said_to(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, watch: bool
+) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("peers.commands.status.time.sleep", interrupted)
+        words = ["status", *(["--watch"] if watch else []), "--folder", str(lab.path)]
+        assert cli.main(words) == (130 if watch else 0)
+    said = capsys.readouterr()
+    seen = " ".join((said.out if watch else said.err).split())
+    assert "tells of a peer" in seen and "`swarm join`" in seen
+
+
+def test_who_watches_a_folder_sees_a_peer_that_starts_there_later(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([lambda: left(lab)])
+
+    def later(_: float) -> None:
+        if (then := next(looks, None)) is None:
+            raise KeyboardInterrupt
+        then()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("peers.commands.status.time.sleep", later)
+        assert cli.main(["status", "--watch", "--folder", str(lab.path)]) == 130
+    assert "known 2 h ago" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", ["status", "why"])
+def test_a_pipe_in_a_journals_place_is_told(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    journal = lab.path / "peers" / "sampler-1" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    os.mkfifo(journal)
+    assert cli.main([command, "--folder", str(lab.path)]) == 3
+    said = capsys.readouterr().err
+    assert f"cannot use {journal}: " in said and "a pipe" in said and "remove it" in said
