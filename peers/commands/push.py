@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
     from peers.build.run_folder import RunFolder
 
+CONNECT = 10.0
+"""Seconds in which a connection to the Hub comes about; its client waits for as long as the system does."""
+
+ANSWER = 60.0
+"""Seconds in which the Hub says whether it has the repository, or makes it."""
+
 LICENCE = ("license", "license_name", "license_link")
 """Fields of a card that say what a model may be used for."""
 
@@ -32,7 +38,7 @@ LICENCE = ("license", "license_name", "license_link")
 def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | None) -> int:
     """Upload the newest policy to `repo` (owner/name, or a name of your own), or write it to the folder `to`.
     Raises UserError."""
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi, get_session, get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -49,11 +55,13 @@ def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | 
     if get_token() is None:
         raise CannotHere("there is no token of the Hub here: run `hf auth login`, or set HF_TOKEN")
     hub = HfApi()
+    get_session().timeout = (CONNECT, ANSWER, ANSWER, None)
     with _told(repo, str(hub.endpoint)):
         there = hub.create_repo(repo, private=not public, exist_ok=True)
     with _place(folder / "cache") as place:
         version = _write(run, there.repo_id, Path(place), licence)
         say(f"uploading version {version} to {there}")
+        get_session().timeout = (CONNECT, None, None, None)  # what is large is answered once it is there
         with _told(there.repo_id, str(hub.endpoint)):
             hub.upload_folder(
                 repo_id=there.repo_id,
@@ -90,6 +98,7 @@ def _licence_of_base(run: Run) -> dict[str, str]:
 
     base, path = hub_base(run), Path(run.model.name).expanduser() / "README.md"
     if base is not None:
+        say(f"asking the Hub for the card of {base}, which names a licence")
         try:
             path = Path(hf_hub_download(base, "README.md", revision=run.model.revision))
         except (EntryNotFoundError, HTTPError, OfflineModeIsEnabled) as error:

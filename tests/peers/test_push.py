@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import json
 import os
+import socket
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,7 +182,10 @@ def test_what_is_pushed_from_a_model_of_this_machine_names_none_of_its_folders(
     run = made(tmp_path / "run", policy, Model(name=str(tmp_path / "policy"), training=training))
     out = tmp_path / "out"
     assert push(run, "small", "--to", str(out), "--license", "mit") == 0
-    assert "nothing was uploaded" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "nothing was uploaded" in said
+    steps = [said.index(step) for step in (f"reading the model of {run.path}", f"writing version 0 to {out}")]
+    assert steps == sorted(steps)
     card = ModelCard.load(out / "README.md")
     assert card.data.license == "mit" and card.data.base_model is None
     assert "a model called `policy`" in card.text
@@ -260,6 +266,42 @@ def test_where_nobody_listens_at_the_hubs_address_it_says_how_to_have_the_folder
     run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
     assert push(run, HERE) == 4
     assert "cannot be reached (ConnectError)" in (said := capsys.readouterr().err) and "--to DIR" in said
+
+
+def test_a_hub_to_which_no_connection_comes_about_is_not_waited_for(
+    hub: type[Taking],
+    tmp_path: Path,
+    policy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(pushing, "CONNECT", 0.5)
+    run, began = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT)), time.monotonic()
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        with contextlib.ExitStack() as waiting:
+            for _ in range(3):  # nobody accepts them, and then there is no room for another
+                one = waiting.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            point(monkeypatch, f"http://127.0.0.1:{full.getsockname()[1]}")
+            assert push(run, HERE) == 4
+    assert time.monotonic() - began < 30
+    assert "cannot be reached (ConnectTimeout)" in capsys.readouterr().err
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path,
+    policy: Path,
+    hub: type[Taking],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(pushing, "ANSWER", 0.5)
+    run = made(tmp_path / "run", policy, Model(name="org/tiny", revision=COMMIT))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        point(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert push(run, HERE) == 4
+    assert "cannot be reached (ReadTimeout)" in capsys.readouterr().err
 
 
 def test_a_licence_that_the_hub_has_no_word_for_is_refused(
