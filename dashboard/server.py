@@ -69,8 +69,14 @@ STALL = 30.0
 PORTION = 64 << 10
 """Bytes, two a millisecond: a slow phone reads as many, and the connection of a sleeping one is closed."""
 
-NO_ADDRESS = {socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NODATA}
-"""errno of a failed name lookup."""
+NO_ADDRESS = {
+    socket.EAI_NONAME,
+    socket.EAI_AGAIN,
+    socket.EAI_FAIL,
+    socket.EAI_NODATA,
+    errno.EADDRNOTAVAIL,
+}
+"""errno of a failed name lookup, and of an address that is another machine's."""
 
 log = logging.getLogger(__name__)
 log.setLevel(logging.ERROR)
@@ -79,6 +85,10 @@ log.setLevel(logging.ERROR)
 
 class PortTaken(OSError):
     """The page's port is in use; the message says which and what to do."""
+
+
+class NoAddress(OSError):
+    """The page's address or port is not to be had here; the message says which and what to do."""
 
 
 class Server:
@@ -108,8 +118,8 @@ class Server:
 async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
     """Listen on `host`:`port` (0: any) and answer until `close`.
 
-    A taken port moves on to the next free one when `free`; else PortTaken. Any other OSError (no such
-    address, port below 1024) is raised as it is.
+    A taken port moves on to the next free one when `free`; else PortTaken. Raises NoAddress for an address
+    that this machine does not have, or a port that this user may not have.
     """
     listener, turns = Door(_listen(host, port, free), _arrivals), Turns(asyncio.get_running_loop(), _asked)
     config = uvicorn.Config(
@@ -138,7 +148,17 @@ def _listen(host: str, port: int, free: bool) -> socket.socket:
             return socket.create_server((host, candidate), family=family, backlog=64)
         except OSError as error:
             if error.errno in NO_ADDRESS:
-                raise OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine") from error
+                raise NoAddress(
+                    errno.EADDRNOTAVAIL,
+                    f"this machine has no address {host}: choose one with `--host` (of `swarm start` and"
+                    " `up`: `--set peer.page.host=`)",
+                ) from error
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise NoAddress(
+                    error.errno,
+                    f"port {candidate} of {host} is not for this user, as those below 1024: choose another"
+                    " with `--port` (of `swarm start` and `up`: `--set peer.page.port=`)",
+                ) from error
             if error.errno != errno.EADDRINUSE:
                 raise
     tried = (

@@ -121,6 +121,8 @@ def load_window(args: argparse.Namespace) -> LoadedConfig:
     """The settings of a page; a port in the arguments is used or fails, without a search for a free one."""
     if args.host is not None:
         args.set = [*args.set, f"peer.page.host={args.host}"]
+    if args.port is not None and not 0 <= args.port <= 65535:
+        raise WrongUsage(f"--port {args.port}: wants a whole number of at least 0 and at most 65535")
     if args.port is not None:
         args.set = [*args.set, f"peer.page.port={args.port}", "peer.page.free=false"]
     loaded = load(args, None)

@@ -122,6 +122,11 @@ def _check_function(file: Path, function: str) -> None:
         raise ValueError(
             f"the reward file {file} is no Python: {error.msg} in line {error.lineno}"
         ) from error
+    except (RecursionError, MemoryError) as error:  # the latter is its parser's, of what is nested
+        raise ValueError(
+            f"the reward file {file} cannot be read by Python: an expression in it has too many terms; write"
+            " it as data, or cut it into several"
+        ) from error
     defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     names = {node.name for node in ast.walk(tree) if isinstance(node, defined)}
     others = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import os
 import signal
 import socket
 import time
@@ -19,7 +20,7 @@ from dashboard_story import SAMPLERS, heard, story
 from dashboard import server as serving
 from dashboard.app import create_app
 from dashboard.feed import Feed
-from dashboard.server import HEAD, PortTaken, Server, serve
+from dashboard.server import HEAD, NoAddress, PortTaken, Server, serve
 from dashboard.state import State
 
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -61,11 +62,24 @@ async def ask(server: Server, path: str = "healthz") -> httpx2.Response:
 
 def test_a_host_that_is_no_address_of_this_machine_is_said_so() -> None:
     async def scene() -> None:
-        with pytest.raises(OSError) as refused:
-            await serve(create_app(fed()), "no such host", 0, free=False)
-        assert refused.value.errno == errno.EADDRNOTAVAIL
+        for host in ("no such host", "192.0.2.1"):
+            with pytest.raises(OSError, match=f"no address {host}: .*`--host`") as refused:
+                await serve(create_app(fed()), host, 0, free=False)
+            assert refused.value.errno == errno.EADDRNOTAVAIL
 
     asyncio.run(scene())
+
+
+def test_a_port_that_this_user_may_not_have_is_said_with_the_option_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dashboard.server.socket.create_server", refused)
+        with pytest.raises(NoAddress, match=r"port 80 of 127\.0\.0\.1 is not for this user.*`--port`"):
+            asyncio.run(serve(create_app(fed()), "127.0.0.1", 80, free=False))
 
 
 def test_a_taken_port_moves_on_only_when_asked() -> None:

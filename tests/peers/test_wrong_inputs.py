@@ -63,6 +63,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "notes.txt").write_text("no journal\n")
     (tmp_path / "mine.py").write_text("def brevity(completions, **columns):\n    return [0.0]\n")
     (tmp_path / "half.py").write_text("def brevity(\n")
+    (tmp_path / "long.py").write_text(f"def brevity():\n    return {'1 + ' * 20000}1\n")
+    (tmp_path / "minus.py").write_text(f"def brevity():\n    return {'-' * 20000}1\n")
     return tmp_path
 
 
@@ -193,6 +195,8 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("up demo --set task.rewards=no.py:f", 2, "the reward file no.py is not there", "--set task.rewards"),
     ("up demo --set task.rewards=mine.py:brevty", 2, "has no function 'brevty'", "did you mean 'brevity'?"),
     ("up demo --set task.rewards=half.py:brevity", 2, "half.py is no Python", "in line 1"),
+    ("up demo --set task.rewards=long.py:brevity", 2, "long.py cannot be read by Python", "into several"),
+    ("up demo --set task.rewards=minus.py:brevity", 2, "minus.py cannot be read by Python", "into several"),
     ("up demo --set task.rewards=mth", 2, "there is no reward 'mth'", "did you mean 'math'?"),
     (
         "up demo --set task.rewards=exact --set task.weights=[1,2]",
@@ -217,6 +221,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
         "there is no run folder nowhere",
         "`swarm start` and `swarm join` make one",
     ),
+    ("leave --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
     ("status --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
     ("status --watch --json --folder empty", 2, "--watch draws on a terminal", "leave one out"),
     ("why --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
@@ -230,6 +235,8 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
         "name another folder with --folder",
     ),
     ("replay empty --version -1", 2, "--version -1: no step made it", "1 or more"),
+    ("replay seen --host 192.0.2.1", 3, "this machine has no address 192.0.2.1", "--host"),
+    ("replay seen --port 99999", 2, "--port 99999: ", "at most 65535"),
     ("replay nowhere", 2, "nowhere", "journal"),
     ("replay --audit empty", 2, "there is no journal in empty", "name run folders"),
     ("replay --audit notes.txt", 2, "notes.txt is no journal", "of this program"),
