@@ -185,7 +185,7 @@ def _add_reading(commands: Any) -> None:
     it.add_argument(
         "invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine"
     )
-    it.add_argument("--watch", action="store_true", help="go on showing it")
+    it.add_argument("--watch", action="store_true", help="go on showing it; in a pipe, print it every 5 s")
     about = "say what the peers of this folder do, why they are idle, and what to do"
     add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder",))
     _add_windows(commands)

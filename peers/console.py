@@ -32,6 +32,12 @@ def spoken(name: Literal["stdout", "stderr"], width: int | None = None) -> Conso
     return Console(file=cast(TextIO, _Unneeded(name)), width=width)
 
 
+def drawable(console: Console) -> bool:
+    """Whether a live view can be drawn on it: in a pipe, a file and a terminal with TERM=dumb rich shows
+    nothing of one before its end."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 class _Unneeded:
     """A stream of `sys` that may be closed at its other end, and may lie on a full disk."""
 

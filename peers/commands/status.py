@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -20,7 +21,7 @@ from dashboard.terminal import render
 from dashboard.text import duration
 from peers.build import run_folder
 from peers.commands import journals
-from peers.console import Listing
+from peers.console import Listing, drawable
 from peers.errors import CannotHere, WrongUsage
 from peers.runtime import pause, peer_folder
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE
@@ -31,6 +32,9 @@ LISTEN = 5.0
 
 LOOK = 0.5
 """Seconds between two redraws."""
+
+PRINTED = 5.0
+"""Seconds between two prints where nothing can be redrawn."""
 
 TOLD_AFTER = 1.0
 """Seconds that `leave` waits without a word."""
@@ -71,13 +75,25 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
             print(old, file=sys.stderr)
         _show(state, at, as_json)
         return 0
-    with Live(console=Listing(), refresh_per_second=4) as live:
+    with _screen() as (console, put, every):
         while True:
             at, old = _asleep(state, now, folder)
-            shown = render(state, at, live.console.width)
-            live.update(Group(Text(old, "yellow"), Text(), shown) if old else shown)
-            time.sleep(LOOK)
+            shown = render(state, at, console.width)
+            put(Group(Text(old, "yellow"), Text(), shown) if old else shown)
+            time.sleep(every)
             state, now = read(state)
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[tuple[Console, Callable[[RenderableType], None], float]]:
+    """Where --watch shows the state, what puts a view there, and the seconds between two views. On a terminal
+    each takes the place of the one before; elsewhere they follow each other, with an empty line between."""
+    console = Listing()
+    if drawable(console):
+        with Live(console=console, refresh_per_second=4) as live:
+            yield console, live.update, LOOK
+    else:
+        yield console, lambda view: console.print(Group(view, Text())), PRINTED
 
 
 def _asleep(state: State, now: float, folder: Path) -> tuple[float, str]:
@@ -112,11 +128,12 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
     async def look(watched: watching.WatchedSwarm) -> None:
         feed = watched.observer.feed
         if watch:
-            with Live(console=Listing(), refresh_per_second=4) as live:
+            with _screen() as (console, put, every):
                 while not watched.leaving.is_set():
-                    live.update(render(feed.state, feed.clock(), live.console.width))
-                    await _wait(watched.leaving, LOOK)
-        elif not watched.has_history:
+                    put(render(feed.state, feed.clock(), console.width))
+                    await _wait(watched.leaving, every)
+            return
+        if not watched.has_history:
             await _wait(watched.leaving, LISTEN)
         _show(feed.state, feed.clock(), as_json)
 

@@ -32,7 +32,7 @@ from dashboard.terminal import render, summary
 from dashboard.text import some
 from peers.build.run_folder import make_folder, read
 from peers.commands import journals
-from peers.console import spoken
+from peers.console import drawable, spoken
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
@@ -328,7 +328,7 @@ class Children:
             self._unreadable = True
 
     def _screen(self) -> AbstractContextManager[Callable[[], None]]:
-        return _Screen(self) if self.console.is_terminal else nullcontext(self._print_line)
+        return _Screen(self) if drawable(self.console) else nullcontext(self._print_line)
 
     def _print_line(self) -> None:
         """One line every LINE_EVERY seconds, for logs."""

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from rich.live import Live
 from rich.text import Text
 
-from peers.console import spoken
+from peers.console import drawable, spoken
 from peers.errors import heard, say
 from peers.runtime import idle
 from peers.runtime.clock_check import wrong_clock
@@ -99,7 +99,7 @@ class StatusLine:
     async def show(self) -> None:
         """Show it until cancelled."""
         console = spoken("stderr")
-        if not console.is_terminal:
+        if not drawable(console):
             return await self._print(say)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._print(heard))

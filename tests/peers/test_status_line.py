@@ -330,10 +330,11 @@ asyncio.run(main())
 """
 
 
-def test_on_a_terminal_the_line_changes_in_place_and_stays_below_what_is_said() -> None:
+def on_a_terminal(kind: str) -> str:
+    """What PROGRAM shows there."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, stderr=theirs, env={**os.environ, "TERM": kind}
     ) as ran:
         os.close(theirs)
         shown = b""
@@ -344,6 +345,15 @@ def test_on_a_terminal_the_line_changes_in_place_and_stays_below_what_is_said() 
                 break
     os.close(ours)
     assert ran.returncode == 0
-    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    return shown.decode()
+
+
+def test_on_a_terminal_the_line_changes_in_place_and_stays_below_what_is_said() -> None:
+    shown = on_a_terminal("xterm")
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert plain.index("waiting for a policy") < plain.index("said meanwhile") < plain.rindex("version 12")
-    assert "\x1b[2K" in shown.decode(), "a line that is out of date is wiped out"
+    assert "\x1b[2K" in shown, "a line that is out of date is wiped out"
+
+
+def test_on_a_terminal_that_cannot_be_redrawn_the_line_is_said_as_in_a_log() -> None:
+    assert "waiting for a policy" in on_a_terminal("dumb")

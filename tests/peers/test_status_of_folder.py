@@ -111,3 +111,25 @@ def test_a_pipe_in_a_journals_place_is_told(
     assert cli.main([command, "--folder", str(lab.path)]) == 3
     said = capsys.readouterr().err
     assert f"cannot use {journal}: " in said and "a pipe" in said and "remove it" in said
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["a pipe", "TERM=dumb"])
+def test_who_watches_where_nothing_can_be_redrawn_reads_one_print_after_another(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    left(lab)
+    seen = list[str]()
+
+    def sleep(_: float) -> None:
+        seen.append(capsys.readouterr().out)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+        monkeypatch.setenv("TERM", "dumb")
+    with monkeypatch.context() as patch:
+        patch.setattr("peers.commands.status.time.sleep", sleep)
+        assert cli.main(["status", "--watch", "--folder", str(lab.path)]) == 130
+    assert all("no peer of" in said and "version 0" in said and said.endswith("\n\n") for said in seen)
+    assert not capsys.readouterr().out, "nothing is printed twice"

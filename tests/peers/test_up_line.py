@@ -19,6 +19,7 @@ from swarm.config import Config, Swarm
 from swarm.identity import Keyring
 from swarm.journal import to_line
 from swarm.protocol import Role
+from swarm.types import PeerId
 
 
 def test_it_says_which_peers_have_not_come_yet() -> None:
@@ -94,7 +95,8 @@ def test_words_are_seen_though_the_clock_was_set_while_the_seed_made_them(
 def test_nobody_is_lost_in_the_line_where_the_machines_clock_was_set(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], off: float
 ) -> None:
-    house, seed, learner = up.Children(tmp_path, Config()), Keyring.new().me, Keyring.new().me
+    house = up.Children(tmp_path, Config())
+    seed, learner = PeerId("12D3KooWseed"), PeerId("12D3KooWlearner")  # "silent" is a word of random names
     now = time.time() - off
     house.journal.path.parent.mkdir(parents=True)
     house.journal.path.write_bytes(
@@ -126,6 +128,16 @@ def test_whom_it_starts_itself_nobody_is_told_to_invite(
     house._print_line()
     said = capsys.readouterr().err
     assert "1/1 seeds; waiting for 2 learners and 3 samplers" in said and "swarm invite" not in said
+
+
+def test_a_terminal_that_cannot_be_redrawn_has_the_lines_of_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+    monkeypatch.setenv("TERM", "dumb")
+    with up.Children(tmp_path, Config())._screen() as show:
+        show()
+        assert "version 0, not evaluated yet" in capsys.readouterr().err
 
 
 def test_the_line_of_a_swarm_that_left_ends_with_a_word() -> None:
