@@ -1,6 +1,7 @@
 """The state for a terminal: a live view, and the summary of a finished run.
 
     render(state, now, width)    headline, what is wrong, peers (a line each), sparklines, last events
+    headline(state, now)         the swarm in one line of a log; new_problem(...) what is wrong, once
     summary(state, now, ...)     versions, verdicts, lag histogram, accuracy at both ends, agreement, files
 
 Pure functions from State to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh).
@@ -9,6 +10,7 @@ Strings of peers were cleaned at the fold and are wrapped in Text, never parsed 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,12 +56,19 @@ MARKS = {
 }
 
 
-def render(state: State, now: float, width: int) -> RenderableType:
-    """The live view, at most `width` columns."""
+def render(
+    state: State, now: float, width: int, problems: Sequence[Problem] | None = None, waits: str = ""
+) -> RenderableType:
+    """The live view, at most `width` columns. `problems`: in the place of the state's own; `waits`: what is
+    said before them, such as for whom a start waits."""
     curves = _curves(state, max(min(width - 30, 60), 10))
-    parts: list[RenderableType] = [_headline(state, now), Text()]
-    problems = state.problems(now)
-    parts += [_problems(problems) if problems else _condition(state, now), Text()]
+    parts: list[RenderableType] = [_top(state, now), Text()]
+    problems = state.problems(now) if problems is None else problems
+    if waits:
+        parts.append(Text.assemble((MARKS["waiting"], STYLES["waiting"]), " ", waits))
+    if problems or not waits:
+        parts.append(_problems(problems) if problems else _condition(state, now))
+    parts.append(Text())
     parts += [_peers(state, now, width), Text()]
     if curves is not None:
         parts += [curves, Text()]
@@ -88,6 +97,27 @@ def summary(
     return Group(Text(f"{clean(state.run.name)} {ended}", style="bold"), Text(), table)
 
 
+def headline(state: State, now: float) -> str:
+    """The swarm in one line."""
+    head = state.head(now)
+    accuracy = (
+        f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
+    )
+    reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
+    peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
+    trained = f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained"
+    return f"{trained}; {peers}" if peers else trained
+
+
+def new_problem(problems: Sequence[Problem], last: str) -> tuple[str, str]:
+    """(the worst problem and what to do about it, its key); no text where that of key `last` goes on, and
+    neither where nothing is wrong."""
+    worst = next(iter(problems), None)
+    if worst is None or worst.key == last:
+        return "", last if worst is not None else ""
+    return f"{worst.text.removesuffix('.')}: {worst.todo}", worst.key
+
+
 def sparkline(curve: Series, width: int, low: float | None = None, high: float | None = None) -> str:
     """The last values of a curve, thinned to `width` characters, between `low` and `high` (default: its own
     range)."""
@@ -101,7 +131,7 @@ def sparkline(curve: Series, width: int, low: float | None = None, high: float |
     return "".join(SPARKS[min(max(int(part * len(SPARKS)), 0), len(SPARKS) - 1)] for part in share)
 
 
-def _headline(state: State, now: float) -> Text:
+def _top(state: State, now: float) -> Text:
     head = state.head(now)
     age = f" ({duration(head.age)} old)" if head.age is not None else ""
     parts = [f"version {head.version}{age}"]
@@ -125,7 +155,7 @@ def _condition(state: State, now: float) -> Text:
     return Text.assemble((MARKS[said.kind], STYLES[said.kind]), " ", said.text)
 
 
-def _problems(problems: tuple[Problem, ...]) -> Table:
+def _problems(problems: Sequence[Problem]) -> Table:
     """What is wrong, why, and what to do."""
     table = Table.grid(padding=(0, 1))
     for problem in problems[:PROBLEMS]:

@@ -4,7 +4,9 @@ frames."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+from msgspec.structs import replace
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, listed, problem
 from dashboard.peer import PeerRow
@@ -32,6 +34,9 @@ FRAMES = 10
 
 AWAITED = "awaited"
 """Key of what a new run waits for."""
+
+MISSED = ("lost ", "no ")
+"""How keys of problems begin that tell of peers which are not here."""
 
 WITHOUT_SEED = "words that name no other peer let nobody in, and nobody keeps the run's history"
 
@@ -126,6 +131,15 @@ def _silent(s: Situation, peer: PeerRow, silence: float) -> Problem:
         [peer],
         peer.heard,
     )
+
+
+def returning(problem: Problem, ids: Collection[str]) -> Problem:
+    """`problem` as told by who starts the peers `ids` again itself: where only they are missed, a person has
+    nothing to do."""
+    if problem.key.startswith(MISSED) and problem.peers and set(problem.peers) <= set(ids):
+        who = "the peer is" if len(problem.peers) == 1 else "the peers are"
+        return replace(problem, todo=f"Wait for a minute: {who} started again here.")
+    return problem
 
 
 def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:

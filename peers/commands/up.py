@@ -12,29 +12,31 @@ their own.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from rich.live import Live
 
-from dashboard.diagnosis.presence import AWAITED
+from dashboard.diagnosis.presence import AWAITED, returning
 from dashboard.state import State
-from dashboard.terminal import render, summary
+from dashboard.terminal import headline, new_problem, render, summary
 from dashboard.text import some
+from dashboard.views import Problem
 from peers.build.run_folder import make_folder, read
 from peers.commands import journals
 from peers.console import drawable, spoken
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
-from peers.runtime.peer_folder import PeerFolder
+from peers.runtime.peer_folder import PeerFolder, peer_of
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm import config_loading
 from swarm.config import Config, Swarm
@@ -124,6 +126,10 @@ class PeerProcess:
         self.deaths = self.deaths + 1 if lived < STABLE_AFTER else 1
         self.restart_at = time.monotonic() + min(BACKOFF * 2 ** (self.deaths - 1), BACKOFF_LONGEST)
         return code
+
+    def age(self) -> float:
+        """Seconds since the process began; 0 where none runs."""
+        return time.monotonic() - self.started_at if self.process is not None else 0.0
 
     def last_line(self) -> str:
         try:
@@ -328,7 +334,7 @@ class Children:
             self._unreadable = True
 
     def _screen(self) -> AbstractContextManager[Callable[[], None]]:
-        return _Screen(self) if drawable(self.console) else nullcontext(self._print_line)
+        return self._drawn() if drawable(self.console) else nullcontext(self._print_line)
 
     def _print_line(self) -> None:
         """One line every LINE_EVERY seconds, for logs."""
@@ -336,42 +342,41 @@ class Children:
             return
         self._line_due = time.monotonic() + LINE_EVERY
         now = self.now()
-        problem, self._problem = new_problem(self.state, now, self._problem)
-        missing = missing_peers(self.state, self.config.peer.swarm)
-        if missing and self._problem == AWAITED:
-            problem = ""  # they need no word: they are started here
-        self._tell("; ".join(filter(None, (headline(self.state, now), missing, problem))), style="")
+        problem, self._problem = new_problem(self._problems(now), self._problem)
+        self._tell("; ".join(filter(None, (headline(self.state, now), self._missing(), problem))), style="")
 
+    @contextmanager
+    def _drawn(self) -> Iterator[Callable[[], None]]:
+        """The live view of a terminal."""
 
-class _Screen:
-    """The live view of a terminal."""
+        def show() -> None:
+            now = self.now()
+            view = render(self.state, now, self.console.width, self._problems(now), self._missing())
+            live.update(view)
 
-    def __init__(self, children: Children) -> None:
-        self._children = children
-        self._live = Live(console=children.console, refresh_per_second=4, transient=True)
+        with Live(console=self.console, refresh_per_second=4, transient=True) as live:
+            yield show
 
-    def __enter__(self) -> Callable[[], None]:
-        self._live.__enter__()
-        return self._show
+    def _missing(self) -> str:
+        return missing_peers(self.state, self.config.peer.swarm)
 
-    def __exit__(self, *exit: Any) -> None:
-        self._live.__exit__(*exit)
+    def _problems(self, now: float) -> list[Problem]:
+        """What is wrong. Whom it starts itself nobody is told to invite, or to start again."""
+        missing, back = self._missing(), self._returning(now)
+        found = self.state.problems(now)
+        return [returning(one, back) for one in found if not (missing and one.key == AWAITED)]
 
-    def _show(self) -> None:
-        children = self._children
-        self._live.update(render(children.state, children.now(), children.console.width))
-
-
-def headline(state: State, now: float) -> str:
-    """The swarm in one line."""
-    head = state.head(now)
-    accuracy = (
-        f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
-    )
-    reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
-    peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
-    trained = f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained"
-    return f"{trained}; {peers}" if peers else trained
+    def _returning(self, now: float) -> set[str]:
+        """Ids of own peers whose role has a process that ended, or began, since they were last heard: which
+        of a role's processes has which folder is not known."""
+        young: dict[str, float] = {}
+        for name, child in self.children.items():
+            if not child.done:
+                role = name.split("-")[0]
+                young[role] = min(child.age(), young.get(role, math.inf))
+        found = (peer_of(self.folder / "peers" / name) for name in self.children)
+        rows = [self.state.peers[one] for one in found if one in self.state.peers]
+        return {row.id for row in rows if young.get(row.role, math.inf) < now - row.heard}
 
 
 def missing_peers(state: State, wanted: Swarm) -> str:
@@ -380,15 +385,6 @@ def missing_peers(state: State, wanted: Swarm) -> str:
     came = [peer.role for peer in state.peers.values() if peer.beating]
     missing = [some(most - came.count(role), role) for role, most in counts if came.count(role) < most]
     return f"waiting for {' and '.join(missing)} (they load the program and the model)" if missing else ""
-
-
-def new_problem(state: State, now: float, last: str) -> tuple[str, str]:
-    """(the worst problem and what to do about it, its key); no text where that of key `last` goes on, and
-    neither where nothing is wrong."""
-    worst = next(iter(state.problems(now)), None)
-    if worst is None or worst.key == last:
-        return "", last if worst is not None else ""
-    return f"{worst.text.removesuffix('.')}: {worst.todo}", worst.key
 
 
 def _cause_of_death(code: int) -> str:

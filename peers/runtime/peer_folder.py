@@ -21,8 +21,10 @@ from pathlib import Path
 from peers.errors import CannotHere
 from swarm import wire
 from swarm.durable import make_folder, read_checked
+from swarm.identity import IdentityError, keyring_of
 from swarm.protocol import Role
 from swarm.run_types import Membership
+from swarm.types import PeerId
 
 MEMBERSHIP = "membership"
 """File in a peer's folder: its renewed membership."""
@@ -99,6 +101,14 @@ def free_peer_folder(path: Path, role: Role) -> PeerFolder:
             return peer_folder
         peer_folder.close()
     raise AssertionError("unreachable: there is always a next number")
+
+
+def peer_of(folder: Path) -> PeerId | None:
+    """Whose folder it is; None where no key can be read in it: its peer makes another one."""
+    try:
+        return keyring_of((folder / "key").read_bytes(), str(folder)).me
+    except (OSError, IdentityError):
+        return None
 
 
 def running(path: Path) -> dict[str, int]:

@@ -11,12 +11,13 @@ import pytest
 from nouns import NOW, beat
 
 from dashboard.state import State, fold
+from dashboard.terminal import headline, new_problem
 from peers.commands import up
-from peers.commands.up import missing_peers, new_problem
+from peers.commands.up import missing_peers
 from peers.errors import guarded
 from swarm import events
 from swarm.config import Config, Swarm
-from swarm.identity import Keyring
+from swarm.identity import Keyring, open_key
 from swarm.journal import to_line
 from swarm.protocol import Role
 from swarm.types import PeerId
@@ -49,7 +50,7 @@ def test_it_says_the_worst_problem_once_until_it_is_another_one() -> None:
         if second == 10:
             detail = "mine.py:f raised KeyError"
             fold(state, events.Faulted(at=NOW + second, peer=sampler, part="rewards", detail=detail))
-        text, last = new_problem(state, NOW + second, last)
+        text, last = new_problem(state.problems(NOW + second), last)
         told += [text] if text else []
     rewards, credit = told
     assert "mine.py:f raised KeyError: Try it with `swarm task try`" in rewards
@@ -130,6 +131,51 @@ def test_whom_it_starts_itself_nobody_is_told_to_invite(
     assert "1/1 seeds; waiting for 2 learners and 3 samplers" in said and "swarm invite" not in said
 
 
+def test_nor_in_the_live_view_of_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    house, seed = up.Children(tmp_path, Config()), PeerId("12D3KooWseed")
+    fold(house.state, events.Heard(at=time.time(), peer=seed, subject=seed, beat=beat(role=Role.SEED)))
+    with house._screen() as show:
+        show()
+    said = capsys.readouterr().err
+    assert "waiting for 2 learners and 3 samplers" in said
+    assert "swarm invite" not in said and "Nobody trains" not in said
+
+
+def started(name: str, path: Path) -> up.PeerProcess:
+    (child := up.PeerProcess(name, [], path / name)).process = subprocess.Popen(["true"])
+    child.process.wait()
+    child.started_at = time.monotonic()
+    return child
+
+
+@pytest.mark.parametrize("whose", ["own, down", "own, back", "own, hung", "own, left", "another's"])
+def test_a_lost_peer_that_it_starts_again_itself_nobody_is_told_to_start(tmp_path: Path, whose: str) -> None:
+    house, seed = up.Children(tmp_path, Config()), PeerId("12D3KooWseed")
+    learner = open_key(tmp_path / "peers" / "learner-1" / "key").me
+    child = house.children["learner-1"] = started("learner-1", tmp_path)
+    if whose == "own, down":
+        child.process = None
+    elif whose == "own, hung":
+        child.started_at -= 3600.0
+    elif whose == "own, left":
+        child.process, child.done = None, True
+    elif whose == "another's":
+        learner = PeerId("12D3KooWlearner")
+    for second in range(90):
+        for subject, role in ((seed, Role.SEED), (learner, Role.LEARNER)):
+            if second < 30 or subject is seed:
+                said = beat(role=role, seq=second + 1)
+                fold(house.state, events.Heard(at=NOW + second, peer=seed, subject=subject, beat=said))
+    (lost,) = (one for one in house._problems(NOW + 90) if one.key.startswith("lost"))
+    assert ("started again here" in lost.todo) is (whose in ("own, down", "own, back"))
+    assert ("`swarm join` again" in lost.todo) is (whose not in ("own, down", "own, back"))
+
+
 def test_a_terminal_that_cannot_be_redrawn_has_the_lines_of_a_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +187,7 @@ def test_a_terminal_that_cannot_be_redrawn_has_the_lines_of_a_log(
 
 
 def test_the_line_of_a_swarm_that_left_ends_with_a_word() -> None:
-    assert up.headline(State(), NOW).endswith("0 groups trained")
+    assert headline(State(), NOW).endswith("0 groups trained")
 
 
 def test_a_path_in_a_line_of_a_log_is_neither_broken_nor_read_as_markup(
