@@ -21,7 +21,7 @@ from swarm.compression import CompressionError, deflate, inflate
 from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, UNREADABLE, Limit
 from swarm.protocol import SCHEMA, Key, Topic
 from swarm.run_types import Membership
-from swarm.types import Array, Digest, PeerId, Struct
+from swarm.types import Array, Digest, PeerId, Struct, an
 
 HEAD = 4 << 10
 """Bytes of a frame besides its numbers: envelope, membership, ids, digests and times need half of it."""
@@ -83,7 +83,7 @@ def decode(data: bytes, kind: type[T]) -> T:
         return msgspec.msgpack.decode(data, type=kind)
     except UNREADABLE as error:
         plain = getattr(kind, "__origin__", kind)  # without what it is annotated with
-        raise WireError(f"not a {getattr(plain, '__name__', plain)}: {error}") from error
+        raise WireError(f"not {an(getattr(plain, '__name__', str(plain)))}: {error}") from error
 
 
 def group_limit(completions: int, tokens: int, heads: int = 0) -> Limit:

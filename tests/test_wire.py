@@ -215,6 +215,13 @@ def test_a_frame_deeper_than_any_stack_is_refused() -> None:
         decode(b"\x91" * 200_000, list)
 
 
+def test_what_it_is_not_is_told_with_the_right_article() -> None:
+    with pytest.raises(WireError, match=r"^not an Envelope: "):
+        decode(b"\x00", Envelope)
+    with pytest.raises(WireError, match=r"^not a Beat: "):
+        decode(b"\x00", Beat)
+
+
 def test_a_frame_above_its_limit_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "_open_envelope", lambda data: pytest.fail("decoded"))
     monkeypatch.setattr(wire, "_inflate", lambda data: pytest.fail("inflated"))

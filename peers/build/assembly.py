@@ -65,7 +65,7 @@ from swarm.net.listening import check_named
 from swarm.page_settings import Page
 from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.run_types import Membership
-from swarm.types import PeerId
+from swarm.types import PeerId, an
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
             otherwise = "`swarm invite` prints words to where the run was before"
             local.keep(run.invite_path(role), word, otherwise, secret=True)
         if role in (Role.SAMPLER, Role.LEARNER):
-            say(f"to join as a {role.value}:\n  swarm join {word}", sys.stdout)
+            say(f"to join as {an(role.value)}:\n  swarm join {word}", sys.stdout)
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ from swarm.journal import Thinned
 from swarm.net.ports import Averager, Ports
 from swarm.protocol import ROLES, Role
 from swarm.run_types import Membership
-from swarm.types import Beat, PeerId
+from swarm.types import Beat, PeerId, an
 
 if TYPE_CHECKING:
     from swarm.net.hive import Node
@@ -68,9 +68,8 @@ def membership_of(mine: Membership | None, role: Role, run: RunFolder, local: Lo
     if run.revocations.why(local.keyring.me, membership) is not None:
         raise Refusal(revocations.GONE)
     if needs_membership(role, run.settings.private) and membership is None:
-        one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
         raise Refusal(
-            f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role"
+            f"this invite does not admit {an(role.value)}: ask the run's owner for one (`swarm invite --role"
             f" {role.value}`)"
         )
     return membership

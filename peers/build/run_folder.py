@@ -51,7 +51,7 @@ from swarm.identity import DamagedKey, Keyring, open_key, verify
 from swarm.invite import Delegate, InviteError
 from swarm.protocol import Role
 from swarm.run_types import Membership, RevocationList, Spec
-from swarm.types import Digest
+from swarm.types import Digest, an
 
 MODEL_FILES = (
     "config.json",
@@ -158,7 +158,7 @@ class RunFolder:
         """
         if not needs_membership(role, self.settings.private) and not self._observer_member(role):
             if uses:
-                raise Refusal(f"a {role.value} of a public run needs no membership: --uses is for who does")
+                raise Refusal(f"{an(role.value)} of a public run needs no membership: --uses is for who does")
             expires = invites.FOREVER if seconds is None else int(time.time() + seconds)
             return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires)
         delegate = self._delegate(role, seconds, uses)

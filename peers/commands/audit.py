@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from dashboard.text import some
 from peers.commands.journals import read_to_the_end
 from peers.errors import WrongUsage, say
 from swarm.core.audit import Audit, audit
@@ -25,7 +26,7 @@ def run(paths: Sequence[Path]) -> int:
         raise empty[0]
     for nothing in empty:
         say(f"swarm: left out: {nothing}")
-    print(f"{len(journals) - len(empty)} journals")
+    print(some(len(journals) - len(empty), "journal"))
     print("\n".join(_lines(found)))
     return 0 if found.passed else 1
 

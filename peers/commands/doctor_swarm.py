@@ -32,7 +32,7 @@ from swarm.invite import Invite
 from swarm.net.ports import Mail, NetError
 from swarm.net.scopes import Scope, scope_of
 from swarm.protocol import Role, Service
-from swarm.types import PeerId
+from swarm.types import PeerId, an
 
 if TYPE_CHECKING:
     from swarm.net.addresses import Address
@@ -159,7 +159,7 @@ class _Examination:
     def _tell_of(self, run: RunFolder) -> None:
         self._settings(run)
         name, role = f"{run.name} {run.digest[:12]}", self._invite.role
-        admits = f"private; the word admits a {role.value}" if run.settings.private and role else "public"
+        admits = f"private; the word admits {an(role.value)}" if run.settings.private and role else "public"
         self._tell("run", "ok", f"{name}, {admits}")
 
     def _settings(self, run: RunFolder) -> None:

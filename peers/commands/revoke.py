@@ -187,7 +187,12 @@ def _renew_own(run: RunFolder) -> None:
 def _sentence(one: Revocation) -> str:
     if one.peer:
         return f"{human_name(one.peer)} ({one.peer}) is revoked"
-    stay = f"; {len(one.kept)} others that came by it stay" if one.kept else ""
+    others = (
+        "1 other that came by it stays"
+        if len(one.kept) == 1
+        else f"{len(one.kept)} others that came by it stay"
+    )
+    stay = f"; {others}" if one.kept else ""
     return f"the invite with the key {one.invite.hex()[:16]} makes no members any more{stay}"
 
 

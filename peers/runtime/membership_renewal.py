@@ -39,7 +39,7 @@ from swarm.invite import Delegate
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import ROLES, Kind, Part, Role, Service
 from swarm.run_types import Membership
-from swarm.types import PeerId
+from swarm.types import PeerId, an
 
 DAY = 86400.0
 RENEW = 10 * DAY
@@ -190,7 +190,7 @@ class MembershipRenewal:
         role = old.delegation.role
         # the role is checked first: signatures cost time, and such a membership is never needed
         if not needs_membership(role, host.config.run.private):
-            raise Refused(f"a {role.value} needs no membership in this run")
+            raise Refused(f"{an(role.value)} needs no membership in this run")
         if old.delegation.uses:
             return wire.encode(await self._granted(sender, old))
         if (why := host.trust.objection(sender, role, old, host.now())) is not None:

@@ -15,7 +15,7 @@ from swarm.core.revocation import YOU, Revocations, Verify
 from swarm.limits import remember
 from swarm.protocol import ROLES, Role, Service
 from swarm.run_types import Delegation, Membership
-from swarm.types import PeerId
+from swarm.types import PeerId, an
 
 PRIVATE = "this run is private"
 UNSHOWN = f"{PRIVATE}: show your membership first"
@@ -117,9 +117,9 @@ class Trust:
     def lack(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
         """What is wrong with the peer's membership but for revocations, or None."""
         if membership is None:
-            return f"no membership, and a {role.value} needs one"
+            return f"no membership, and {an(role.value)} needs one"
         if membership.delegation.role is not role:
-            return f"its membership is for a {membership.delegation.role.value}, not a {role.value}"
+            return f"its membership is for {an(membership.delegation.role.value)}, not {an(role.value)}"
         if now > membership.delegation.expires:
             return "its membership has expired: ask for a new invite"
         if membership.delegation.uses:

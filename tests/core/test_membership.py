@@ -56,6 +56,7 @@ def test_the_whole_chain_admits_to_its_role(role: Role) -> None:
     [
         (None, "no membership"),
         (chain(Role.SAMPLER), "is for a sampler, not a learner"),
+        (chain(Role.EVALUATOR), "is for an evaluator, not a learner"),
         (chain(owner=OTHER), "not signed by the run's owner"),
         (chain(run="another"), "not signed by the run's owner"),
         (chain(by=OTHER), "not signed by its delegation"),

@@ -370,7 +370,7 @@ def test_a_journal_without_a_line_is_told_and_nothing_else_is_no_audit(
     write(tmp_path, "learner-2", *GOOD)
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    assert "1 journals" in out and "trained once        2" in out and f"left out: {why}" in err
+    assert "1 journal\n" in out and "trained once        2" in out and f"left out: {why}" in err
 
 
 def test_versions_in_no_journal_are_told_as_ranges(

@@ -74,7 +74,7 @@ def test_a_peer_is_out_by_its_name_and_its_word_makes_no_members_but_others_by_i
     said = capsys.readouterr()
     assert (
         f"{human_name(ADA.me)} ({ADA.me}) is revoked" in said.out
-        and "1 others that came by it stay" in said.out
+        and "1 other that came by it stays" in said.out
     )
     assert "no peer runs in" in said.err
     assert "revoked" in (objection(lab, ADA, word) or "") and objection(lab, BOB, word) is None
