@@ -30,6 +30,12 @@ EVENTS = 5
 ROWS = 24
 """Peers in the live view: a terminal's height; the page shows them all."""
 
+STATE = 16
+"""Columns of a peer's state, where there are few in all."""
+
+NARROW = 48
+"""Columns below which peers have a name and a state only: more would take the room of the state."""
+
 PROBLEMS = 4
 """Problems in the live view, worst first: the peers stay on the screen."""
 
@@ -171,18 +177,28 @@ def _problems(problems: Sequence[Problem]) -> Table:
 def _peers(state: State, now: float, width: int) -> Table:
     wide = width >= 96
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("peer", no_wrap=True, max_width=36 if wide else 20)
-    table.add_column("role", no_wrap=True, min_width=9)
-    table.add_column("state", no_wrap=True, max_width=24 if wide else 16)
-    for title in ("lag", "groups", *(("refused", "rate/s", "busy") if wide else ()), "heard"):
-        table.add_column(title, justify="right", no_wrap=True, min_width=6)
+    if width < NARROW:
+        table.add_column("peer", no_wrap=True, max_width=max(width - STATE - 4, 1))
+        table.add_column("state", no_wrap=True, max_width=STATE)
+    else:
+        _add_columns(table, wide)
     # who was heard for a while by a peer that does not listen to its role is not lost
     rows = [row for row in state.rows(now) if row.status != "lost" or state.hears(Role(row.role))]
     for row in rows[:ROWS]:
-        table.add_row(*_cells(row, now, wide), style="dim" if row.status != "alive" else None)
+        name, role, word, *figures = _cells(row, now, wide)
+        cells = [name, word] if width < NARROW else [name, role, word, *figures]
+        table.add_row(*cells, style="dim" if row.status != "alive" else None)
     if len(rows) > ROWS:
         table.add_row(Text(f"and {len(rows) - ROWS} more", style="dim"))
     return table
+
+
+def _add_columns(table: Table, wide: bool) -> None:
+    table.add_column("peer", no_wrap=True, max_width=36 if wide else 20)
+    table.add_column("role", no_wrap=True, min_width=9)
+    table.add_column("state", no_wrap=True, max_width=24 if wide else STATE)
+    for title in ("lag", "groups", *(("refused", "rate/s", "busy") if wide else ()), "heard"):
+        table.add_column(title, justify="right", no_wrap=True, min_width=6)
 
 
 def _cells(row: Row, now: float, wide: bool) -> list[Text]:

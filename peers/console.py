@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from typing import Any, Literal, TextIO, cast
 
@@ -18,9 +19,15 @@ from rich.console import Console
 
 from peers.errors import unneeded
 
+BLANKS = re.compile(r" +(?=\n)")
+"""With which rich fills the lines of tables."""
+
 
 class Listing(Console):
     """Raises BrokenPipeError where its reader has gone."""
+
+    def __init__(self, width: int | None = None, highlight: bool = True) -> None:
+        super().__init__(file=cast(TextIO, _Stream("stdout")), width=width, highlight=highlight)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -38,8 +45,8 @@ def drawable(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
-class _Unneeded:
-    """A stream of `sys` that may be closed at its other end, and may lie on a full disk."""
+class _Stream:
+    """A stream of `sys`, which is spared the blanks at the ends of lines."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -52,8 +59,16 @@ class _Unneeded:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
+        self._stream.write(BLANKS.sub("", text))
+        return len(text)
+
+
+class _Unneeded(_Stream):
+    """One that may be closed at its other end, and may lie on a full disk."""
+
+    def write(self, text: str) -> int:
         with unneeded(self._stream):
-            self._stream.write(text)
+            super().write(text)
         return len(text)
 
     def flush(self) -> None:

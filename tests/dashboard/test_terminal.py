@@ -39,6 +39,16 @@ def test_the_live_view_fits_and_has_every_peer(width: int) -> None:
     assert text.index("silent") < text.index("●"), "what is wrong comes before the peers"
 
 
+@pytest.mark.parametrize("width", [24, 30, 40, 47, 48])
+def test_a_narrow_terminal_shows_the_state_of_every_peer(width: int) -> None:
+    state = told(60)
+    text = shown(render(state, 1036.0, width), width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert all(peer.name[:3] in text for peer in state.peers.values())
+    assert "◌ lost" in text and text.count("● sampling") == 2 and text.count("● learning") == 2
+    assert "● serving" in text and "● waiting" in text
+
+
 def test_an_empty_state_renders() -> None:
     assert "version 0" in shown(render(told(0), 0.0, 80), 80)
     assert "no release was seen" in shown(summary(told(0), 0.0), 80)

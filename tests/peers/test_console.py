@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+from rich.table import Table
 
 from peers.commands.up import Children
 from peers.console import Listing, spoken
@@ -87,3 +88,13 @@ def test_what_is_read_is_printed_as_before(capsys: pytest.CaptureFixture[str]) -
     Listing().print("one")
     spoken("stdout").print("two")
     assert capsys.readouterr().out == "one\ntwo\n"
+
+
+def test_lines_of_tables_do_not_end_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(box=None)
+    for row in ("a long word", "one"):
+        table.add_row(row, "")
+    Listing().print(table)
+    spoken("stdout", width=240).print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and lines == [line.rstrip() for line in lines]
