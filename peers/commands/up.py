@@ -362,8 +362,10 @@ class Children:
 
     def _problems(self, now: float) -> list[Problem]:
         """What is wrong. Whom it starts itself nobody is told to invite, or to start again."""
-        missing, back = self._missing(), self._returning(now)
         found = self.state.problems(now)
+        if not found:
+            return []
+        missing, back = self._missing(), self._returning(now)
         return [returning(one, back) for one in found if not (missing and one.key == AWAITED)]
 
     def _returning(self, now: float) -> set[str]:
