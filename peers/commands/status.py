@@ -44,7 +44,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     """Show the state of the run on this machine, from its journals; with an invite, of the swarm that it
     names. Raises WrongUsage."""
     if watch and as_json:
-        raise WrongUsage("--watch draws on a terminal, --json prints once: leave one out")
+        raise WrongUsage("--watch goes on, --json prints once: leave one out")
     if word is not None:
         return _observe(word, folder, config, watch, as_json)
     assert folder is not None

@@ -223,7 +223,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ),
     ("leave --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
     ("status --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
-    ("status --watch --json --folder empty", 2, "--watch draws on a terminal", "leave one out"),
+    ("status --watch --json --folder empty", 2, "--watch goes on, --json prints once", "leave one out"),
     ("why --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
     ("export out --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
     ("invite --folder empty", 5, "empty holds no run", "`swarm join` takes part in one"),
