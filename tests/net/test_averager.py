@@ -288,10 +288,10 @@ def test_parts_are_large_after_a_fast_round(cores, large):
 
 def test_parts_go_through_p2pd_where_another_program_answers_at_the_door_which_is_tried_once():
     with socket.create_server(("127.0.0.1", 0)) as another, pair(another.getsockname()[1]) as peers:
-        for _ in range(20):
+        for _ in range(20):  # on a busy machine the ticket may be late, and nobody knocks
             answers = round_of(peers)
             assert_averaged(answers, peers, 4 / 3)
-            if answers[0]["through"]:
+            if answers[0]["through"] and select.select([another], [], [], 0)[0]:
                 break
         assert answers[0]["through"] == [peers[1].me] and not answers[1]["through"]
         another.accept()[0].close()
