@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dashboard.text import TEXT_LIMIT, clean, duration, some
+from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Level
 from swarm import events as happened
 from swarm.core.auditing import FOREVER, Finding
+from swarm.grammar import some
 from swarm.protocol import PARTS
 from swarm.types import PeerId, Verdict
 

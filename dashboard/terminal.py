@@ -21,8 +21,9 @@ from rich.text import Text
 from dashboard.condition import condition
 from dashboard.series import Series
 from dashboard.state import State
-from dashboard.text import clean, duration, some
+from dashboard.text import clean, duration
 from dashboard.views import Problem, Row
+from swarm.grammar import some
 from swarm.protocol import Role
 from swarm.types import Verdict
 

@@ -107,11 +107,6 @@ def volume(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def some(count: int, noun: str) -> str:
-    """`1 peer`, `2 peers`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _visible(text: str, blanks: str = "") -> str:
     """`text` without what cannot be seen; white space that is none of `blanks` becomes a space."""
     kept: list[str] = []

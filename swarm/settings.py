@@ -278,18 +278,18 @@ def _check(schema: Schema, key: str, setting: Setting) -> None:
     kind = schema.kind(key)
     try:
         msgspec.convert(setting.value, kind)
-        if _is_finite(setting.value):
+        if _fits_a_spec(setting.value):
             return
     except msgspec.ValidationError:
         pass
     raise ConfigError(f"{setting.origin}: {key} wants {describe(kind)}, found {_found(setting.value)}")
 
 
-def _is_finite(value: Any) -> bool:
+def _fits_a_spec(value: Any) -> bool:
     """Whether there is no NaN and no infinity, which TOML has, in a value, and no whole number of more than
     64 bits, which no spec holds."""
     if isinstance(value, list):
-        return all(map(_is_finite, value))
+        return all(map(_fits_a_spec, value))
     if isinstance(value, int):
         return -(2**63) <= value < 2**64
     return not isinstance(value, float) or math.isfinite(value)
@@ -334,7 +334,7 @@ def _found(value: Any) -> str:
             return "a table"
         case list():
             return f"the list {value}"
-        case int() if not _is_finite(value):
+        case int() if not _fits_a_spec(value):
             return f"{value}, which has more than 64 bits"
         case _:
             return str(value)

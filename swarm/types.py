@@ -390,8 +390,3 @@ class Beat(Struct, tag="beat"):
     """Names the mean that a learner got in its last round (swarm.core.same_mean)."""
     audits: bool = False
     """Of a member that replays groups beside its own work (peers.roles.audit_duty)."""
-
-
-def an(noun: str) -> str:
-    """`a learner`, `an evaluator`."""
-    return f"an {noun}" if noun[:1].lower() in set("aeio") else f"a {noun}"

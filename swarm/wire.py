@@ -18,10 +18,11 @@ import msgspec
 from msgspec import Meta
 
 from swarm.compression import CompressionError, deflate, inflate
+from swarm.grammar import an
 from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, UNREADABLE, Limit
 from swarm.protocol import SCHEMA, Key, Topic
 from swarm.run_types import Membership
-from swarm.types import Array, Digest, PeerId, Struct, an
+from swarm.types import Array, Digest, PeerId, Struct
 
 HEAD = 4 << 10
 """Bytes of a frame besides its numbers: envelope, membership, ids, digests and times need half of it."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from dashboard.diagnosis.situation import HISTORY, MANY, Situation, listed, problem
 from dashboard.peer import PeerRow
-from dashboard.text import duration, some
+from dashboard.text import duration
 from dashboard.views import Problem
+from swarm.grammar import some
 from swarm.types import PeerId
 
 APART = 15.0

@@ -8,9 +8,10 @@ from statistics import median
 
 from dashboard.diagnosis.situation import Situation, listed, problem
 from dashboard.peer import PeerRow
-from dashboard.text import duration, some
+from dashboard.text import duration
 from dashboard.views import Problem
 from swarm.core.shares import SHORTEST, SLOWER, UNKNOWN
+from swarm.grammar import some
 from swarm.protocol import Phase, Role
 
 STOPPED = 30.0

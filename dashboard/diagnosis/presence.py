@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, listed, problem
 from dashboard.peer import PeerRow
-from dashboard.text import duration, some
+from dashboard.text import duration
 from dashboard.views import Level, Problem
+from swarm.grammar import some
 from swarm.protocol import Role
 from swarm.types import PeerId
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem
 from dashboard.peer import PeerRow
 from dashboard.sentences import named
-from dashboard.text import TEXT_LIMIT, clean, duration, some
+from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
+from swarm.grammar import some
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import Verdict
 

@@ -59,13 +59,14 @@ from swarm import invite as invites
 from swarm.config import Config
 from swarm.config_loading import LoadedConfig
 from swarm.core.membership import Trust
+from swarm.grammar import an
 from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.net.listening import check_named
 from swarm.page_settings import Page
 from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.run_types import Membership
-from swarm.types import PeerId, an
+from swarm.types import PeerId
 from swarm.weights import Weights
 
 if TYPE_CHECKING:

@@ -29,13 +29,14 @@ from swarm import config_loading, events, extras
 from swarm import invite as invites
 from swarm.config import Config
 from swarm.core.membership import needs_membership
+from swarm.grammar import an
 from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.journal import Thinned
 from swarm.net.ports import Averager, Ports
 from swarm.protocol import ROLES, Role
 from swarm.run_types import Membership
-from swarm.types import Beat, PeerId, an
+from swarm.types import Beat, PeerId
 
 if TYPE_CHECKING:
     from swarm.net.hive import Node

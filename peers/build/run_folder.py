@@ -47,11 +47,12 @@ from swarm.config_loading import from_run_dict
 from swarm.core.membership import Trust, needs_membership
 from swarm.core.revocation import Revocations
 from swarm.durable import Torn, read_checked, write_checked, write_durably
+from swarm.grammar import an
 from swarm.identity import DamagedKey, Keyring, open_key, verify
 from swarm.invite import Delegate, InviteError
 from swarm.protocol import Role
 from swarm.run_types import Membership, RevocationList, Spec
-from swarm.types import Digest, an
+from swarm.types import Digest
 
 MODEL_FILES = (
     "config.json",

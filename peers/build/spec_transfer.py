@@ -25,7 +25,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from dashboard.text import duration, some, volume
+from dashboard.text import duration, volume
 from peers.build import run_folder
 from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder
 from peers.errors import CannotHere, Refusal, Unreached, say
@@ -33,6 +33,7 @@ from swarm import PROTOCOL, wire
 from swarm.core.membership import PRIVATE
 from swarm.core.revocation import YOU
 from swarm.durable import copy_durably, make_folder, sync
+from swarm.grammar import some
 from swarm.net.ports import Mail, NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.run_types import Spec

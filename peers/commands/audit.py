@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dashboard.text import some
 from peers.commands.journals import read_to_the_end
 from peers.errors import WrongUsage, say
 from swarm.core.audit import Audit, audit
+from swarm.grammar import some
 from swarm.journal import parts
 
 SHOWN = 20

@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dashboard.text import some
 from peers.build import spec_transfer
 from peers.build.entering import narrow
 from peers.build.run_folder import RunFolder
@@ -27,12 +26,13 @@ from peers.runtime.frames import MemberMail
 from swarm import config_loading, extras, wire
 from swarm.config import Config
 from swarm.core.membership import PRIVATE
+from swarm.grammar import an, some
 from swarm.identity import open_key
 from swarm.invite import Invite
 from swarm.net.ports import Mail, NetError
 from swarm.net.scopes import Scope, scope_of
 from swarm.protocol import Role, Service
-from swarm.types import PeerId, an
+from swarm.types import PeerId
 
 if TYPE_CHECKING:
     from swarm.net.addresses import Address

@@ -26,6 +26,7 @@ from peers.errors import CannotHere, WrongUsage
 from peers.runtime import pause, peer_folder
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE
 from swarm.config import Config
+from swarm.journal import Tail
 
 LISTEN = 5.0
 """Seconds that an observer listens when no seed answers: two heartbeats of every peer."""
@@ -54,7 +55,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     if (until := pause.until(folder, now := time.time())) is not None:
         print(f"the peers of {folder} are paused {pause.sentence(until, now)}", file=sys.stderr)
     state = State(run.settings, config.peer.history)
-    tails = journals.tails(folder)
+    tails = list[Tail]()
 
     def read(state: State) -> tuple[State, float]:
         """The state with what is new, and the time by the clock of who writes."""

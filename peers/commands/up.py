@@ -30,7 +30,6 @@ from rich.live import Live
 from dashboard.diagnosis.presence import AWAITED, returning
 from dashboard.state import State
 from dashboard.terminal import headline, new_problem, render, summary
-from dashboard.text import some
 from dashboard.views import Problem
 from peers.build.run_folder import make_folder, read
 from peers.commands import journals
@@ -42,6 +41,7 @@ from swarm import config_loading
 from swarm.config import Config, Swarm
 from swarm.config_loading import LoadedConfig
 from swarm.durable import write_durably
+from swarm.grammar import some
 from swarm.journal import Tail
 from swarm.process import Ended
 from swarm.protocol import Role

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from dashboard.diagnosis import Situation, diagnose
 from dashboard.peer import PeerRow
 from dashboard.state import State
-from dashboard.text import duration, some
+from dashboard.text import duration
 from dashboard.views import Line, Problem
 from peers.build import run_folder
 from peers.commands import journals
@@ -28,6 +28,7 @@ from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
 from peers.runtime import idle, peer_folder
 from peers.runtime.narration import LOG
 from swarm.config import Run
+from swarm.grammar import some
 from swarm.journal import Tail
 from swarm.protocol import PHASES, Role
 

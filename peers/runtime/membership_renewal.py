@@ -24,7 +24,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dashboard.text import some
 from peers.runtime import uses
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
@@ -34,12 +33,13 @@ from swarm import invite as invites
 from swarm.core.membership import needs_membership
 from swarm.core.revocation import carried
 from swarm.durable import write_durably
+from swarm.grammar import an, some
 from swarm.identity import Keyring
 from swarm.invite import Delegate
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import ROLES, Kind, Part, Role, Service
 from swarm.run_types import Membership
-from swarm.types import PeerId, an
+from swarm.types import PeerId
 
 DAY = 86400.0
 RENEW = 10 * DAY

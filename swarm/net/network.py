@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import base58
 
+from swarm.grammar import some
 from swarm.limits import remember
 from swarm.net.addresses import Address
 from swarm.net.board import meet
@@ -290,8 +291,7 @@ class Network:
         await self._be_heard(line)
         if self._lost_at is not None and self.peers:
             seconds, self._lost_at = time.monotonic() - self._lost_at, None
-            peers = "1 peer" if len(self.peers) == 1 else f"{len(self.peers)} peers"
-            self._report(Part.NETWORK, f"connected again with {peers}", seconds)
+            self._report(Part.NETWORK, f"connected again with {some(len(self.peers), 'peer')}", seconds)
 
     async def _follow_address(self, line: Daemon) -> None:
         """Where this machine has lost an address, hang up on who does not answer: a connection from there
