@@ -59,7 +59,6 @@ from swarm import invite as invites
 from swarm.config import Config
 from swarm.config_loading import LoadedConfig
 from swarm.core.membership import Trust
-from swarm.grammar import an
 from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.net.listening import check_named
@@ -240,7 +239,7 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
             otherwise = "`swarm invite` prints words to where the run was before"
             local.keep(run.invite_path(role), word, otherwise, secret=True)
         if role in (Role.SAMPLER, Role.LEARNER):
-            say(f"to join as {an(role.value)}:\n  swarm join {word}", sys.stdout)
+            say(f"to join as a {role.value}:\n  swarm join {word}", sys.stdout)
 
 
 @asynccontextmanager
