@@ -369,8 +369,7 @@ def idle(s: Situation) -> Iterator[Problem]:
 
 def _workless(s: Situation, peer: PeerRow) -> float:
     """Seconds since it finished a group."""
-    trace = s.trace(peer)
-    return s.now - max(trace.worked, s.listening)
+    return s.now - max(s.trace(peer).worked, s.listening)
 
 
 def _hungry(s: Situation, hungry: list[PeerRow]) -> Problem:

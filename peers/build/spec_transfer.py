@@ -344,11 +344,8 @@ def damaged_files(run: RunFolder) -> dict[str, str]:
     for name, file in run.files():
         expected, size = run.expected(name)
         if not _is_here(file, expected, size):
-            what = (
-                f"is damaged: it is not the {size} bytes that the run began with"
-                if file.exists()
-                else "is gone"
-            )
+            other = f"it is not the {size} bytes that the run began with"
+            what = f"is damaged: {other}" if file.exists() else "is gone"
             found[name] = (
                 f"{file} {what}. Joiners cannot have it from here: bring it back from the model's folder"
             )
