@@ -31,9 +31,6 @@ HELP = [
     "import sys; sys.argv = ['swarm', '--help']; from peers.cli import main; sys.exit(main())",
 ]
 PACKAGES = ("swarm", "peers", "dashboard", "benchmarks")
-LINES = 400
-"""Lines of a source file: a longer one has two concerns."""
-
 HALF_A_SECOND = 0.5
 """Longer than this and a command feels slow."""
 
@@ -56,15 +53,6 @@ def test_no_import_leads_back_to_where_it_started() -> None:
         if (chain := graph.find_shortest_chain(imported, module)) is not None
     }
     assert not back, "\n".join(" -> ".join((module, *chain)) for (module, _), chain in sorted(back.items()))
-
-
-def test_no_source_file_is_longer_than_one_concern() -> None:
-    lengths = {
-        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
-    }
-    assert not {path: lines for path, lines in lengths.items() if lines > LINES}
 
 
 def test_no_role_touches_the_bytes_of_weights() -> None:
