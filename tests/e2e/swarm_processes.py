@@ -2,7 +2,8 @@
 its journal.
 
     SwarmProcesses(folder) -> seed() -> invite(role) -> join(role) -> Program: pid, journal, log, process tree
-    wait_until(predicate, seconds, why): polls, and says with the ends of all logs why it gave up
+    wait_until(predicate, seconds, why): polls, and says with the ends of all logs why it gave up;
+        the seconds are those of a quiet machine
 
 Whatever a swarm of processes started is gone at its end, with all that it forked. Not handled here: what a
 test wants to see.
@@ -82,6 +83,15 @@ one's zeal."""
 
 SWARM = (sys.executable, "-m", "peers.cli")
 
+BUSIEST = 3.0
+"""Times as long as on a quiet machine: more is a machine on which these tests say nothing."""
+
+LONGEST = 900.0
+"""Seconds that the waits of one test may take together on a quiet machine."""
+
+LIMIT = BUSIEST * LONGEST
+"""Seconds after which a test hangs outside of its waits."""
+
 
 def environment(**more: str) -> dict[str, str]:
     own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
@@ -97,6 +107,11 @@ def command(*words: str) -> list[str]:
     return [*SWARM, *words]
 
 
+def busy() -> float:
+    """How many times longer than on a quiet machine work takes now: programs that want to run, by cores."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), BUSIEST)
+
+
 def swarm(*words: str, timeout: float = 60.0, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, without a terminal."""
     return subprocess.run(
@@ -106,7 +121,7 @@ def swarm(*words: str, timeout: float = 60.0, **more: str) -> subprocess.Complet
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=timeout,
+        timeout=timeout * BUSIEST,
         check=False,
     )
 
@@ -259,11 +274,12 @@ class SwarmProcesses:
     # --- waiting --------------------------------------------------------------------------------------------
 
     def wait_until(self, predicate: Callable[[], T], seconds: float, why: str) -> T:
-        """The first true value of `predicate`. Fails with `why` and the ends of the logs."""
-        deadline = time.monotonic() + seconds
+        """The first true value of `predicate`. Fails with `why` and the ends of the logs after `seconds` of a
+        quiet machine."""
+        began = time.monotonic()
         while not (found := predicate()):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{why} within {seconds:g} s\n{self.tails()}")
+            if (waited := time.monotonic() - began) > seconds * busy():
+                raise AssertionError(f"{why} within {waited:.0f} s\n{self.tails()}")
             time.sleep(0.1)
         return found
 

@@ -11,7 +11,7 @@ from swarm import events
 from swarm.protocol import Phase, Role
 from swarm.types import Beat
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def test_an_auditor_that_joins_by_its_word_replays_what_strangers_send_to_a_learner(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ ANYWHERE = SETTINGS.replace('host = "127.0.0.1"', 'host = "0.0.0.0"')
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_two_learners_and_a_sampler_in_three_homes_train_together(tmp_path: Path) -> None:
     with internet() as net, started_swarm(tmp_path, ANYWHERE) as house:
         seed = house.seed(wrap=net.machine().inside)
@@ -47,7 +46,6 @@ def test_two_learners_and_a_sampler_in_three_homes_train_together(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_seed_alone_at_home_says_before_its_words_how_far_they_reach(tmp_path: Path) -> None:
     with internet() as net, started_swarm(tmp_path, ANYWHERE) as house:
         home = net.home()

@@ -21,7 +21,7 @@ from swarm.core.auditing import Finding
 from swarm.identity import human_name
 from swarm.types import Verdict
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 CALM = (
     SETTINGS

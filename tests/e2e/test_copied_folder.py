@@ -14,7 +14,6 @@ from swarm import events
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_of_a_peer_and_its_copy_the_later_one_goes_on_and_the_other_says_why_it_stops(tmp_path: Path) -> None:
     with started_swarm(tmp_path) as house:
         seed = house.seed()

@@ -29,7 +29,6 @@ def newest(folder: Path, pattern: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_peers_whose_files_are_damaged_come_back_with_what_is_left_and_say_what_is_not(
     tmp_path: Path,
 ) -> None:

@@ -36,7 +36,7 @@ from swarm_processes import (
 from benchmarks.browser import chromium, complaints
 from swarm import events
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 CALM = (
     SETTINGS.replace("e2e", "night-shift")

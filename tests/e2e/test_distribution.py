@@ -15,7 +15,7 @@ import pytest
 
 from swarm import __version__
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12")

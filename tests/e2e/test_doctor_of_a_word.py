@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from home_networks import internet
-from swarm_processes import ROOT, SETTINGS, command, environment, started_swarm
+from swarm_processes import LIMIT, ROOT, SETTINGS, command, environment, started_swarm
 
 from swarm import invite
 from swarm.protocol import Role
@@ -17,7 +17,7 @@ ANYWHERE = SETTINGS.replace('host = "127.0.0.1"', 'host = "0.0.0.0"')
 
 def told(words: list[str]) -> tuple[int, dict[str, list[dict[str, str]]]]:
     ran = subprocess.run(
-        words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=150, check=False
+        words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False
     )
     found: dict[str, list[dict[str, str]]] = {}
     for one in json.loads(ran.stdout or ran.stderr)["findings"]:
@@ -26,7 +26,6 @@ def told(words: list[str]) -> tuple[int, dict[str, list[dict[str, str]]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_from_a_home_it_tells_addresses_port_nat_relay_and_what_fits(tmp_path: Path) -> None:
     with internet() as net, started_swarm(tmp_path, ANYWHERE) as house:
         outside, home = net.machine(), net.home()

@@ -11,7 +11,7 @@ from swarm_processes import Program, SwarmProcesses, started_swarm
 
 from swarm import events
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 ODD = ("Traceback", "Event loop", "Loop <", "bug in swarm")
 

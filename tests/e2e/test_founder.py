@@ -8,8 +8,6 @@ from swarm_processes import UNHURRIED, Program, SwarmProcesses, admitted, starte
 
 from swarm import events, invite
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def trains(house: SwarmProcesses, learner: Program, above: int = 0) -> int:
     """Wait until it trained a version above this one. -> which"""

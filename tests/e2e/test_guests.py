@@ -12,7 +12,7 @@ from swarm_processes import UNHURRIED, SwarmProcesses, started_swarm, swarm
 from swarm import events
 from swarm.protocol import Phase
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 
 def phases(it: SwarmProcesses, since: float) -> dict[str, set[Phase]]:

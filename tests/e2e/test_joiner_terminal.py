@@ -9,7 +9,7 @@ from swarm_processes import SETTINGS, UNHURRIED, Program, started_swarm, swarm
 from swarm import events
 from swarm.protocol import Phase
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 IN_ORDER = (
     "loading the program",

@@ -20,7 +20,6 @@ from swarm import PROTOCOL, events, invite
 from swarm.protocol import Role
 from swarm.types import Digest
 
-pytestmark = pytest.mark.timeout(120)
 KEY = invite.keyring(bytes(32))
 
 

@@ -18,8 +18,6 @@ from swarm import events, invite
 from swarm.protocol import Role
 from swarm.types import PeerId
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:

@@ -69,7 +69,6 @@ def dials(namespace: str, address: str, port: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_sampler_that_nobody_can_dial_contributes(firewalled: tuple[str, str], tmp_path: Path) -> None:
     hub, far = firewalled
     with started_swarm(tmp_path, SETTINGS.replace('host = "127.0.0.1"', f'host = "{NEAR}"')) as house:

@@ -16,8 +16,6 @@ from swarm.net.hive import Node
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Role, Service
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.mark.slow
 def test_the_invited_train_and_a_word_without_the_owners_signature_opens_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from swarm_processes import UNHURRIED, Program, averaged, differing, released, s
 
 from swarm import events
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def adopted(sampler: Program) -> int:

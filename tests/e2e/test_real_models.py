@@ -12,8 +12,6 @@ from swarm import events
 from swarm.learn import tiny
 from swarm.tasks import sandbox
 
-pytestmark = pytest.mark.timeout(240)
-
 REWARDS = '''
 def has_digit(prompts, completions, **columns):
     """A share of digits: what a random model can learn."""

@@ -8,8 +8,6 @@ from swarm_processes import UNHURRIED, Program, averaged, differing, started_swa
 
 from swarm import events
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def on_disk(seed: Program) -> int:
     """What the seed says it has is on its disk; its journal may have heard of a release more when the power

@@ -9,7 +9,7 @@ from swarm_processes import SETTINGS, UNHURRIED, averaged, differing, started_sw
 
 from swarm import events
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 AHEAD = """
 [run.averaging]

@@ -14,8 +14,6 @@ from peers.runtime.run_keys import RunKeys
 from swarm import events
 from swarm.identity import human_name
 
-pytestmark = pytest.mark.timeout(600)
-
 WITHIN = 30.0
 """Seconds from `swarm revoke` until everybody obeys."""
 

@@ -8,7 +8,7 @@ from swarm_processes import SETTINGS, UNHURRIED, averaged, differing, released, 
 
 from swarm import events
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 SITES = """
 [run.averaging]

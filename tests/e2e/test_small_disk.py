@@ -39,7 +39,6 @@ def end(disk: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_disk_that_fills_up_under_everybody_stops_nobody_and_what_it_refused_is_written_later(
     tmp_path: Path, mounted: Path
 ) -> None:
@@ -101,7 +100,6 @@ def test_a_disk_that_fills_up_under_everybody_stops_nobody_and_what_it_refused_i
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_disk_that_dies_under_everybody_stops_nobody(tmp_path: Path, mounted: Path) -> None:
     with started_swarm(tmp_path, SETTINGS) as it:
         it.folder = mounted / "run"

@@ -31,7 +31,7 @@ from swarm import events
 from swarm.learn import template_limits
 from swarm.protocol import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 BACK = 15.0
 """Seconds until everybody who lives is in a correct round again; the promise of the project."""

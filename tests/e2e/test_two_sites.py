@@ -66,7 +66,6 @@ def site(house: SwarmProcesses, net: Internet, folder: Path) -> Site:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_site_whose_uplink_was_cut_trains_on_and_comes_back_and_no_group_is_lost(tmp_path: Path) -> None:
     with internet() as net, started_swarm(tmp_path, SETTINGS) as house:
         seed = house.seed(wrap=net.machine().inside)

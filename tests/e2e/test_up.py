@@ -18,8 +18,6 @@ from swarm.core.releases import rank
 from swarm.identity import open_key
 from swarm.types import Release
 
-pytestmark = pytest.mark.timeout(300)
-
 RECORD = "\n[peer.learner]\nrecord = 4\n"
 
 

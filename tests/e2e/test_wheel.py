@@ -19,7 +19,7 @@ import pytest
 from swarm import events
 from swarm.journal import read_journal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 

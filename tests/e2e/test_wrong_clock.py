@@ -8,7 +8,7 @@ from swarm_processes import UNHURRIED, admitted, started_swarm, version
 
 from swarm import events
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_a_clock_that_is_set_wrong_in_mid_run_costs_nothing_and_one_that_is_wrong_at_the_start_is_named(
