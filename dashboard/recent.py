@@ -103,6 +103,16 @@ class VersionStep:
 
 
 @dataclass(slots=True)
+class Mean:
+    """A round of averaging, as its members told of it."""
+
+    at: float
+    members: set[PeerId] = field(default_factory=set)
+    scaled: dict[PeerId, float] = field(default_factory=dict)
+    """Learner -> factor, where its gradient was scaled down."""
+
+
+@dataclass(slots=True)
 class OpenFault:
     since: float
     last: float
@@ -165,8 +175,8 @@ class Recent:
         self.averaged: deque[float] = deque(maxlen=VERSIONS)
         self.broken: deque[tuple[float, PeerId, str]] = deque(maxlen=VERSIONS)
         """(when, learner, reason)."""
-        self.far: dict[tuple[int, PeerId], float] = {}
-        """(version, learner) -> when its gradient was scaled down."""
+        self.means: dict[int, Mean] = {}
+        """By version, the newest rounds of averaging."""
         self.faults: dict[tuple[PeerId, str], OpenFault] = {}
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
@@ -242,10 +252,12 @@ class Recent:
         self.trace(event.peer, now).rounds.append((now, frozenset(event.members[:64])))
         for peer in event.members[:64]:
             self.unreached.pop((event.peer, peer), None)
-        for peer in list(event.scaled)[:MARKS]:
-            self.far.setdefault((event.version, peer), now)
-        while len(self.far) > VERSIONS:
-            del self.far[next(iter(self.far))]
+        mean = self.means.setdefault(event.version, Mean(now))
+        mean.members.update(event.members[:64])
+        for peer, share in list(event.scaled.items())[:MARKS]:
+            mean.scaled[peer] = min(mean.scaled.get(peer, 1.0), number(share, high=1.0))
+        while len(self.means) > VERSIONS:
+            del self.means[next(iter(self.means))]
 
     def _broke(self, event: happened.RoundBroke, now: float) -> None:
         if (until := number(event.until)) > 0:

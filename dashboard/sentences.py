@@ -88,10 +88,8 @@ def _averaged(event: happened.Averaged, name: Namer) -> News | None:
         return None
     about = dict(list(event.scaled.items())[:MOST])
     shares = ", ".join(f"{name(peer)} ({share:.2g} of it)" for peer, share in about.items())
-    text = (
-        f"In the round for version {event.version} gradients far beyond the usual were scaled down: {shares}."
-    )
-    return News(f"scaled {' '.join(about)}", "warning", text, tuple(about))
+    text = f"In the round for version {event.version} gradients longer than usual were scaled down: {shares}."
+    return News(f"scaled {' '.join(about)}", "info", text, tuple(about))
 
 
 def _broke(event: happened.RoundBroke, name: Namer) -> News:

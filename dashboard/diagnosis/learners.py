@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from statistics import median
@@ -11,6 +12,7 @@ from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
 from swarm.core.shares import SHORTEST, SLOWER, UNKNOWN
+from swarm.core.standing import FAR
 from swarm.grammar import some
 from swarm.protocol import Phase, Role
 
@@ -33,6 +35,9 @@ BREAKS = 3
 
 SPAN = 120.0
 """Seconds of rounds and snaps that are looked at."""
+
+ROUNDS = 8
+"""Rounds before the sizes of gradients tell of a habit."""
 
 
 def stopped(s: Situation) -> Iterator[Problem]:
@@ -291,25 +296,42 @@ def differing(s: Situation) -> Iterator[Problem]:
 
 
 def far(s: Situation) -> Iterator[Problem]:
-    """Learners whose gradients are scaled down again and again."""
+    """Learners whose gradients are scaled down in most of their rounds. That is a size and no more: which
+    learner is right, and what it means, no norm tells."""
+    span = max(SPAN, 2 * ROUNDS * (s.usual or 0.0))
+    rounds = [mean for mean in s.recent.means.values() if s.now - mean.at < span]
     for peer in s.learners():
-        marks = _repeated(s, [at for (_, subject), at in s.recent.far.items() if subject == peer.id])
-        if not marks:
+        mine = [mean for mean in rounds if peer.id in mean.members]
+        # Where most members are beyond the usual, it is the usual that has become small.
+        longer = [
+            mean for mean in mine if peer.id in mean.scaled and 2 * len(mean.scaled) <= len(mean.members)
+        ]
+        if len(mine) < ROUNDS or 2 * len(longer) <= len(mine):
+            continue
+        if _is_small(s, median(mean.scaled[peer.id] for mean in longer)):
             continue
         yield problem(
             f"far {peer.id}",
             "warning",
             (
                 (
-                    f"The gradient of learner {peer.name} was far beyond the usual in {len(marks)} rounds and"
-                    " was scaled down."
+                    f"The gradient of learner {peer.name} was much longer than is usual in {len(longer)} of"
+                    f" its last {some(len(mine), 'round')}, and was scaled down."
                 ),
                 (
-                    "Its numbers are wrong (memory, drivers, precision, another version of swarm), or it"
-                    " means harm: what is left of its gradients still counts as one learner's."
+                    "Its size alone does not tell why: fewer groups in its batches, another version of swarm"
+                    " or torch, another precision, a machine's fault. It counts as one learner's at most."
                 ),
-                "Look at its machine and log; stop it, or have the owner invite it no more, if it goes on.",
+                "Training goes on. Compare its versions, settings and log with those of the others.",
             ),
             [peer],
-            marks[0],
+            longer[0].at,
         )
+
+
+def _is_small(s: Situation, share: float) -> bool:
+    """Whether a gradient of which this `share` was left is of a size that a step takes whole all the same: of
+    a policy that has nearly converged the usual norm vanishes, and beside it any other is large."""
+    norms = s.recent.metric("grad_norm")
+    usual = median(norms) if norms else math.inf
+    return share > 0 and usual * math.sqrt(FAR / share) <= s.run.optimizer.grad_clip

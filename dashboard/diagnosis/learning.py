@@ -105,7 +105,8 @@ def gradients(s: Situation) -> Iterator[Problem]:
     newest, before = norms[-3:], norms[:-3]
     if len(before) < STRETCH or (middle := median(before)) <= 0.0:
         return
-    if sum(norm >= EXPLODED * middle for norm in newest) < 2:
+    # Of a policy that has nearly converged norms vanish, and what a step takes whole is no explosion.
+    if sum(norm >= max(EXPLODED * middle, s.run.optimizer.grad_clip) for norm in newest) < 2:
         return
     yield problem(
         "gradient",

@@ -64,7 +64,10 @@ class Swarm:
             False,
             True,
         )
-        self.far = False
+        self.far: set[PeerId] = set()
+        """Learners whose gradients are scaled down."""
+        self.share = 0.001
+        """What is left of them."""
         self.window = SEED
         """Whose journal is looked at."""
         self._seq, self._done, self._next_version, self._next_beat = 0, 0, START + every, START
@@ -162,7 +165,7 @@ class Swarm:
                     version=self.version,
                     members=members,
                     seconds=0.1,
-                    scaled={LEARNERS[1]: 0.001} if self.far else {},
+                    scaled=dict.fromkeys(self.far, self.share),
                 )
             if self.breaking:
                 self.emit(

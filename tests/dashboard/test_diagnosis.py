@@ -25,6 +25,7 @@ from dashboard.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Stop
+from swarm.core.discord import UNEQUAL
 from swarm.identity import human_name, peer_id
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import Digest, Lag, PeerId
@@ -171,7 +172,13 @@ CASES = {
     "broken rounds": Case("broken", *_flag("breaking"), 10, 70, LEARNERS, "a member sent no part"),
     "other weights": Case("differs", *_flag("snapping"), 5, 70, LEARNERS, "other weights"),
     "a gradient that is scaled down": Case(
-        "far", *_flag("far"), 5, 70, (LEARNERS[1],), "far beyond the usual"
+        "far",
+        lambda swarm: swarm.far.add(LEARNERS[1]),
+        lambda swarm: swarm.far.clear(),
+        35,
+        70,
+        (LEARNERS[1],),
+        "much longer than is usual",
     ),
     "a release nobody takes": Case("unfetched", _hold, _calm, 15, 3, (), "no sampler has fetched"),
     "a clock ahead": Case(
@@ -374,6 +381,57 @@ def test_where_all_of_a_role_rest_the_page_says_why_nothing_comes_and_that_nothi
     swarm.training = False
     swarm.run(300.0)
     assert {key: problem.level for key, problem in swarm.problems().items()} == {f"rest {role}": "info"}
+
+
+def _accused(swarm: Swarm) -> list[Problem]:
+    return [one for key, one in swarm.problems().items() if key.startswith(("far", "frozen"))]
+
+
+@pytest.mark.parametrize("turns", [1, 4, 12])
+def test_two_honest_learners_whose_gradients_are_longer_in_turn_are_not_told_of(turns: int) -> None:
+    """One batch with much to learn from beside one with nothing."""
+    swarm = Swarm()
+    swarm.run(WARM)
+    for turn in range(0, 240, turns):
+        swarm.far = {LEARNERS[turn // turns % 2]} if turns < 12 or turn % 48 == 0 else set()
+        swarm.run(swarm.every * turns)
+        assert not _accused(swarm), turn
+
+
+def test_a_gradient_that_is_long_beside_vanishing_ones_alone_is_not_told_of() -> None:
+    swarm = Swarm()
+    swarm.metrics |= {"grad_norm": 0.004, "flat": 0.9, "reward": 0.99}
+    swarm.run(WARM)
+    swarm.far, swarm.share = {LEARNERS[1]}, 0.05
+    assert swarm.run(60.0, lambda _: bool(_accused(swarm))) is None, swarm.problems()
+    swarm.metrics["grad_norm"] = 0.4  # batches that teach again
+    swarm.run(20.0)
+    assert "gradient" not in swarm.problems()
+    swarm.share = 1e-6  # of an honest size no more
+    assert swarm.run(60.0, lambda _: bool(_accused(swarm))) is not None
+
+
+def test_where_all_gradients_are_longer_than_usual_none_is_told_of() -> None:
+    swarm = Swarm()
+    swarm.run(WARM)
+    swarm.far = {*LEARNERS}
+    assert swarm.run(60.0, lambda _: bool(_accused(swarm))) is None, swarm.problems()
+
+
+def test_a_size_alone_is_told_without_a_word_of_harm_or_of_expelling() -> None:
+    swarm = Swarm()
+    swarm.run(WARM)
+    swarm.far = {LEARNERS[1]}
+    swarm.run(40.0)
+    frozen = happened.RoundBroke
+    until = swarm.now + 60.0
+    swarm.emit(
+        frozen, LEARNERS[0], version=swarm.version, reason=f"{UNEQUAL}; nothing was averaged", until=until
+    )
+    told = _accused(swarm)
+    assert {one.key.split()[0] for one in told} == {"far", "frozen"}
+    for one in told:
+        assert not re.search("harm|revoke|invite|expel|liar", f"{one.text} {one.cause} {one.todo}"), one
 
 
 def test_a_site_that_goes_dark_is_one_problem() -> None:
