@@ -124,7 +124,7 @@ def _add_running(commands: Any) -> None:
         "swarm join swarm1... --as sampler",
         RUN,
     )
-    it.add_argument("invite", metavar="INVITE", nargs="+", help="the word of `swarm start`, or its pieces")
+    options.word(it, "the word of `swarm start`, or its pieces")
     as_help = "the role; auto takes the invite's, or what fits this machine"
     it.add_argument(
         "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"
@@ -182,9 +182,7 @@ def _add_reading(commands: Any) -> None:
         "swarm status --watch",
         ("folder", "set", "json"),
     )
-    it.add_argument(
-        "invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine"
-    )
+    options.word(it, "a run of others, in place of the one on this machine")
     it.add_argument("--watch", action="store_true", help="go on showing it; in a pipe, print it every 5 s")
     about = "say what the peers of this folder do, why they are idle, and what to do"
     add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder",))
@@ -197,7 +195,8 @@ def _add_reading(commands: Any) -> None:
     about = "put a peer, or all who came by an invite, out of the run: takes its owner.key"
     it = add_command(commands, "revoke", verbs.revoke, about, "swarm revoke brisk-umber-otter", ("folder",))
     who = "a peer's id or name, or an invite: the word, or its end as `swarm invite --list` shows it"
-    it.add_argument("who", metavar="PEER|INVITE", nargs="+", help=who)
+    it.add_argument("who", metavar="PEER|INVITE", nargs="*", type=options.hidden, help=who)
+    options.word_file(it)
     it = add_command(
         commands,
         "export",
@@ -224,10 +223,10 @@ def _add_reading(commands: Any) -> None:
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
     )
-    it.add_argument("word", nargs="*", metavar="WORD", help="an invite: its run is asked, and not joined")
+    options.word(it, "an invite: its run is asked, and not joined", "WORD")
     about = "say whether a run needs another version of this program, and how to get it; installs nothing"
     it = add_command(commands, "update", verbs.update, about, "swarm update swarm1...", ("folder",))
-    it.add_argument("invite", metavar="INVITE", nargs="*", help="without it, the run on this machine")
+    options.word(it, "a run of others, in place of the one on this machine")
     about = "say which roles fit on this machine with a model, in which precision, and how fast"
     it = add_command(commands, "fit", verbs.fit, about, "swarm fit Qwen/Qwen3-0.6B", ("set", "json"))
     it.add_argument(
@@ -265,12 +264,7 @@ def _add_windows(commands: Any) -> None:
         "swarm dashboard swarm1... --port 8080",
         ("folder", "set"),
     )
-    it.add_argument(
-        "invite",
-        metavar="INVITE",
-        nargs="+",
-        help="any invite of a public swarm, an observer's of a private one",
-    )
+    options.word(it, "any invite of a public swarm, an observer's of a private one")
     options.page(it)
     options.once(it)
     about = "serve the page over the journal of a finished run, or make one of its versions again"

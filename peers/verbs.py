@@ -57,7 +57,7 @@ def start(args: argparse.Namespace) -> int:
 def join(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
     arguments.refuse_run_settings(loaded)
-    word = " ".join(args.invite)
+    word = arguments.needed_word(args)
     invite = arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
     role = None if args.role == "auto" else Role(args.role)
     if (role or invite.role) is Role.OBSERVER and loaded.config.peer.serve != "mirror":
@@ -74,7 +74,7 @@ def join(args: argparse.Namespace) -> int:
 
 def dashboard(args: argparse.Namespace) -> int:
     loaded = arguments.load_window(args)
-    word = " ".join(args.invite)
+    word = arguments.needed_word(args)
     arguments.read_invite(word, args.folder)
     from peers.commands import dashboard as window
     from peers.commands.run_check import need_tracker
@@ -116,7 +116,7 @@ def plot(args: argparse.Namespace) -> int:
 
 def status(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, None)
-    word = " ".join(args.invite) or None
+    word = arguments.word_or_folder(args) or None
     if word is not None:
         arguments.read_invite(word, args.folder)
     folder = args.folder if word is not None else arguments.only_folder(args)
@@ -156,7 +156,7 @@ def forget(args: argparse.Namespace) -> int:
 
 
 def update(args: argparse.Namespace) -> int:
-    word = " ".join(args.invite)
+    word = arguments.word_or_folder(args)
     folder = None if word else arguments.only_folder(args)
     from peers.commands import update as program
 
@@ -208,12 +208,16 @@ def invite_(args: argparse.Namespace) -> int:
     if args.list:
         return program.listed(folder, args.json)
     said = args.expires, args.note, args.json, args.qr
-    if args.renew:
+    if args.renew is not None:
         if args.role is not None or args.uses:
             raise WrongUsage(
                 "--renew keeps a word's role and its number of uses: leave --role and --uses out"
             )
-        return program.renew(folder, " ".join(args.renew), *said)
+        if not (word := arguments.word(args, args.renew)):
+            raise WrongUsage("name the word to renew: --renew WORD, --renew - or --renew --word-file FILE")
+        return program.renew(folder, word, *said)
+    if args.word_file is not None:
+        raise WrongUsage("--word-file has a word to renew: add --renew, or leave it out")
     return program.make(folder, Role(args.role or Role.SAMPLER), args.uses, *said)
 
 
@@ -221,7 +225,9 @@ def revoke(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands import revoke as program
 
-    return program.main(folder, " ".join(args.who))
+    if not (who := arguments.word(args, args.who, from_environment=False)):
+        raise WrongUsage("name a peer's id or name, or an invite: as an argument, -, or --word-file FILE")
+    return program.main(folder, who)
 
 
 def simulate(args: argparse.Namespace) -> int:
@@ -251,7 +257,7 @@ def doctor(args: argparse.Namespace) -> int:
 
     loaded = arguments.load(args, None)
     arguments.refuse_run_settings(loaded)
-    return program.main(args.folder, args.json, " ".join(args.word), loaded.config)
+    return program.main(args.folder, args.json, arguments.word_or_folder(args), loaded.config)
 
 
 def fit(args: argparse.Namespace) -> int:

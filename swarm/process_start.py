@@ -173,6 +173,26 @@ def set_name(name: str) -> None:
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
+def hide_argument(text: str) -> None:
+    """Overwrite this argument, also after `--option=`, where `ps` shows it of this process and of its forks:
+    every user of a machine may read command lines. On Linux; elsewhere nothing."""
+    hidden = "*" * len(os.fsencode(text))
+    sys.argv = [arg.removesuffix(text) + hidden if _is_argument(arg, text) else arg for arg in sys.argv]
+    if sys.platform != "linux":
+        return
+    with open("/proc/self/stat", "rb") as file:  # proc(5): its name in brackets, then the third field and on
+        fields = file.read().rpartition(b")")[2].split()
+    at, end = int(fields[45]), int(fields[46])
+    for argument in ctypes.string_at(at, end - at).split(b"\0"):
+        if _is_argument(os.fsdecode(argument), text):
+            ctypes.memset(at + len(argument) - len(hidden), ord("*"), len(hidden))
+        at += len(argument) + 1
+
+
+def _is_argument(argument: str, text: str) -> bool:
+    return bool(text) and (argument == text or (argument.startswith("--") and argument.endswith(f"={text}")))
+
+
 def _close_sockets() -> None:
     """As long as a fork holds a copy of a connection, the other side never learns that its parent closed
     it."""

@@ -22,7 +22,7 @@ from dashboard.feed import Feed
 from dashboard.metrics import exposition
 from dashboard.state import State
 from peers import cli
-from peers.commands import arguments
+from peers.commands import arguments, options
 from swarm.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -46,18 +46,9 @@ def settings(words: Sequence[str]) -> Config:
     return arguments.load(args, getattr(args, "config", None)).config
 
 
-def compose_words(service: dict[str, Any]) -> list[str]:
-    """What the entry point `swarm` gets; a shell's line without what it reads from files."""
-    if "entrypoint" not in service:
-        return list(map(str, service["command"]))
-    (line,) = service["command"]
-    read = re.sub(r"\$\$\(cat \S+\)", "swarm1word", line)
-    return shlex.split(read.removeprefix("exec swarm "))
-
-
 def lines() -> Iterator[tuple[str, list[str]]]:
     for name in ("seed", "learner", "sampler"):
-        yield f"compose {name}", compose_words(SERVICES[name])
+        yield f"compose {name}", list(map(str, SERVICES[name]["command"]))
         yield f"kubernetes {name}", PODS[name]["containers"][0]["args"]
     yield "unit", shlex.split(of_unit()["ExecStart"].replace("$OPTIONS", "--as sampler"))[1:]
     (line,) = re.findall(r"^exec swarm (.*)$", SCRIPT, re.MULTILINE)
@@ -170,7 +161,22 @@ def test_pods_get_their_words_from_one_secret() -> None:
     for role in ("learner", "sampler"):
         (word,) = PODS[role]["containers"][0]["env"]
         assert word["valueFrom"]["secretKeyRef"] == {"name": "words", "key": role}
-        assert f"$({word['name']})" in PODS[role]["containers"][0]["args"]
+        assert word["name"] == options.WORD
+
+
+@pytest.mark.parametrize(
+    ("where", "words"), [each for each in lines() if "join" in each[1]], ids=lambda each: str(each)[:20]
+)
+def test_no_command_line_has_an_invite(where: str, words: list[str]) -> None:
+    args = cli.parser().parse_args(words)
+    assert args.invite == [], f"every user of a machine may read the command lines of {where}"
+    assert args.word_file is not None or where.split()[0] in ("kubernetes", "slurm")
+
+
+def test_the_unit_reads_its_invite_from_a_credential() -> None:
+    name, _, path = of_unit()["LoadCredential"].partition(":")
+    assert f"--word-file ${{CREDENTIALS_DIRECTORY}}/{name} " in of_unit()["ExecStart"]
+    assert f"install -D -m 0600 /dev/null {path.replace('%i', 'my-run')} " in UNIT
 
 
 def test_the_unit_restarts_after_a_bug_alone_and_lets_the_peer_leave() -> None:
@@ -192,7 +198,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 def test_the_script_for_slurm_wants_a_word_and_becomes_the_peer(tmp_path: Path) -> None:
     peer = tmp_path / "swarm"
-    peer.write_text('#!/bin/bash\necho "$@"\n')
+    peer.write_text('#!/bin/bash\necho "$SWARM_WORD" "$@"\n')
     peer.chmod(0o755)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}
     script = ["bash", str(DEPLOY / "swarm.sbatch")]
@@ -201,5 +207,5 @@ def test_the_script_for_slurm_wants_a_word_and_becomes_the_peer(tmp_path: Path) 
     environ |= {"SWARM_WORD": "swarm1word", "SWARM_ROLE": "learner", "SLURM_ARRAY_TASK_ID": "3"}
     joined = subprocess.run(script, env=environ, capture_output=True, text=True, check=True)
     folder = tmp_path / "swarm-run" / "3"
-    assert joined.stdout.split() == ["join", "swarm1word", "--as", "learner", "--folder", f"{folder}/run"]
+    assert joined.stdout.split() == ["swarm1word", "join", "--as", "learner", "--folder", f"{folder}/run"]
     assert folder.is_dir()

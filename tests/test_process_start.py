@@ -7,6 +7,8 @@ import mmap
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -180,3 +182,26 @@ def test_a_signal_to_a_fork_is_not_its_parents(fork: Fork) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == []
+
+
+SHOWN = """
+import pathlib, sys
+from swarm.process import Child, Pipe
+from swarm.process_start import hide_argument
+
+hide_argument(sys.argv[2])
+hide_argument("nowhere")
+mine = pathlib.Path("/proc/self/cmdline")
+child = Child(lambda: Pipe().send(mine.read_bytes()))
+print([mine.read_bytes().split(bytes(1))[-4:], child.receive(10.0).split(bytes(1))[-4:], sys.argv[1:]])
+child.end()
+"""
+
+
+@pytest.mark.parametrize("secret", ["swarm1secret", "two\nlines", "kéy"])
+def test_an_argument_that_is_hidden_is_in_no_command_line_of_the_process_and_its_forks(secret: str) -> None:
+    words = ["join", secret, f"--renew={secret}"]
+    said = subprocess.run([sys.executable, "-c", SHOWN, *words], capture_output=True, text=True, check=True)
+    hidden = "*" * len(secret.encode())
+    command = [text.encode() for text in ("join", hidden, f"--renew={hidden}", "")]
+    assert said.stdout == f"{[command, command, ['join', hidden, f'--renew={hidden}']]}\n"

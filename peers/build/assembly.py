@@ -81,6 +81,8 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callabl
     config = loaded.config
     manners.begin(config.peer.limits)
     path = folder or run_folder.default_path(config.run.name)
+    if config.run.private:
+        run_folder.close(path)
     if path.exists():
         run_folder.make_folder(path)  # says what else is there
     run = run_folder.existing_run(path, config.run) or _created(path, config, check)
@@ -112,6 +114,8 @@ def adopt(config: Config, path: Path, paged: bool) -> int:
     run = run_folder.read(path)
     if run is None:
         raise Refusal(f"{path} holds no run: name the folder of one of its peers")
+    if run.settings.private:
+        run_folder.close(path)
     return run_until_signalled(
         lambda on_signal: _seed(run, config, paged, on_signal, lambda one: _adopted(run, one))
     )
@@ -228,7 +232,8 @@ def _genesis(run: RunFolder, host: Host) -> Weights | None:
 
 def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -> None:
     """Write an invite for every role to the disk where the owner's key is, and print those for samplers and
-    learners that this folder may make."""
+    learners that this folder may make: to a terminal alone where they make members, since logs and journals
+    have other readers."""
     say(f"run {run.name} {run.digest[:12]} in {run.path}")
     for role in Role:
         try:
@@ -238,8 +243,13 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
         if run.is_owners:
             otherwise = "`swarm invite` prints words to where the run was before"
             local.keep(run.invite_path(role), word, otherwise, secret=True)
-        if role in (Role.SAMPLER, Role.LEARNER):
+        if role not in (Role.SAMPLER, Role.LEARNER):
+            continue
+        if sys.stdout.isatty() or invites.read(word, 0.0).delegate is None:
             say(f"to join as a {role.value}:\n  swarm join {word}", sys.stdout)
+        else:
+            printed = f"swarm invite --role {role.value} --folder {run.path}"
+            say(f"to join as a {role.value}: `{printed}` prints the word, a secret", sys.stdout)
 
 
 @asynccontextmanager
@@ -279,6 +289,7 @@ async def _join(
 ) -> None:
     """Join as the role that is asked for, or that the word names; `fitted`: as the role and precision that
     fit this machine."""
+    umask = run_folder.close_unless_public(path)
     role = asked or invite.role or Role.SAMPLER
     mine = (
         PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
@@ -300,6 +311,7 @@ async def _join(
             run = await entering.until_had(
                 lambda: spec_transfer.fetch(mail, sources(node, invite), invite.run, path, model)
             )
+            run_folder.open_if_public(run, umask)
             if fitted:
                 allowed = [asked] if asked is not None else invite.roles(run.settings.private)
                 config = Config(run=run.settings, peer=config.peer)

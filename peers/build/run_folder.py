@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +79,18 @@ SPEC, COPY = "spec", "spec.copy"
 FETCHING, TRACKED = "fetching", "tracked"
 """File that is locked by who fetches the run's files; folder of a tracker of experiments."""
 
+FILES = (
+    *(SPEC, COPY, "model", "task", "cache", "genesis", "invites", "peers", "page", "pause", "used", "keys"),
+    *("revoked", revocations.LOCK, "config.toml", "peer.toml", "logs", FETCHING, TRACKED),
+)
+"""What a run writes into its folder, beside its owner's key and the model that `swarm up` exports; a folder
+that somebody named with --folder may hold other files."""
+
+OWNER_KEY, EXPORTED = "owner.key", "exported"
+
+OTHERS = 0o077
+"""Permissions of other users than a folder's."""
+
 TASK = "task/"
 """Prefix that distinguishes task files' names from model files'."""
 
@@ -123,7 +137,7 @@ class RunFolder:
     def owner(self) -> Keyring:
         """The owner's key. Raises Refusal on a machine that only joined the run, CannotHere for another
         key."""
-        path = self.path / "owner.key"
+        path = self.path / OWNER_KEY
         if not path.exists():
             raise Refusal(f"{self.path} has no owner.key: only the machine that started the run has it")
         try:
@@ -221,7 +235,7 @@ class RunFolder:
     @property
     def is_owners(self) -> bool:
         """Whether the run was started here."""
-        return (self.path / "owner.key").exists()
+        return (self.path / OWNER_KEY).exists()
 
     def invite_path(self, role: Role) -> Path:
         """File of an invite: of the last start here, or of whom this folder was invited by. With a
@@ -242,6 +256,48 @@ def make_folder(path: Path) -> Path:
         why = f"{path} cannot be made ({error.filename}: {error.strerror})"
         raise CannotHere(f"{why}: name another folder with --folder") from error
     return path
+
+
+def close(path: Path) -> int:
+    """Keep other users of this machine out of a run's folder, which may not be there yet, and out of what
+    this process and its children write from now on. Returns the umask of before."""
+    before = os.umask(OTHERS)
+    if path.is_dir():
+        _close(path.resolve())
+        for top in (path / name for name in (*FILES, OWNER_KEY, EXPORTED)):
+            _close(top)
+            for at, folders, files in () if top.is_symlink() else os.walk(top):
+                for name in (*folders, *files):
+                    _close(Path(at, name))
+    return before
+
+
+def _close(path: Path) -> None:
+    """Others may do nothing with this file or folder; what a link points at is not the run's."""
+    try:
+        mode = path.lstat().st_mode
+        if mode & OTHERS and not stat.S_ISLNK(mode):
+            path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+    except FileNotFoundError:  # or another peer of this folder removes it meanwhile
+        pass
+    except PermissionError as error:  # another user's file, or a file system that keeps no permissions
+        say(f"other users of this machine may read {path}: its mode cannot be changed ({error.strerror})")
+
+
+def close_unless_public(path: Path) -> int:
+    """Close a folder whose run is private, or not known to be public. Returns the umask of before."""
+    with contextlib.suppress(DamagedSpec):  # it is fetched again
+        if (run := read(path)) is not None and not run.settings.private:
+            os.umask(before := os.umask(OTHERS))
+            return before
+    return close(path)
+
+
+def open_if_public(run: RunFolder, umask: int) -> None:
+    """What is written from now on is for other users too, as far as `umask` lets them, unless the run is
+    private."""
+    if not run.settings.private:
+        os.umask(umask)
 
 
 def default_path(name: str) -> Path:

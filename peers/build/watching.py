@@ -56,6 +56,7 @@ def observe(
         line = extras.install_to_watch()
         raise CannotHere(f"to watch a swarm takes hivemind, which is not installed here: {line}")
     path = real_host.folder_of(invite, folder)
+    umask = run_folder.close_unless_public(path)
 
     async def program(on_signal: SignalHandler) -> None:
         entering = Entering(path, once, has_run=False, quiet=True)
@@ -75,6 +76,7 @@ def observe(
                 run = await entering.until_had(
                     lambda: spec_transfer.fetch_spec(mail, sources(), invite.run, path)
                 )
+                run_folder.open_if_public(run, umask)
                 real_host.mind_settings(run, Role.OBSERVER)
                 membership = real_host.membership_of(mine, Role.OBSERVER, run, local)
                 await entering.until_had(lambda: showing.had_keys(run, membership, node.mail, sources()))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peers.commands import shipped
+from peers.commands import options, shipped
 from peers.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -75,6 +77,49 @@ def load_fit(args: argparse.Namespace) -> LoadedConfig:
     named = f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"
     args.set = [*named, *args.set]
     return load(args, None)
+
+
+LONGEST = 1 << 16
+"""Characters that are read where an invite should be: a whole pasted message, not a disk."""
+
+
+def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool = True) -> str:
+    """The invite that a command is given: its argument in `pieces`, what standard input has where that is
+    `-`, the content of `--word-file`, or that of the environment variable options.WORD; empty without any.
+    Raises WrongUsage for two of them, and for a file that cannot be read or has none."""
+    inherited = os.environ.pop(options.WORD, "")  # processes that this one starts do not need it
+    if args.word_file is not None and pieces:
+        raise WrongUsage("--word-file names the invite's file: leave the invite out, or the option")
+    if args.word_file is None and list(pieces) != ["-"]:
+        return " ".join(pieces) or (inherited if from_environment else "")
+    name = "standard input" if args.word_file is None else str(args.word_file)
+    try:
+        if args.word_file is None:
+            said = sys.stdin.read(LONGEST)
+        else:
+            with open(args.word_file, errors="replace") as file:
+                said = file.read(LONGEST)
+    except OSError as error:
+        raise WrongUsage(f"the invite cannot be read from {name}: {error.strerror}; name its file") from error
+    if not said.strip():
+        raise WrongUsage(f"{name} has no invite: write the word into it that `swarm invite` prints")
+    return said
+
+
+def needed_word(args: argparse.Namespace) -> str:
+    """The invite of a command that does nothing without one. Raises WrongUsage."""
+    if said := word(args, args.invite):
+        return said
+    raise WrongUsage(
+        "INVITE is required: as an argument, - for standard input, with --word-file FILE, or as"
+        f" {options.WORD} in the environment"
+    )
+
+
+def word_or_folder(args: argparse.Namespace) -> str:
+    """The invite of a command that is about the run of a folder without one. A folder that is named comes
+    before the environment."""
+    return word(args, args.invite, from_environment=args.folder is None)
 
 
 def read_invite(word: str, folder: Path | None) -> Invite:

@@ -15,17 +15,8 @@ from pathlib import Path
 from peers.build import run_folder
 from peers.commands import arguments
 from peers.errors import CannotHere, WrongUsage
-from peers.runtime import machine_use, peer_folder, revocations
+from peers.runtime import machine_use, peer_folder
 from swarm.durable import DRAFT
-
-OWNER_KEY = "owner.key"
-
-LEFT = (
-    *(run_folder.SPEC, run_folder.COPY, "model", "task", "cache", "genesis", "invites", "peers", "page"),
-    *("pause", "revoked", revocations.LOCK, "used", "keys", "config.toml", "peer.toml", "logs"),
-    *(run_folder.FETCHING, run_folder.TRACKED),
-)
-"""What a run writes into its folder, beside its owner's key and the model that `swarm up` exports."""
 
 
 def forget(folder: Path, with_key: bool, agreed: Callable[[str], bool]) -> int:
@@ -38,7 +29,7 @@ def forget(folder: Path, with_key: bool, agreed: Callable[[str], bool]) -> int:
             f"{', '.join(running)} of {folder} run: `swarm leave --folder {folder}` ends them; nothing is"
             " removed"
         )
-    every = (*LEFT, *([OWNER_KEY] if with_key else []))
+    every = (*run_folder.FILES, *([run_folder.OWNER_KEY] if with_key else []))
     names = [name for each in every for name in (each, each + DRAFT) if (folder / name).exists()]
     sizes = {name: _size(folder / name) for name in names}
     listed = ", ".join(f"{name} ({_bytes(size)})" for name, size in sizes.items())

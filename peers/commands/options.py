@@ -6,8 +6,32 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from swarm.protocol import Role
+
+WORD = "SWARM_WORD"
+"""Environment variable with the invite of a command that is given none."""
+
+
+def word(it: argparse.ArgumentParser, about: str, metavar: str = "INVITE") -> None:
+    """The invite of a command; arguments.word says which one it is."""
+    ways = f"; - reads it from standard input (default: what {WORD} in the environment says)"
+    it.add_argument("invite", metavar=metavar, nargs="*", type=hidden, help=about + ways)
+    word_file(it)
+
+
+def word_file(it: argparse.ArgumentParser) -> None:
+    about = "read the invite from this file: no other user of this machine sees it, as in a command line"
+    it.add_argument("--word-file", metavar="FILE", type=Path, help=about)
+
+
+def hidden(text: str) -> str:
+    """An argument that may be a piece of an invite, which is a secret: `ps` shows it no more."""
+    from swarm.process_start import hide_argument
+
+    hide_argument(text)
+    return text
 
 
 def line(it: argparse.ArgumentParser) -> None:
@@ -63,7 +87,8 @@ def invite(it: argparse.ArgumentParser) -> None:
     counted = "let in so many peers, counted where the owner.key is: it makes each a membership of its own"
     it.add_argument("--uses", type=count, metavar="N", default=0, help=counted)
     longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
-    it.add_argument("--renew", nargs="+", metavar="WORD", default=[], help=longer)
+    it.add_argument("--renew", nargs="*", metavar="WORD", type=hidden, help=longer)
+    word_file(it)
     it.add_argument("--note", metavar="TEXT", default="", help="whom the word is for; --list shows it")
     it.add_argument("--list", action="store_true", help="instead: the words of this folder, with their ends")
     it.add_argument("--qr", action="store_true", help="also as a QR code, for a terminal with a camera near")

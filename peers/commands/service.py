@@ -4,9 +4,9 @@
     NAME, or the only one     --remove---> the unit is gone, and one line to run
 
 Nothing is started or stopped here: systemd is told by the lines that are printed. The unit runs the line that
-was given, in the folder where it was given, and restarts it after a bug of ours alone. Invariant: only this
-user can read the file, since an invite is a secret. Not handled here: units for all of a machine
-(deploy/swarm@.service), other systems than Linux.
+was given, in the folder where it was given, and restarts it after a bug of ours alone. An invite is a
+secret: it is in a file of its own beside the unit, which only this user can read, and in no command line.
+Not handled here: units for all of a machine (deploy/swarm@.service), other systems than Linux.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ UNIT = """{mark}[Unit]
 [Service]
 Type=exec
 WorkingDirectory={here}
-ExecStart={line}
+{word}ExecStart={line}
 # The peer finishes its group or step and leaves; what it has started lives until it has.
 KillMode=mixed
 TimeoutStopSec={patience:.0f}
@@ -91,13 +90,17 @@ def install(
     from peers.runtime.signals import LEAVE_PATIENCE
     from swarm.durable import write_durably
 
-    folder = (said.folder or getattr(said, "adopt", None) or folder or _default_folder(said)).absolute()
-    words = [sys.executable, "-P", "-m", "peers.cli", *_cleaned(line, getattr(said, "invite", ()))]
+    word = _word(said)
+    folder = (said.folder or getattr(said, "adopt", None) or folder or _default_folder(said, word)).absolute()
+    unit = _units() / f"swarm-{re.sub(r'[^A-Za-z0-9_.-]', '-', folder.name)}.service"
+    words = [sys.executable, "-P", "-m", "peers.cli", *line]
+    if word and said.word_file is None:
+        words = [each for each in words if each not in said.invite]
+        words[5:5] = ["--word-file", str(_word_file(unit))]
     if said.folder is None and getattr(said, "adopt", None) is None:
         options_end = words.index("--") if "--" in words else len(words)
         words[options_end:options_end] = ["--folder", str(folder)]
     about = ABOUT.format(folder=_path(str(folder)))
-    unit = _units() / f"swarm-{re.sub(r'[^A-Za-z0-9_.-]', '-', folder.name)}.service"
     if unit.exists() and not _ours(unit):
         raise CannotHere(f"{unit} is another program's: name another folder with --folder")
     if unit.exists() and about.encode() not in unit.read_bytes():
@@ -106,14 +109,18 @@ def install(
             f" folder that ends otherwise with --folder, or `swarm service remove {unit.stem}` first"
         )
     unit.parent.mkdir(parents=True, exist_ok=True)
+    ends = f"# The invite ends with …{word[-8:]}.\n" if word else ""
     text = UNIT.format(
         mark=MARK,
         about=about,
         patience=LEAVE_PATIENCE,
         here=_path(os.getcwd()),
+        word=ends,
         line=" ".join(map(_quoted, words)),
     )
     replaced = _replaced(unit, text) if unit.exists() else ""
+    if word and said.word_file is None:
+        write_durably(_word_file(unit), word.encode(), mode=0o600)
     write_durably(unit, text.encode(), mode=0o600)
     if replaced:
         print(replaced, file=sys.stderr)
@@ -138,6 +145,7 @@ def remove(name: str | None) -> int:
     unit = installed[asked]
     (unit.parent / "default.target.wants" / unit.name).unlink(missing_ok=True)
     unit.unlink()
+    _word_file(unit).unlink(missing_ok=True)
     print("run this: it lets the peer finish and leave", file=sys.stderr)
     print(f"systemctl --user stop {unit.name}; systemctl --user daemon-reload")
     return 0
@@ -151,13 +159,29 @@ def _need_systemd() -> None:
         )
 
 
-def _default_folder(said: argparse.Namespace) -> Path:
-    """Where the line keeps its run. Raises InviteError, WrongUsage."""
-    if hasattr(said, "invite"):
+def _word(said: argparse.Namespace) -> str:
+    """The invite of the line, without what else was pasted; empty where it needs none. Raises InviteError,
+    WrongUsage."""
+    if not hasattr(said, "invite"):
+        return ""
+    from swarm import invite
+
+    word = invite.clean(arguments.needed_word(said))
+    arguments.read_invite(word, said.folder)
+    return word
+
+
+def _word_file(unit: Path) -> Path:
+    return unit.with_suffix(".word")
+
+
+def _default_folder(said: argparse.Namespace, word: str) -> Path:
+    """Where the line keeps its run. Raises WrongUsage."""
+    if word:
         from peers.build.run_folder import default_path
         from swarm import invite
 
-        return default_path(invite.read(" ".join(said.invite), time.time()).run[:12])
+        return default_path(invite.read(word, 0.0).run[:12])
     if said.config is None:
         raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
     return arguments.folder_of(said, arguments.load(said, said.config))
@@ -181,6 +205,7 @@ def _replaced(unit: Path, text: str) -> str:
     if before == text:
         return ""
     line = "".join(re.findall(r'(?m)^ExecStart=.*"peers\.cli" (.*)$', before))
+    line += "".join(re.findall(r"(?m)^# The invite ends with (….*)\.$", before))
     shown = re.sub(r"[A-Za-z0-9]{32,}", lambda word: f"…{word[0][-8:]}", line)  # an invite is a secret
     return (
         f"this replaces the line that {unit.name} ran until now: {shown}\n"
@@ -211,11 +236,3 @@ def _in_a_line(text: str) -> str:
             " in a file of settings, or under another name"
         )
     return text.replace("%", "%%")
-
-
-def _cleaned(line: Sequence[str], pieces: Sequence[str]) -> list[str]:
-    """The line with the pieces of its invite as `swarm join` reads them: a pasted one may have line
-    breaks."""
-    from swarm import invite
-
-    return [invite.clean(word) if word in pieces else word for word in line]

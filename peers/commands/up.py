@@ -31,7 +31,7 @@ from dashboard.diagnosis.presence import AWAITED, returning
 from dashboard.state import State
 from dashboard.terminal import headline, new_problem, render, summary
 from dashboard.views import Problem
-from peers.build.run_folder import make_folder, read
+from peers.build.run_folder import close, make_folder, read
 from peers.commands import journals
 from peers.console import drawable, spoken
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
@@ -78,6 +78,8 @@ FATAL = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
 def up(loaded: LoadedConfig, folder: Path) -> int:
     """Run a swarm. Returns an exit code, 0 when the run is complete. Raises Interrupted after a signal,
     UserError when a child cannot run."""
+    if loaded.config.run.private:
+        close(folder)
     folder = make_folder(folder.resolve())
     with PeerFolder(folder / "peers" / "up"):
         write_durably(folder / "config.toml", config_loading.dump(loaded.config).encode())
@@ -199,9 +201,9 @@ class Children:
             (Role.EVALUATOR, "evaluators"),
         ):
             for number in range(getattr(self.config.peer.swarm, count)):
-                word = (self.folder / "invites" / role).read_text()
+                word = ["--word-file", str(self.folder / "invites" / role)]
                 own = ["--config", str(self.folder / "peer.toml"), "--folder", str(self.folder)]
-                self._add(f"{role}-{number + 1}", ["join", word, "--as", role, *own])
+                self._add(f"{role}-{number + 1}", ["join", *word, "--as", role, *own])
         with self._screen() as show:
             while self.signalled is None and not self.complete:
                 time.sleep(LOOK)

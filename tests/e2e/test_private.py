@@ -2,6 +2,7 @@
 away."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -65,3 +66,44 @@ async def answers_to_a_stranger(word: Invite, key: Path) -> set[Service]:
     finally:
         await node.close()
     return answered
+
+
+@pytest.mark.slow
+def test_no_other_user_of_the_machine_reads_a_word_or_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o022)  # as most machines have it; the programs inherit it
+    try:
+        with started_swarm(tmp_path) as house:
+            (house.folder / "logs").mkdir(parents=True)
+            (house.folder / "logs" / "of-an-older-version.log").write_text("a prompt\n")
+            seed = house.seed("run.private=true")
+            words = [house.invite(role) for role in ("learner", "sampler")]
+            learner = house.join("learner", folder=tmp_path / "learner")
+            monkeypatch.setenv("SWARM_WORD", words[1])
+            sampler = house.run(
+                *("sampler", "join", "--folder", str(tmp_path / "sampler")),
+                *("--set", "peer.delay.upload.law=constant", "--set", "peer.delay.upload.seconds=0.3"),
+                folder=tmp_path / "sampler",
+            )
+            monkeypatch.delenv("SWARM_WORD")
+            house.wait_until(
+                lambda: any(event.release.version >= 3 for event in seed.saw(events.Released)),
+                120,
+                "nothing was learned",
+            )
+            for program in (seed, learner, sampler):
+                for process in program.tree():
+                    shown = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode()
+                    assert not [word for word in words if word[:40] in shown or word[-40:] in shown], shown
+            assert not [word for word in words if word in seed.log.read_text()], "a log has other readers"
+            for folder in (house.folder, tmp_path / "learner", tmp_path / "sampler"):
+                found = [folder, *folder.rglob("*")]
+                assert len(found) > 20
+                assert not [
+                    f"{path} {path.lstat().st_mode:o}"
+                    for path in found
+                    if not path.is_symlink() and path.lstat().st_mode & 0o077
+                ]
+    finally:
+        os.umask(before)

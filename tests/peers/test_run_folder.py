@@ -512,3 +512,63 @@ def test_a_peer_that_ends_before_it_is_asked_has_left(
     monkeypatch.setattr(status.peer_folder, "running", lambda _: next(looks))
     assert status.leave(tmp_path) == 0
     assert "left: sampler-1" in capsys.readouterr().err
+
+
+def modes(path: Path) -> dict[str, int]:
+    return {str(one.relative_to(path)): one.lstat().st_mode & 0o777 for one in (path, *path.rglob("*"))}
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """That of most machines."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_a_folder_that_is_closed_is_its_users_alone_and_so_is_what_is_written_later(
+    run: RunFolder, umask: None, tmp_path: Path
+) -> None:
+    log, aside = run.path / "logs" / "seed.log", run.path / "notes.txt"
+    log.parent.mkdir()
+    for path in (log, aside, tmp_path / "elsewhere"):
+        path.write_text("a prompt\n")
+        path.chmod(0o644)
+    (run.path / "logs" / "link").symlink_to(tmp_path / "elsewhere")
+    run.path.chmod(0o755)
+    link = tmp_path / "link"
+    link.symlink_to(run.path)
+    assert run_folder.close(link) == 0o022
+    subprocess.run([sys.executable, "-c", f"open({str(run.path / 'cache')!r}, 'w')"], check=True)
+    (run.path / "peers" / "seed").mkdir(parents=True)
+    found = modes(run.path)
+    assert found.pop("notes.txt") == 0o644, "a file of somebody else, in a folder that nobody else enters"
+    found.pop("logs/link")
+    assert found.pop("cache") == 0o600 and found.pop("peers/seed") == 0o700
+    assert not [name for name, mode in found.items() if mode & 0o077], found
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o644, "what a link points at is not the run's"
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_folder_is_closed_until_its_run_is_known_to_be_public(
+    tmp_path: Path, policy: Path, umask: None, private: bool
+) -> None:
+    path = tmp_path / "new"
+    before = run_folder.close_unless_public(path)
+    assert before == 0o022
+    run_folder.make_folder(path)
+    (path / "peers").mkdir()
+    assert set(modes(path).values()) == {0o700}
+    run = new_run.create(path, Run(private=private), policy)
+    run_folder.open_if_public(run, before)
+    (path / "later").write_text("")
+    assert modes(path)["later"] == (0o600 if private else 0o644)
+    path.chmod(0o755)
+    assert run_folder.close_unless_public(path) == (0o077 if private else 0o022)
+    assert modes(path)["."] == (0o700 if private else 0o755), "who shares the folder of a public run may"
+
+
+def test_a_file_in_the_folders_place_keeps_its_mode(tmp_path: Path, umask: None) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    run_folder.close(tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").stat().st_mode & 0o777 == 0o644

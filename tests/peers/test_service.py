@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import shutil
 import subprocess
@@ -54,7 +55,10 @@ def test_a_join_becomes_a_unit_that_runs_it_and_lets_it_leave(
         "loginctl enable-linger",
     ]
     words = command(unit)
-    assert words[1:] == ["-P", "-m", "peers.cli", "join", WORD, "--as", "sampler", "--folder", "a run"]
+    kept = unit.with_suffix(".word")
+    join = ["join", "--word-file", str(kept), "--as", "sampler", "--folder", "a run"]
+    assert words[1:] == ["-P", "-m", "peers.cli", *join]
+    assert kept.read_text() == WORD and kept.stat().st_mode & 0o077 == 0 and WORD not in unit.read_text()
     assert lines(unit, "WorkingDirectory") == [str(Path.cwd())]
     assert lines(unit, "KillMode") == ["mixed"] and lines(unit, "RestartForceExitStatus") == ["1"]
     assert unit.stat().st_mode & 0o077 == 0, "an invite is a secret"
@@ -79,11 +83,31 @@ def test_percent_dollar_and_quotes_reach_the_peer_as_they_were_typed(units: Path
 
 
 def test_a_word_that_was_pasted_with_line_breaks_is_whole(units: Path) -> None:
+    kept = units / "swarm-Run.word"
     pasted = f"swarm join {WORD[:40]}\n  {WORD[40:]}\n"
-    assert cli.main(["service", "install", "join", pasted, "--as", "sampler", "--folder", "Run"]) == 0
-    assert command(units / "swarm-Run.service")[4:] == ["join", WORD, "--as", "sampler", "--folder", "Run"]
-    assert cli.main(["service", "install", "join", WORD[:40] + "\n", WORD[40:], "--folder", "Run"]) == 0
-    assert command(units / "swarm-Run.service")[4:] == ["join", WORD[:40], WORD[40:], "--folder", "Run"]
+    for pieces in ([pasted], [WORD[:40] + "\n", WORD[40:]]):
+        assert cli.main(["service", "install", "join", *pieces, "--as", "sampler", "--folder", "Run"]) == 0
+        assert command(units / "swarm-Run.service")[4:] == [
+            *("join", "--word-file", str(kept), "--as", "sampler", "--folder", "Run")
+        ]
+        assert kept.read_text() == WORD
+        kept.unlink()
+
+
+def test_a_word_comes_from_the_environment_standard_input_or_a_file_of_its_own(
+    units: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, install = units / "swarm-Run.word", ["service", "install", "--folder", "Run", "join"]
+    monkeypatch.setenv("SWARM_WORD", WORD)
+    assert cli.main(install) == 0 and kept.read_text() == WORD
+    kept.unlink()
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{WORD}\n"))
+    assert cli.main([*install, "-"]) == 0 and kept.read_text() == WORD
+    assert command(units / "swarm-Run.service")[4:8] == ["join", "--word-file", str(kept), "--folder"]
+    kept.unlink()
+    (tmp_path / "mine").write_text(WORD)
+    assert cli.main([*install, "--word-file", "mine"]) == 0 and not kept.exists()
+    assert command(units / "swarm-Run.service")[4:8] == ["join", "--word-file", "mine", "--folder"]
 
 
 @pytest.mark.parametrize("odd", ["a\nExecStart=/bin/false", "a\x00b", "a\x7f", "a\udce9"])
@@ -135,6 +159,7 @@ def test_the_only_service_is_removed_with_its_link_and_another_programs_never(
     assert cli.main(["service", "install", "--folder", "theirs", "join", WORD]) == 3
     capsys.readouterr()
     assert cli.main(["service", "remove"]) == 0
+    assert not (units / "swarm-one.word").exists(), "an invite is a secret"
     assert "systemctl --user stop swarm-one.service" in capsys.readouterr().out
     assert not link.is_symlink() and [path.name for path in units.glob("*.service")] == [
         "swarm-theirs.service"

@@ -61,6 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "seen").mkdir()
     (tmp_path / "seen" / "journal.jsonl").write_bytes(to_line(trained(1, reward=0.5)))
     (tmp_path / "notes.txt").write_text("no journal\n")
+    (tmp_path / "blank.txt").write_text("\n")
     (tmp_path / "mine.py").write_text("def brevity(completions, **columns):\n    return [0.0]\n")
     (tmp_path / "half.py").write_text("def brevity(\n")
     (tmp_path / "long.py").write_text(f"def brevity():\n    return {'1 + ' * 20000}1\n")
@@ -104,7 +105,26 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("leave --model x", 2, "there is no option --model", "`swarm leave --help`"),
     ("sim quick --set run.seed=3", 2, "there is no option --set", "`swarm sim --help`"),
     ("up demo quick", 2, "'quick' is one word too many", "`swarm up --help`"),
-    ("join", 2, "required: INVITE", "`swarm join --help`"),
+    ("join", 2, "INVITE is required", "--word-file FILE, or as SWARM_WORD in the environment"),
+    ("dashboard", 2, "INVITE is required", "--word-file FILE, or as SWARM_WORD in the environment"),
+    ("join --word-file gone", 2, "the invite cannot be read from gone: No such file", "name its file"),
+    ("join --word-file empty", 2, "the invite cannot be read from empty: Is a directory", "name its file"),
+    (
+        "join --word-file blank.txt",
+        2,
+        "blank.txt has no invite",
+        "the word into it that `swarm invite` prints",
+    ),
+    (
+        "join --word-file notes.txt swarm1abc",
+        2,
+        "--word-file names the invite's file",
+        "leave the invite out",
+    ),
+    ("status --word-file notes.txt", 5, "an invite begins with swarm1", "copy it again"),
+    ("invite --folder seen --word-file notes.txt", 2, "--word-file has a word to renew", "add --renew"),
+    ("invite --folder seen --renew", 2, "name the word to renew", "--renew --word-file FILE"),
+    ("revoke --folder seen", 2, "name a peer's id or name, or an invite", "--word-file FILE"),
     ("up", 2, "required: CONFIG", "`swarm up --help`"),
     ("start", 2, "name a file of settings", "--adopt"),
     ("sim", 2, "name a scenario, such as quick", "--nemesis SEED"),
