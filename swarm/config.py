@@ -21,6 +21,7 @@ from swarm.page_settings import History, Page, Track
 from swarm.peer_limits import Auditing, Limits
 from swarm.sections import (
     Count,
+    Date,
     Decay,
     Name,
     Number,
@@ -47,6 +48,11 @@ class Model(Section):
     """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a 4-bit base)."""
     template: Literal["auto", "on", "off"] = "auto"
     """Whether prompts go through the tokenizer's chat template; `auto`: where it has one."""
+    template_options: dict[str, int | float | str | bool] = {}
+    """Variables that the chat template reads, such as `{ enable_thinking = false }` for Qwen3's."""
+    date: Date = ""
+    """Day, such as `2026-11-29`, for a chat template that asks for the date. `""`: the day on which the run
+    begins, in UTC; a run whose template asks is pinned to it, so that all peers have the same prompts."""
 
 
 class Lora(Section):

@@ -61,6 +61,8 @@ MEANT = {
     "staleness": "run.window.versions",
     "max_lag": "run.window.versions",
     "base_model": "run.model.name",
+    "chat_template_kwargs": "run.model.template_options",
+    "enable_thinking": "run.model.template_options",
     "lora_rank": "run.lora.rank",
     "lora_alpha": "run.lora.alpha",
     "target_modules": "run.lora.targets",
@@ -140,7 +142,7 @@ ACTS: Mapping[str, frozenset[Policy]] = {
 often one beats and when a run is complete decide none of these, and whoever only shows or mirrors a run acts
 by nothing. Tables that are not here, and what is in none, are everybody's who acts."""
 
-YOUNGER: frozenset[str] = frozenset({"sampling.heads"})
+YOUNGER: frozenset[str] = frozenset({"sampling.heads", "model.template_options", "model.date"})
 """Settings of [run] that came with later versions of this PROTOCOL. Their defaults are what was done before
 they were there, and never change; where one is the default, a Spec leaves it out, so that older versions of
 this program find what they do not know only where it says something."""
@@ -180,8 +182,8 @@ def run_dict(run: Run) -> dict[str, object]:
     """The run half as plain values, complete with defaults but for those of YOUNGER: fields in the order of
     their definition, options by name."""
     tree: dict[str, Any] = msgspec.to_builtins(run)
-    for table in (tree["task"], tree["objective"]):
-        table["options"] = dict(sorted(table["options"].items()))
+    for table, name in (("model", "template_options"), ("task", "options"), ("objective", "options")):
+        tree[table][name] = dict(sorted(tree[table][name].items()))
     for key in YOUNGER:
         *tables, name = key.split(".")
         here = functools.reduce(dict.__getitem__, tables, tree)
@@ -304,7 +306,7 @@ def _convert(tree: Mapping[str, Any], kind: type[T]) -> T:
 
 def _leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
     for name, inner in tree.items():
-        if isinstance(inner, dict) and name != "options":
+        if isinstance(inner, dict) and f"run.{table}{name}" not in SCHEMA.keys:
             yield from _leaves(inner, f"{table}{name}.")
         else:
             yield f"{table}{name}", inner

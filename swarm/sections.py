@@ -33,9 +33,13 @@ _HOURS = f"^({_TIME}-{_TIME})?$"
 Hours = Annotated[str, Meta(pattern=_HOURS)]
 """Local time from one hour of the day to another, over midnight too; empty: all day."""
 
+_DATE = "^([0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01]))?$"
+Date = Annotated[str, Meta(pattern=_DATE)]
+
 PATTERNS = {
     _RUN_NAME: "1 to 40 lower-case letters, digits, dots, - and _, of which the first is a letter or a digit",
     _PATH: "a path such as /swarm: a slash before each part, none at the end",
+    _DATE: "a date such as 2026-11-29, or nothing",
     _HOURS: "two times of the day such as 22-7 or 18:30-23, or nothing",
 }
 """Pattern of a text -> what matches it, in words: every pattern of a setting is here."""

@@ -42,6 +42,7 @@ class SampleAndTrain:
     def __init__(self, model: Path, *sets: str) -> None:
         from benchmarks.local_swarm import settings
         from peers.build import factory
+        from swarm.learn import tokenization
         from swarm.tasks import catalog as tasks
         from swarm.tasks.rendered import Rendered
         from swarm.types import PeerId
@@ -50,7 +51,7 @@ class SampleAndTrain:
         run = self.config.run
         self.engine = factory.engine(model, self.config)
         self.learner, _ = factory.learner(model, self.config)
-        render = factory.load_tokenization(model, run).render_all
+        render = tokenization.of_run(model, run).render_all
         self.source = Rendered(tasks.source(run.task, run.seed), render)
         self.me = PeerId("alone")
         self._next = 0

@@ -250,6 +250,7 @@ def parts(setup: Answer, config: Config, apart: bool = False) -> tuple[Engine, A
     have it."""
     from benchmarks.processes.training import genesis
     from peers.build import engine_choice, factory
+    from swarm.learn import tokenization
     from swarm.tasks import catalog as tasks
     from swarm.tasks.rendered import Rendered
 
@@ -260,7 +261,7 @@ def parts(setup: Answer, config: Config, apart: bool = False) -> tuple[Engine, A
         process.set_up(model, config)
         source = Rendered(tasks.source(run.task, run.seed), process.render_all, slow=True)
     else:
-        engine, render = factory.engine(model, config), factory.load_tokenization(model, run).render_all
+        engine, render = factory.engine(model, config), tokenization.of_run(model, run).render_all
         source = Rendered(tasks.source(run.task, run.seed), render)
     engine.load(Weights.of(genesis(model, config), 0))
     return engine, source

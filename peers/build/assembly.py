@@ -403,8 +403,9 @@ async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code:
     check_that_groups_are_audited(host.config)
     await code.imported()
     from peers.build import factory
+    from swarm.learn import tokenization
 
-    tokens = await node.work.run(Kind.LOAD, factory.load_tokenization, run.model, run.settings)
+    tokens = await node.work.run(Kind.LOAD, tokenization.of_run, run.model, run.settings)
     replay = partial(factory.replay, run.model, host.config)
     program = program_of(host.who.role, run.settings)
     async with open_source(run, host, node, tokens.render_all) as source:

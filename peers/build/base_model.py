@@ -7,6 +7,7 @@ cache key covers everything it depends on.
 
 from __future__ import annotations
 
+import datetime
 import errno
 import hashlib
 import math
@@ -15,7 +16,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 import platformdirs
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from swarm.blocks import Blocks
 from swarm.config import Run
 from swarm.config_loading import run_dict
 from swarm.image import MakeDraft
-from swarm.learn import learning_rates
+from swarm.learn import learning_rates, tokenization
 from swarm.learn.pretrained import reading
 from swarm.tasks import catalog as tasks
 from swarm.tasks import task_files
@@ -56,16 +56,21 @@ def from_hub(run: Run) -> bool:
 def pinned(run: Run) -> tuple[Run, Path]:
     """The run's settings with everything pinned, and its model's folder.
 
-    Revisions of a Hub model and data set become commits. A run that names no learning rate gets the one that
-    is known for its kind, printed on stderr. Raises as `folder`, WrongUsage when no rate is known, and
+    Revisions of a Hub model and data set become commits. A chat template that asks for the date gets today's,
+    in UTC, where the run names none. A run that names no learning rate gets the one that is known for its
+    kind, printed on stderr. Raises as `folder`, WrongUsage when no rate is known, and
     ModelError for damaged weights.
     """
     path = folder(run)
     run = _settled(run, path)
-    run = msgspec.structs.replace(run, task=task_files.pinned(run.task))
+    model = run.model
     if from_hub(run):
-        run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, revision=path.name))
-    return run, path
+        model = replace(model, revision=path.name)
+    if not model.date and model.template != "off" and tokenization.asks_date(path):
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        print(f"the chat template asks for the date: run.model.date is {today}", file=sys.stderr, flush=True)
+        model = replace(model, date=today)
+    return replace(run, model=model, task=task_files.pinned(run.task)), path
 
 
 def _settled(run: Run, path: Path) -> Run:
@@ -113,10 +118,13 @@ def base(model: Path, run: Run) -> Path:
 
 
 def pinned_as(run: Run, here: Run) -> Run:
-    """Settings completed with the revisions and the learning rate that the run `here` was pinned to."""
+    """Settings completed with the revisions, the date and the learning rate that the run `here` was pinned
+    to."""
     model, task, optimizer = run.model, run.task, run.optimizer
     if model.name == here.model.name and not _is_commit(model.revision):
         model = replace(model, revision=here.model.revision)
+    if not model.date:
+        model = replace(model, date=here.model.date)
     revision = here.task.options.get("revision")
     if task.name == here.task.name and revision is not None and not _is_commit(task.options.get("revision")):
         task = replace(task, options={**task.options, "revision": revision})

@@ -223,8 +223,9 @@ class EngineWorker:
 
     def _set_up(self, call: Setup) -> Ready:
         from peers.build import factory
+        from swarm.learn import tokenization
 
-        self._tokens = factory.load_tokenization(Path(call.model), call.config.run)
+        self._tokens = tokenization.of_run(Path(call.model), call.config.run)
         self._engine = factory.hf(Path(call.model), call.config, self._alive)
         keep_freed()  # not what loading the model took, which may be as much as the model
         return Ready(self._tokens.templated, self._tokens.vocabulary)

@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def load_tokenization(model: Path, run: Run) -> Tokenization:
-    """The run's tokenizer and chat template. Raises ModelError."""
-    return tokenization.load(model, run.model.template, run.task.system)
-
-
 def size(model: Path, run: Run) -> int:
     """Number of trained parameters of the model in this folder, without allocating them. Raises
     ModelError."""
@@ -62,7 +57,7 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     Raises UserError and ModelError when this machine cannot run it.
     """
     run, settings = config.run, config.peer.learner
-    tokens = load_tokenization(model, run)
+    tokens = tokenization.of_run(model, run)
     share = config.peer.limits.gpu_memory
     if (gpus := learner_gpus(model, config)) > 1:
         if share < 1:
@@ -88,7 +83,7 @@ def replay(model: Path, config: Config) -> ModelReplay:
 
     Raises UserError and ModelError when this machine cannot hold it.
     """
-    tokens, sampling = load_tokenization(model, config.run), config.run.sampling
+    tokens, sampling = tokenization.of_run(model, config.run), config.run.sampling
     policy = LanguageModel(_trained_policy(model, config), tokens)
     return ModelReplay(policy, loader(False), tokens.ends, sampling.max_tokens, sampling.temperature)
 
@@ -147,7 +142,7 @@ def chosen_engine(choice: EngineChoice, model: Path, config: Config) -> Engine:
 
 def _recipe(model: Path, config: Config) -> Recipe:
     """The Recipe of the engines `vllm` and `vllm-server`."""
-    run, tokens = config.run, load_tokenization(model, config.run)
+    run, tokens = config.run, tokenization.of_run(model, config.run)
     quantize, settings = engine_choice.quantization(config) != "none", engine_choice.limited(config)
     whole = run.model.training == "full"
     return Recipe(
@@ -173,7 +168,7 @@ def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) ->
     device = _device(asked.device, config.peer.limits.gpu_memory)
     policy = _policy(model, run, device, asked.dtype, quantize)
     load = loader(quantize != "none" and run.model.training == "full")
-    tokens, sampling = load_tokenization(model, run), run.sampling
+    tokens, sampling = tokenization.of_run(model, run), run.sampling
     shape = sampling.max_tokens, sampling.temperature, sampling.heads
     at_once = asked.tasks if device == "cpu" else None  # a full GPU says so, and gets half of them
     try:

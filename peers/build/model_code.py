@@ -106,9 +106,10 @@ class ModelCode:
             return process, process, str(choice)
         await self.imported()
         from peers.build import factory
+        from swarm.learn import tokenization
 
         engine = await work.run(Kind.LOAD, factory.chosen_engine, choice, model, config)
-        return engine, factory.load_tokenization(model, config.run), str(choice)
+        return engine, tokenization.of_run(model, config.run), str(choice)
 
     async def imported(self) -> None:
         """Waits until `peers.build.factory` is there, and says so where it is not. Raises what its imports

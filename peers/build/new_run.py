@@ -37,9 +37,10 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     from peers.build import base_model
     from swarm.learn import tokenization
 
-    render = tokenization.load(policy, run.model.template, run.task.system).render
+    tokenization.of_run(policy, run)  # before anything is written
     owner = open_key(path / "owner.key")
     _copy_files(policy, path / "model")
+    render = tokenization.of_run(path / "model", run).render  # what peers have of it
     if run.model.training != "full" and not base_model.from_hub(run):
         from swarm.learn.model import write_base
 

@@ -114,7 +114,7 @@ def _check_rewards(task: TaskSettings) -> None:
 
 def _check_function(file: Path, function: str) -> None:
     """Raises ValueError for a file that is no Python, or has no such name."""
-    from swarm.tasks.base import nearest
+    from swarm.grammar import nearest
 
     try:
         tree = ast.parse(file.read_bytes(), str(file))

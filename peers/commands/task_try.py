@@ -123,7 +123,7 @@ def _render(run: Run) -> Callable[[Task], str]:
     if not folder.is_dir():
         folder = _downloaded(run.model.name, run.model.revision)
     try:
-        return tokenization.load(folder, run.model.template, run.task.system).render
+        return tokenization.of_run(folder, run).render
     except ValueError as error:
         raise WrongUsage(str(error)) from error
 

@@ -84,9 +84,9 @@ def _folder_of(path: Path) -> Path:
 
 
 def _tokens(run: RunFolder) -> Tokenization:
-    from peers.build import factory
+    from swarm.learn import tokenization
 
-    return factory.load_tokenization(run.model, run.settings)
+    return tokenization.of_run(run.model, run.settings)
 
 
 def _group(evidence: Evidence, run: RunFolder, vocabulary: int) -> Group:

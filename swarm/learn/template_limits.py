@@ -7,7 +7,9 @@ jinja's sandbox reaches no file, no module and no more than 100,000 numbers of o
 powers and the length of what is written have no limit there, and no handler of a signal runs inside a power:
 the kernel ends the process. The keeper is forked as soon as there is a tokenizer: what its peer loads later
 is in neither process. Invariant: what a template needs depends on the machine, so that a conversation with
-an Overrun is left out, and no other prompt is taken in its place.
+an Overrun is left out, and no other prompt is taken in its place. What it writes does not depend on the
+machine: chance is the same for each conversation, local time is UTC, and the address of an object, which a
+mistake in a template writes, is refused.
 
 Not handled: the process of a vLLM server, which reads the template too.
 """
@@ -15,9 +17,12 @@ Not handled: the process of a vLLM server, which reads the template too.
 from __future__ import annotations
 
 import os
+import random
+import re
 import resource
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,6 +59,9 @@ SAYS = 500
 
 NAME = "chat-template"
 """Of both processes, for `ps`."""
+
+ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
+"""An object that has no text, as Python writes it."""
 
 OVERRUNS = 3
 """Conversations for which a template may need too much: the caller waits SECONDS for each, and no more for
@@ -131,6 +139,8 @@ class Keeper:
 
     def __call__(self) -> None:
         set_name(NAME)
+        os.environ["TZ"] = "UTC"
+        time.tzset()
         # Copies of pipes to its parent's other children, which would not see their input end.
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         pipe, keeper = Pipe(), os.getpid()
@@ -162,6 +172,7 @@ class Keeper:
             pipe.send(frame)
 
     def _answer(self, turns: list[dict[str, str]], answered: bool) -> Answer:
+        random.seed(0)
         try:
             text = self._write(turns, answered)
         except MemoryError:
@@ -171,4 +182,8 @@ class Keeper:
         if len(text) > LONGEST + sum(len(turn["content"]) for turn in turns):
             writes = f"writes {len(text)} characters: more than {LONGEST} beside the conversation are refused"
             return Answer("overrun", writes)
+        if any(found not in str(turns) for found in ADDRESS.findall(text)):
+            return Answer(
+                "unwritten", f"it writes {ADDRESS.findall(text)[0]}, which no two peers write alike"
+            )
         return Answer("written", text)

@@ -6,6 +6,10 @@ Every peer of a run makes this from the same files and settings, so that learner
 ids. A rendered prompt already has the special tokens that its chat template writes, and gets no others;
 without a template the tokenizer adds its own.
 
+What a template writes depends on the conversation, the run's settings and nothing else: one that asks for the
+date gets `run.model.date` at midnight. A run that begins has one where its template asks (`asks_date`); for a
+run of an older version, which has none, it is the clock of each peer.
+
 Vocabulary padding: a model may have more embedding rows than its tokenizer has tokens. Nothing is masked: the
 distribution is the softmax over all rows, here, in vLLM and in a server, since that is what each of them
 computes by default, and two different masks would be two policies. A row without a token may be sampled, is
@@ -14,10 +18,15 @@ admitted, and decodes to an empty text; its reward teaches the model not to.
 
 from __future__ import annotations
 
+import datetime
+import inspect
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from swarm.config import Model, Run
+from swarm.grammar import nearest
 from swarm.learn.pretrained import ModelError, config_of, first_line, load_tokenizer
 from swarm.learn.template_limits import ChatTemplate, Overrun, Turns, Unwritten, Write
 from swarm.types import Message, Task
@@ -26,7 +35,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-Template = Literal["auto", "on", "off"]
+CLOCK = "strftime_now"
+"""What transformers calls the clock that templates have: without this name in it none reads it."""
+
+OURS = ("messages", "add_generation_prompt", "continue_final_message", CLOCK)
+"""Variables of a template that no option sets."""
+
+DEFAULTS = Model()
 PROBE = (Message(role="user", content="1+1="),)
 """A conversation that every chat template must be able to write."""
 
@@ -39,14 +54,14 @@ class Tokenization:
         tokenizer: PreTrainedTokenizerBase,
         vocabulary: int,
         ends: Sequence[int] = (),
-        template: Template = "auto",
+        settings: Model = DEFAULTS,
         system: str = "",
     ) -> None:
         """`vocabulary`: rows of the model's embedding. `ends`: ids that end a completion beside the
-        tokenizer's own end token. `template` and `system` (the system message) are the run's settings.
+        tokenizer's own end token. `settings` and `system` (the system message) are the run's.
 
-        Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what
-        `template` asks.
+        Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what the
+        settings of the template ask.
         """
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
@@ -60,14 +75,15 @@ class Tokenization:
         self.ends = tuple(sorted({*own, *ends}))
         """Ids that end a completion: the first one sampled ends it."""
         self._system = system
-        if template == "on" and tokenizer.chat_template is None:
+        if settings.template == "on" and tokenizer.chat_template is None:
             raise ModelError(
                 f"the tokenizer in {_where(tokenizer)} has no chat template, and the run's model.template is"
                 " on: set it to auto or off, or take the chat variant of the model"
             )
-        self.templated = template != "off" and tokenizer.chat_template is not None
+        self.templated = settings.template != "off" and tokenizer.chat_template is not None
         """Prompts go through the chat template."""
-        self._template = ChatTemplate(_writes(tokenizer), _where(tokenizer))
+        self._check_options(settings)
+        self._template = ChatTemplate(_writes(tokenizer, settings), _where(tokenizer))
         self._known = len(tokenizer)
         self._backend = _backend(tokenizer)
         self._check()
@@ -148,6 +164,24 @@ class Tokenization:
                 " model and save it again"
             )
 
+    def _check_options(self, settings: Model) -> None:
+        """Raise ModelError for options that change nothing: a misspelt one would go unnoticed."""
+        if not settings.template_options:
+            return
+        if not self.templated:
+            raise ModelError(
+                f"run.model.template_options are of a chat template, and {self._why_not()}: leave them out"
+            )
+        template = self.tokenizer.get_chat_template()
+        taken = {*OURS, *inspect.signature(self.tokenizer.apply_chat_template).parameters}
+        known = set(re.findall(r"[^\W\d]\w*", template)) - taken
+        for name in settings.template_options:
+            if name not in known:
+                raise ModelError(
+                    f"the chat template in {_where(self.tokenizer)} reads no option {name!r}"
+                    f"{nearest(name, known)}: see run.model.template_options"
+                )
+
     def _probed(self) -> str:
         try:
             return self._written([PROBE])[0]
@@ -167,14 +201,25 @@ class Tokenization:
         )
 
 
-def load(folder: Path, template: Template = "auto", system: str = "") -> Tokenization:
+def of_run(folder: Path, run: Run) -> Tokenization:
+    """The run's tokenizer and chat template, from its model's folder. Raises ModelError."""
+    return load(folder, run.model, run.task.system)
+
+
+def asks_date(folder: Path) -> bool:
+    """Whether the chat template in a model's folder asks for the date. Nothing is loaded."""
+    places = [folder / "chat_template.jinja", folder / "tokenizer_config.json"]
+    return any(CLOCK.encode() in place.read_bytes() for place in places if place.is_file())
+
+
+def load(folder: Path, settings: Model = DEFAULTS, system: str = "") -> Tokenization:
     """Read config, tokenizer and generation config of a model's folder.
 
     Raises ModelError as Tokenization does, and when a file is missing.
     """
     config, tokenizer = config_of(folder), load_tokenizer(folder)
     return Tokenization(
-        tokenizer, config.get_text_config().vocab_size, _ends(folder, config), template, system
+        tokenizer, config.get_text_config().vocab_size, _ends(folder, config), settings, system
     )
 
 
@@ -201,13 +246,34 @@ def _ends(folder: Path, config: object) -> list[int]:
     return ends
 
 
-def _writes(tokenizer: PreTrainedTokenizerBase) -> Write:
+def _writes(tokenizer: PreTrainedTokenizerBase, settings: Model) -> Write:
+    clock = _clock(settings.date)
+    given = {name: settings.template_options[name] for name in sorted(settings.template_options)}
+
     def write(turns: Turns, answered: bool) -> str:
+        if clock is not None:
+            from transformers.utils import chat_template_utils
+
+            # The same object that is asked below: transformers keeps it, and takes no function of ours.
+            template = chat_template_utils._compile_jinja_template(tokenizer.get_chat_template())
+            template.globals[CLOCK] = clock.strftime
         return tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=not answered, continue_final_message=answered
+            turns,
+            tokenize=False,
+            add_generation_prompt=not answered,
+            continue_final_message=answered,
+            **given,
         )
 
     return write
+
+
+def _clock(date: str) -> datetime.datetime | None:
+    """The start of that day; None where the run names none. Raises ModelError."""
+    try:
+        return datetime.datetime.fromisoformat(date) if date else None
+    except ValueError as error:
+        raise ModelError(f"run.model.date is {date}: there is no such day") from error
 
 
 def _where(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import difflib
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, SupportsFloat, TypeVar
 
+from swarm.grammar import nearest
 from swarm.types import Task
 
 Options = Mapping[str, int | float | str | bool]
@@ -175,9 +175,3 @@ def check_options(
             kind = type(defaults[name]).__name__
             raise TaskError(f"option {name} of task {environment} is {value!r}, it has to be of type {kind}")
     return {**defaults, **options}
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'X'?)` for the known word that is closest; empty when none is close."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

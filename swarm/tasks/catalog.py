@@ -31,6 +31,7 @@ from typing import Any, cast
 import msgspec
 
 from swarm import config
+from swarm.grammar import nearest
 from swarm.tasks.base import (
     CodePolicy,
     Options,
@@ -40,7 +41,6 @@ from swarm.tasks.base import (
     TaskSource,
     WarmStart,
     checked_rewards,
-    nearest,
 )
 from swarm.tasks.sandbox import NoSandbox
 from swarm.tasks.worker_process import in_words

@@ -19,7 +19,8 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 from reasoning_gym.utils import extract_answer
 
-from swarm.tasks.base import Options, nearest
+from swarm.grammar import nearest
+from swarm.tasks.base import Options
 
 CHUNK = 500
 """Exercises of one seed: reasoning-gym's own default; some generators make all of them at once."""

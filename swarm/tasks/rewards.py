@@ -19,8 +19,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from swarm.grammar import nearest
 from swarm.tasks import sandbox
-from swarm.tasks.base import LARGEST, CodePolicy, RewardError, nearest
+from swarm.tasks.base import LARGEST, CodePolicy, RewardError
 from swarm.tasks.worker import MEMORY, Worker
 
 BUILT_IN = {
@@ -47,14 +48,14 @@ def text(completion: Any) -> str:
 def files(names: Sequence[str]) -> dict[str, Path]:
     """Files that travel with a run, by their names in its task folder. Raises ValueError for one that is not
     there."""
-    found = {packed: Path(place) for place, packed in _packed(names).items()}
+    found = {name: Path(place) for place, name in packed(names).items()}
     for path in found.values():
         if not path.is_file():
             raise ValueError(f"the reward file {path} is not there")
     return found
 
 
-def _packed(names: Sequence[str]) -> dict[str, str]:
+def packed(names: Sequence[str]) -> dict[str, str]:
     """FILE.py -> its name in the task folder, one for each file in the order of their first use."""
     places = dict.fromkeys(
         place for place in (name.rpartition(":")[0] for name in names) if place.endswith(".py")
@@ -99,7 +100,7 @@ class RunRewards:
         if "code" in names and (why := sandbox.missing()):
             raise sandbox.NoSandbox(why)
         functions = {name: name if ":" in name else _installed(name, known) for name in names}
-        where = {place: folder / name for place, name in _packed(names).items()} if folder is not None else {}
+        where = {place: folder / name for place, name in packed(names).items()} if folder is not None else {}
         memory = 0 if foreign and code == "trust" else MEMORY  # a reward model of one's own may need more
         self._workers: list[tuple[list[int], Worker]] = []
         for box in (False, True):

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from swarm import extras
-from swarm.tasks.base import NotInstalled, TaskError, nearest
+from swarm.grammar import nearest
+from swarm.tasks.base import NotInstalled, TaskError
 
 KINDS = {
     ".jsonl": "json",

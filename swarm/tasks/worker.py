@@ -63,11 +63,13 @@ SANDBOX = sandbox.ProcessLimits(memory=MEMORY, files=256, size=sandbox.SCRATCH, 
 ENVIRON = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "LC_ALL": "C.UTF-8",
     "PYTHONHASHSEED": "0",
     "PYTHONUNBUFFERED": "1",
+    "TZ": "UTC",
 }
-"""PYTHONHASHSEED: one order of sets on all peers; PYTHONUNBUFFERED: printed lines arrive at once; one thread,
-since models need the others."""
+"""LC_ALL, PYTHONHASHSEED, TZ: one language, one order of sets and one time zone on all peers;
+PYTHONUNBUFFERED: printed lines arrive at once; one thread, since models need the others."""
 
 START_CODE = "from swarm.tasks.worker_process import main; main()"
 

@@ -50,11 +50,12 @@ class TrickyEngine:
 
     def __init__(self, model: Path, config: Config, old: bool) -> None:
         from peers.build import factory
+        from swarm.learn import tokenization
         from swarm.learn.policy import LanguageModel
 
         self._honest, self._cooler = factory.hf(model, config), factory.hf(model, config)
         self._temperature = config.run.sampling.temperature
-        self._tokens = factory.load_tokenization(model, config.run)
+        self._tokens = tokenization.of_run(model, config.run)
         self._policy = LanguageModel(self._honest._policy, self._tokens)
         self._old, self._loaded = old, False
         self.letters, self.render_all = self._tokens.vocabulary, self._tokens.render_all

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from swarm.config import Model
 from swarm.learn import template_limits, tiny, tokenization
 from swarm.learn.pretrained import ModelError
 from swarm.learn.template_limits import Overrun
@@ -66,12 +71,12 @@ def test_without_the_template_a_prompt_reads_as_the_tokenizer_alone_encodes_it(
     folders: dict[str, Path],
 ) -> None:
     ours, tokenizer = (
-        tokenization.load(folders["llama"], "off"),
+        tokenization.load(folders["llama"], Model(template="off")),
         AutoTokenizer.from_pretrained(folders["llama"]),
     )
     assert ours.encode([ours.render(task())]) == [tokenizer("What is 12+30?").input_ids]
     assert ours.encode([""]) == [[tokenizer.bos_token_id]]
-    assert tokenization.load(folders["qwen3"], "off").encode([""]) == [[0]], (
+    assert tokenization.load(folders["qwen3"], Model(template="off")).encode([""]) == [[0]], (
         "no <bos>: an empty text begins with an end"
     )
 
@@ -103,12 +108,12 @@ def test_a_model_without_a_chat_template_takes_plain_prompts_alone(plain: Path) 
     with pytest.raises(
         ModelError, match=r"no chat template, and the run's model.template is on: set it to auto or off"
     ):
-        tokenization.load(plain, "on")
+        tokenization.load(plain, Model(template="on"))
 
 
 def test_a_conversation_with_the_template_off_says_so(folders: dict[str, Path]) -> None:
     with pytest.raises(ModelError, match=r"model.template is off"):
-        tokenization.load(folders["qwen3"], "off").render(task(*CONVERSATION))
+        tokenization.load(folders["qwen3"], Model(template="off")).render(task(*CONVERSATION))
 
 
 def test_a_template_that_refuses_a_system_message_says_what_to_leave_out(plain: Path) -> None:
@@ -121,6 +126,111 @@ def test_a_template_that_refuses_a_system_message_says_what_to_leave_out(plain: 
         ModelError, match=r"conversation of system, user \(no system role\): leave run.task.system empty"
     ):
         tokenization.load(plain, system="Be brief.")
+
+
+DAY = "{{ 'Today: ' + strftime_now('%d %b %Y %H:%M') + '\\n' }}{{ messages[-1].content }}"
+ASKING = {
+    DAY: "Today: 26 Jul 2024 00:00\n1+1",
+    "{{ strftime_now('%s') }}": "1721952000",
+    "{% macro today() %}{{ strftime_now('%Y-%m-%d') }}{% endmacro %}{{ today() }}": "2024-07-26",
+    "{{ range(1000) | random }} {{ lipsum(1, html=false, min=5, max=6) }}": None,
+}
+"""Template that asks for what differs between machines -> what it writes."""
+
+ELSEWHERE = """
+import json, sys
+from pathlib import Path
+from swarm.config import Model
+from swarm.learn import tokenization
+from swarm.types import Task
+
+folder, told = Path(sys.argv[1]), []
+for template in json.loads(sys.argv[2]):
+    (folder / "chat_template.jinja").write_text(template)
+    ours = tokenization.load(folder, Model(date="2024-07-26"))
+    told.append(ours.render(Task(environment="x", index=0, prompt="1+1", answer="")))
+print(json.dumps(told))
+"""
+
+
+def test_a_prompt_is_the_same_in_every_time_zone_whatever_its_template_asks_for(plain: Path) -> None:
+    here, there = (
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", ELSEWHERE, str(plain), json.dumps([*ASKING])],
+                env={**os.environ, "TZ": zone},
+                check=True,
+                capture_output=True,
+            ).stdout
+        )
+        for zone in ("Etc/GMT-14", "Etc/GMT+12")
+    )
+    assert here == there
+    assert all(said == wanted for said, wanted in zip(here, ASKING.values(), strict=True) if wanted)
+
+
+def test_a_template_that_asks_for_the_date_is_known_without_loading_it(
+    plain: Path, folders: dict[str, Path]
+) -> None:
+    assert not tokenization.asks_date(plain) and not tokenization.asks_date(folders["qwen3"])
+    edit(plain, "tokenizer_config.json", chat_template=DAY)
+    assert tokenization.asks_date(plain)
+    (plain / "tokenizer_config.json").write_text("{}")
+    (plain / "chat_template.jinja").write_text(DAY)
+    assert tokenization.asks_date(plain)
+
+
+def test_a_run_of_an_older_version_has_the_clock_of_each_peer(plain: Path) -> None:
+    (plain / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}")
+    assert tokenization.load(plain).render(task()) == str(datetime.now(UTC).year)
+
+
+def test_a_day_that_is_none_is_refused(plain: Path) -> None:
+    with pytest.raises(ModelError, match=r"run\.model\.date is 2026-02-30: there is no such day"):
+        tokenization.load(plain, Model(date="2026-02-30"))
+
+
+def test_a_template_that_writes_an_address_is_refused(plain: Path) -> None:
+    (plain / "chat_template.jinja").write_text("{{ messages[0].items }}{{ messages[-1].content }}")
+    with pytest.raises(
+        ModelError, match=r"it writes <built-in method items of dict object at 0x\w+>, which no"
+    ):
+        tokenization.load(plain)
+    (plain / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    told = "What is <function f at 0x7f00>?"
+    assert tokenization.load(plain).render(task(prompt=told)) == told
+
+
+THINKS = "{{ messages[-1].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
+
+
+def test_a_template_has_the_options_of_the_run(plain: Path) -> None:
+    (plain / "chat_template.jinja").write_text(THINKS)
+    assert tokenization.load(plain).render(task(prompt="1")) == "1"
+    quiet = tokenization.load(plain, Model(template_options={"enable_thinking": False}))
+    assert quiet.render(task(prompt="1")) == "1<think></think>"
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("enable_thinkng", r"reads no option 'enable_thinkng' \(did you mean 'enable_thinking'\?\)"),
+        ("messages", "reads no option 'messages'"),
+        ("tokenize", "reads no option 'tokenize'"),
+    ],
+)
+def test_an_option_that_the_template_does_not_read_is_refused(plain: Path, option: str, says: str) -> None:
+    (plain / "chat_template.jinja").write_text(THINKS + "{# tokenize #}")
+    with pytest.raises(ModelError, match=says):
+        tokenization.load(plain, Model(template_options={option: False}))
+
+
+def test_options_without_a_template_are_refused(plain: Path, folders: dict[str, Path]) -> None:
+    options: dict[str, int | float | str | bool] = {"enable_thinking": False}
+    with pytest.raises(ModelError, match=r"are of a chat template, and .* has no chat template: leave them"):
+        tokenization.load(plain, Model(template_options=options))
+    with pytest.raises(ModelError, match=r"are of a chat template, and model.template is off: leave them"):
+        tokenization.load(folders["qwen3"], Model(template="off", template_options=options))
 
 
 @pytest.mark.parametrize(("family", "ends"), [("llama", (1, 4)), ("qwen3", (0, 2)), ("gemma3", (1, 5))])
@@ -188,7 +298,9 @@ def test_a_token_that_was_added_without_a_row_for_it_is_refused(folders: dict[st
 
 
 def test_a_special_token_of_another_use_says_nothing_as_in_gemma(folders: dict[str, Path]) -> None:
-    ours = Tokenization(added(folders["gemma3"], "<image>", special=True), 400, template="off")
+    ours = Tokenization(
+        added(folders["gemma3"], "<image>", special=True), 400, settings=Model(template="off")
+    )
     assert ours.encode(["1<image>2"]) == ours.encode(["12"])
 
 
@@ -217,7 +329,7 @@ def test_a_tokenizer_with_a_decode_of_its_own_is_asked(folders: dict[str, Path])
             return f"{len(token_ids)} tokens"
 
     own = Own.from_pretrained(folders["llama"])
-    ours = Tokenization(own, 500, template="off")
+    ours = Tokenization(own, 500, settings=Model(template="off"))
     assert ours.decode_batch([[5, 6, 499], [7]]) == ["2 tokens", "1 tokens"]
 
 

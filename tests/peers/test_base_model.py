@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
+from msgspec.structs import replace
 
-from peers.build import base_model, factory, new_run
-from peers.errors import CannotHere, UserError, WrongUsage
+from peers.build import base_model, factory, new_run, run_folder
+from peers.errors import CannotHere, Refusal, UserError, WrongUsage
 from swarm.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
 from swarm.image import in_memory
 from swarm.learn import tiny, weights
@@ -234,6 +236,25 @@ def test_who_has_a_hub_model_makes_version_0_of_its_run_without_a_network(
     for file in path.glob("*.safetensors"):
         file.unlink()
     assert base_model.version_zero(run) is None, "only the tokenizer is here"
+
+
+def test_a_run_whose_template_asks_for_the_date_is_pinned_to_the_day_on_which_it_begins(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert base_model.pinned(of(str(folder)))[0].model.date == ""
+    dated = shutil.copytree(folder, tmp_path / "dated")
+    (dated / "chat_template.jinja").write_text("{{ strftime_now('%d %b %Y') }} {{ messages[-1].content }}")
+    days = [datetime.now(UTC).date().isoformat()]
+    run, _ = base_model.pinned(of(str(dated)))
+    days += [datetime.now(UTC).date().isoformat()]
+    assert run.model.date in days and f"run.model.date is {run.model.date}" in capsys.readouterr().err
+    made = new_run.create(tmp_path / "run", run, dated)
+    assert run_folder.existing_run(made.path, of(str(dated))) == made, "the next day is not another run"
+    named = of(str(dated), date="2024-07-26")
+    assert base_model.pinned(named)[0] == replace(named, optimizer=run.optimizer)
+    with pytest.raises(Refusal, match=r"other settings \(model\)"):
+        run_folder.existing_run(made.path, named)
+    assert base_model.pinned(of(str(dated), template="off"))[0].model.date == ""
 
 
 def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path) -> None:

@@ -303,6 +303,16 @@ def test_a_setting_that_came_later_is_in_a_spec_only_where_it_says_something(
     assert config_loading.from_run_dict(config_loading.run_dict(other)) == other
 
 
+def test_options_of_a_template_are_one_setting_which_older_versions_refuse_by_name() -> None:
+    run = Run(model=config.Model(template_options={"enable_thinking": False, "budget": 3}, date="2024-07-26"))
+    tree = config_loading.run_dict(run)
+    assert list(tree["model"]["template_options"]) == ["budget", "enable_thinking"]  # type: ignore[index]
+    assert config_loading.from_run_dict(tree) == run and not config_loading.unknown(tree)
+    assert all(config_loading.matters(f"model.{key}", Role.SAMPLER) for key in ("template_options", "date"))
+    loaded = load(None, ["run.model.template_options.enable_thinking=false"]).config.run
+    assert loaded.model.template_options == {"enable_thinking": False}
+
+
 NEWER = {
     "wisdom": {"level": 3},
     "averaging": {"compression": "int4", "match": 3.0},

@@ -24,7 +24,7 @@ from peers.fit.calibration import Corrections
 from peers.fit.hardware import Gpu, Machine
 from swarm.config import Config
 from swarm.config_loading import load, run_dict
-from swarm.learn import tiny
+from swarm.learn import tiny, tokenization
 from swarm.learn.learning_rates import with_learning_rate
 from swarm.run_types import Spec
 from swarm.tasks.base import TaskSource
@@ -112,7 +112,7 @@ def sealed(task: Task, version: int, seed: int, sampled: object, rewards: tuple[
 
 
 def rendered(folder: RunFolder, config: Config) -> TaskSource:
-    render = factory.load_tokenization(folder.model, config.run).render_all
+    render = tokenization.of_run(folder.model, config.run).render_all
     return task_source.source(folder, config, render, lambda line: None)
 
 

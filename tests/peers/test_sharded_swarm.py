@@ -13,6 +13,7 @@ from peers.build import factory
 from peers.commands import sim
 from swarm.config import Averaging, BatchSize, Config, DelayLaw, Run, Sampling
 from swarm.events import CaughtUp, Event, Faulted, Recovered, Released, Trained
+from swarm.learn import tokenization
 from swarm.learn.base_learner import Gradient
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.sim.scenario import Scenario
@@ -44,7 +45,7 @@ def test_a_learner_on_two_devices_has_the_policy_of_one_on_a_single_device_and_o
         calls.append(model)
         if len(calls) == 2:  # the first is the seed's
             made.append(Split(model, config.run, ["cpu", "cpu"]))
-            return made[0], factory.load_tokenization(model, config.run)
+            return made[0], tokenization.of_run(model, config.run)
         return real(model, config)
 
     monkeypatch.setattr(factory, "learner", some_split)

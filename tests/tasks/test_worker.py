@@ -18,7 +18,7 @@ from swarm.tasks.base import RewardError
 from swarm.tasks.worker import Worker
 
 CODE = """
-import asyncio, mmap, os, signal, sys, time
+import asyncio, locale, mmap, os, signal, sys, time
 from pathlib import Path
 import numpy as np
 
@@ -109,6 +109,11 @@ def hungry(completions, **columns):
 def everything(prompts, completions, **columns):
     return {"prompts": prompts, "completions": completions, **columns}
 
+def machine(completions, **columns):
+    locale.setlocale(locale.LC_ALL, "")
+    at = time.localtime(1785542400)
+    return [float(time.strftime("%d%H", at)), float(list({"a", "b", "c", "d"})[0] == "a")]
+
 def reads(completions, **columns):
     return [float(len(sys.stdin.read()))] * len(completions)
 """
@@ -143,6 +148,17 @@ def call(worker: Worker, *completions: str, **columns: list[Any]) -> list[list[f
 
 def test_functions_answer_in_their_order(make: Make) -> None:
     assert call(make("fine", "waits"), "a", "bb") == [[1.0, 2.0], [1.0, 0.0]]
+
+
+def test_a_function_sees_one_time_zone_and_one_language_on_every_machine(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    for zone, language in (("Etc/GMT-14", "C"), ("Etc/GMT+12", "xx_XX.ISO-8859-1")):
+        monkeypatch.setenv("TZ", zone)
+        monkeypatch.setenv("LC_ALL", language)
+        seen += call(make("machine"), "1", "2")
+    assert seen[0] == seen[1] and seen[0][0] == 100.0, "midnight of the 1st in UTC"
 
 
 def test_an_asynchronous_function_is_awaited_call_after_call(make: Make) -> None:

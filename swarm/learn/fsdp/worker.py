@@ -265,9 +265,7 @@ def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[Entry, Tensor]]
         raise ValueError(
             "peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'"
         )
-    return LanguageModel(
-        model, tokenization.load(Path(settings.model), run.model.template, run.task.system)
-    ), _layout(model)
+    return LanguageModel(model, tokenization.of_run(Path(settings.model), run)), _layout(model)
 
 
 def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
