@@ -7,6 +7,11 @@ compare with. A completion is read from its end: after `</think>`, within the la
 as its last words. Otherwise what math-verify finds (a box first) is compared by its value, unless the answer
 is text: words, a date, a time, a ratio, one of several. Dollars or a box make any answer an expression.
 
+A value that is not worked out is no answer (swarm.tasks.unevaluated). Where the answer is a number, or
+several, operations of a completion (`94 + 46`, `\\frac{280}{2}`, `2 times 70`) are passed over, unless they
+write a number: a fraction that is not whole, `1.4 \\times 10^3`. Where the answer has operations itself
+(`x^2 - 1`, `\\sqrt{2}`), an expression of the prompt is none, in whatever order.
+
 The completions of a group share its time; one that takes longer (`9^{9^{9^9}}`) is wrong. The limit is a
 `signal.alarm`, which needs the main thread; functions of a worker run there. Not handled: integers so large
 that one instruction takes seconds; the worker's deadline ends those. Nor are units (`5 km` is the number 5),
@@ -21,10 +26,12 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 from math_verify import parse, verify
 
+from swarm.tasks import unevaluated
 from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
 
@@ -66,34 +73,125 @@ SINGLE = re.compile(r"[-+\d.,%/*^]+")
 BEFORE = re.compile(rf"(?:^|\n|[.:;?]|(?<![!<>])=|(?<!\\)\b(?!(?:{NAMES})\b)[^\W\d_]{{2,}})(?:\s|{MARK})*$")
 """What may stand before an answer that ends a sentence: no sign, no factor, no function."""
 
+EXPONENT = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.]*\d)")
+"""A number as programs write it: `1e-05`."""
+
+PARTS = re.compile(r"frac|/|\.\d*[1-9]|%|percent|10\s*\^\s*\{?\s*-")
+"""What an answer has that may be written as a fraction."""
+
+DIGITS, LEAST = 6, 3
+"""Decimal places to which numbers are compared, and digits of a small one that they have to have."""
+
+
+class Gold(NamedTuple):
+    """An answer, read once for a group."""
+
+    written: str
+    wanted: str
+    """What stands behind the last `####`."""
+    parsed: list[Any]
+    """Expressions; empty when it is text."""
+    numbers: bool
+    """Whether it is a number, or several, without an operation."""
+    places: int
+    """Decimal places to which it is compared."""
+
 
 class _TooLong(BaseException):
     """Not an Exception: math-verify and sympy catch those and try something else."""
 
 
-def equal(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence[Any]) -> list[float | None]:
-    """1 where a completion's result equals the answer. Columns beside `answer` are not looked at."""
+def equal(
+    completions: Sequence[Any],
+    answer: Sequence[Any],
+    prompts: Sequence[Any] | None = None,
+    **columns: Sequence[Any],
+) -> list[float | None]:
+    """1 where a completion's result equals the answer. Columns beside `answer` are not looked at; `prompts`
+    only for what a completion repeats."""
     # it warns of its own timeouts, which are off here
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     values: list[float | None] = []
-    gold: tuple[str, list[Any]] | None = None
+    gold: Gold | None = None
     for i, (completion, wanted) in enumerate(zip(completions, answer, strict=True)):
         value: float | None = 0.0
         with (
             contextlib.suppress(_TooLong),
             _alarm(min(LONGEST_SECONDS, MARGIN * seconds_left() / (len(completions) - i))),
         ):
-            if gold is None or gold[0] != str(wanted):
-                gold = str(wanted), _parsed_answer(str(wanted))
-            found = _end(text(completion))
-            if not _hashed(gold[0]):
-                value = None
-            elif _stated(found, _hashed(gold[0]), bool(gold[1])):
-                value = 1.0
-            elif gold[1]:
-                value = float(verify(gold[1], parse(found, parsing_timeout=None), timeout_seconds=None))
+            if gold is None or gold.written != str(wanted):
+                gold = _gold(str(wanted))
+            asked = "" if prompts is None else _asked(prompts[i])
+            value = _worth(_positional(text(completion)), gold, asked) if gold.wanted else None
         values.append(value)
     return values
+
+
+def _worth(completion: str, gold: Gold, asked: str) -> float:
+    """1 where the completion states the answer, or has its value."""
+    found = _end(completion)
+    if len(asked.split()) > 1 and _bare(found) != _bare(gold.wanted):
+        found = found.replace(asked, " ")
+    if _stated(found, gold.wanted, bool(gold.parsed)):
+        return 1.0
+    return float(bool(gold.parsed) and _has_value(found, gold, unevaluated.tokens(asked)))
+
+
+def _has_value(found: str, gold: Gold, asked: Sequence[str]) -> bool:
+    """Whether the result of a completion equals the answer, and is worked out: see the module."""
+    read = parse(found, parsing_timeout=None)
+    if not _same(gold, read):
+        return False
+    own = sorted(unevaluated.tokens(gold.wanted))
+
+    def repeated(words: str) -> bool:
+        said = unevaluated.tokens(words)
+        return sorted(said) != own and unevaluated.repeats(said, asked)
+
+    if not gold.numbers:
+        sides = [side for side in _sides(read) if len(unevaluated.tokens(side)) > 1]
+        return not sides or not all(map(repeated, sides))
+    broken = bool(PARTS.search(gold.wanted))
+
+    def is_number(words: str) -> bool:
+        return (broken or not unevaluated.FRACTIONAL.fullmatch(words.strip())) and not repeated(words)
+
+    read = parse(unevaluated.without_operations(found, is_number), parsing_timeout=None)
+    side = _sides(read)[-1]
+    return unevaluated.is_numbers(side, is_number) and not repeated(side) and _same(gold, read)
+
+
+def _same(gold: Gold, read: list[Any]) -> bool:
+    return verify(gold.parsed, read, float_rounding=gold.places, timeout_seconds=None)
+
+
+def _sides(read: list[Any]) -> list[str]:
+    """The sides of an equation, or the one expression, as written."""
+    return re.split(r"(?<![!<>])=", next((found for found in read if isinstance(found, str)), ""))
+
+
+def _asked(prompt: Any) -> str:
+    """The words of a prompt, or of the last message of a conversation."""
+    return text(prompt).strip() if prompt else ""
+
+
+def _gold(written: str) -> Gold:
+    wanted = _positional(_hashed(written))
+    read = _parsed_answer(wanted)
+    parsed = [found for found in read if not isinstance(found, str)]
+    side = _sides(read)[-1] if parsed else ""
+    return Gold(written, wanted, parsed, unevaluated.is_numbers(side, lambda words: True), _places(wanted))
+
+
+def _places(wanted: str) -> int:
+    """At least LEAST digits of a number that is close to 0."""
+    small = re.fullmatch(r"[-+]?\d*\.(0*)[1-9]\d*", wanted.strip("$ "))
+    return max(DIGITS, len(small[1]) + LEAST) if small else DIGITS
+
+
+def _positional(words: str) -> str:
+    """`1e-05` as 0.00001."""
+    return EXPONENT.sub(lambda found: f"{Decimal(found[0]):f}", words)
 
 
 @contextmanager
@@ -111,12 +209,12 @@ def _alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _parsed_answer(answer: str) -> list[Any]:
-    """Expressions; empty when it is text."""
-    wanted = _expression(_hashed(answer))
+def _parsed_answer(wanted: str) -> list[Any]:
+    """Expressions, and the text of the one that is meant; no expression when it is text."""
+    wanted = _expression(wanted)
     if "$" not in wanted and "\\boxed" not in wanted and LATEX.search(wanted):
         wanted = f"${wanted}$"
-    return [found for found in parse(wanted, parsing_timeout=None) if not isinstance(found, str)]
+    return parse(wanted, parsing_timeout=None)
 
 
 def _expression(wanted: str) -> str:
