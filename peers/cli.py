@@ -130,6 +130,7 @@ def _add_running(commands: Any) -> None:
         "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"
     )
     it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
+    it.add_argument("--own", action="store_true", help=argparse.SUPPRESS)  # `swarm up` says it to its peers
     options.line(it)
     options.guest(it)
     options.serve(it)
@@ -211,7 +212,7 @@ def _add_reading(commands: Any) -> None:
     _add_push(commands)
     about = "replay the group of which a learner says that its sampler cheated; 5: the evidence does not hold"
     it = add_command(
-        commands, "verify", verbs.verify, about, "swarm verify evidence/GROUP.evidence", ("folder",)
+        commands, "verify", verbs.verify, about, "swarm verify evidence/GROUP.evidence", ("folder", "set")
     )
     it.add_argument("evidence", metavar="EVIDENCE", type=Path, help="a file of a learner's folder evidence")
     named = "safetensors of the version that the group names (default: beside EVIDENCE, or what a peer holds)"

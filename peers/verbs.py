@@ -69,7 +69,7 @@ def join(args: argparse.Namespace) -> int:
     say(f"run {invite.run[:12]}: loading the program (some seconds; longer the first time)")
     from peers.build import assembly
 
-    return assembly.join(word, role, loaded, args.folder, args.once)
+    return assembly.join(word, role, loaded, args.folder, args.once, args.own)
 
 
 def dashboard(args: argparse.Namespace) -> int:
@@ -92,7 +92,7 @@ def replay(args: argparse.Namespace) -> int:
         folder = arguments.only_folder(args)
         from peers.commands import remake
 
-        return remake.remake(args.version, args.journal[1:], folder)
+        return remake.remake(args.version, args.journal[1:], folder, arguments.load(args, None).config)
     if not args.journal:
         raise WrongUsage("name a journal.jsonl, or a run's folder")
     if args.audit:
@@ -191,7 +191,7 @@ def verify(args: argparse.Namespace) -> int:
     extras.need(extras.PEER)
     from peers.commands import verify as program
 
-    return program.verify(args.evidence, args.folder, args.release)
+    return program.verify(args.evidence, args.folder, args.release, arguments.load(args, None).config)
 
 
 def pardon(args: argparse.Namespace) -> int:

@@ -133,9 +133,11 @@ def _adopted(run: RunFolder, local: LocalPeer) -> Membership:
     return found
 
 
-def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None, once: bool) -> int:
+def join(
+    word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None, once: bool, own: bool
+) -> int:
     """`swarm join`: take part in the run that the invite names; try `once` to reach it, or until that works.
-    Returns an exit code."""
+    `own`: as a child of `swarm up`, which trusts the code of its run. Returns an exit code."""
     invite = invitations.usable_invite(word, folder, time.time())
     path = folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
@@ -143,9 +145,8 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     if ROLES[chosen].policy is Policy.TRAINED:
         check_named(loaded.config.peer.listen, parts=True)  # before its folder is made and torch imported
     manners.begin(limits)
-    fitted = chosen in JOINING and (role is None or limits.memory > 0 or limits.gpu_memory < 1)
     return run_until_signalled(
-        lambda on_signal: _join(invite, word, role, loaded.config, path, once, on_signal, fitted)
+        lambda on_signal: _join(invite, word, role, loaded.config, path, once, on_signal, own)
     )
 
 
@@ -285,12 +286,13 @@ async def _join(
     path: Path,
     once: bool,
     on_signal: SignalHandler,
-    fitted: bool,
+    own: bool,
 ) -> None:
-    """Join as the role that is asked for, or that the word names; `fitted`: as the role and precision that
-    fit this machine."""
+    """Join as the role that is asked for, or that the word names, or as the role and precision that fit this
+    machine. `own` as in `join`."""
     umask = run_folder.close_unless_public(path)
-    role = asked or invite.role or Role.SAMPLER
+    role, limits = asked or invite.role or Role.SAMPLER, config.peer.limits
+    fitted = role in JOINING and (asked is None or limits.memory > 0 or limits.gpu_memory < 1)
     mine = (
         PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
     )
@@ -299,7 +301,7 @@ async def _join(
         narrated(local.folder, local.bus, local.keyring.me),
         ModelCode(role, config) as code,
     ):
-        line = config.peer.listen, config.peer.limits
+        line = config.peer.listen, limits
         entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
         if invite.addresses:
             say(f"dialling the invite's addresses, {len(invite.addresses)} at once (10 s at most)")
@@ -317,6 +319,8 @@ async def _join(
                 config = Config(run=run.settings, peer=config.peer)
                 role, config = await code.fitted(node.work, run.model, config, asked or invite.role, allowed)
             mind_settings(run, role)
+            if own:
+                run = run.as_owners()
             mind_code(run, role, config.peer.rewards.code)
             membership = membership_of(given, role, run, local)
             await entering.until_had(

@@ -3,8 +3,8 @@
     run.objective.name = package.module:NAME   a learner imports it
     run.task.name = verifiers:NAME             whoever has tasks runs the package with the run's options
 
-Neither comes with the run: both are installed here, and the run chooses which of them begins. Where the run
-was started they are the owner's own. Not handled here: what runs in a sandbox, reward code that came with the
+Neither comes with the run: both are installed here, and the run chooses which of them begins. Under
+`swarm up` they are the owner's own. Not handled here: what runs in a sandbox, reward code that came with the
 run (swarm.tasks.rewards) and texts that gym: runs as code (swarm.tasks.gym).
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 from peers.build.run_folder import RunFolder
 from peers.errors import Refusal
 from swarm.config import Run
+from swarm.grammar import an
 from swarm.protocol import ROLES, Policy, Role
 
 CONSENT = (
@@ -34,10 +35,10 @@ def named_code(run: Run, role: Role) -> list[str]:
 def mind_code(run: RunFolder, role: Role, code: str) -> None:
     """Raise Refusal where the run names such code and the peer's settings (`peer.rewards.code`) do not
     consent."""
-    if run.is_owners or code == "trust":
+    if run.trusted or code == "trust":
         return
     if found := named_code(run.settings, role):
         raise Refusal(
-            f"run {run.name} has this {role.value} begin code that is installed here, outside of the sandbox:"
+            f"run {run.name} has {an(role.value)} begin code that is installed here, outside of the sandbox:"
             f" {' and '.join(found)}; {CONSENT}"
         )

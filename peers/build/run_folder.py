@@ -31,7 +31,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -100,6 +100,14 @@ class RunFolder:
     path: Path
     spec: Spec
     digest: Digest
+    trusted: bool = False
+    """Whether code that the run names or brings is this user's own: `swarm up` alone says so (`as_owners`),
+    never what lies in the folder, which may have been sent."""
+
+    def as_owners(self) -> RunFolder:
+        """The same for who started the run here, and so trusts its code. Raises what `owner` does."""
+        self.owner()
+        return replace(self, trusted=True)
 
     @property
     def model(self) -> Path:
@@ -234,7 +242,8 @@ class RunFolder:
 
     @property
     def is_owners(self) -> bool:
-        """Whether the run was started here."""
+        """Whether the run was started here, as far as a file of that name says: it grants nothing, `owner`
+        looks whose key it is."""
         return (self.path / OWNER_KEY).exists()
 
     def invite_path(self, role: Role) -> Path:

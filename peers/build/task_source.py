@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from swarm.net.hive import Node
 
 
-def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False) -> TaskSource:
+def source(
+    run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False, scores: bool = True
+) -> TaskSource:
     """`render` may raise Lost, too: the process that writes is gone, or was ended by a limit. `slow`: it asks
     another process. Raises TaskError, or WrongUsage when the chat template does not fit.
 
-    Reward code that came with the run is run as `peer.rewards.code` says; on the machine that started the run
-    it is trusted. Texts are models' and other peers' there, too.
+    Reward code that came with the run is run as `peer.rewards.code` says; by `swarm up` it is trusted. Texts
+    are models' and other peers' there, too. Without `scores` no reward is made, and none of its code begins.
     """
     task, folder = config.run.task, run.path / "task"
     texts = config.peer.rewards.code
@@ -37,9 +39,10 @@ def source(run: RunFolder, config: Config, render: Render, say: Say, slow: bool 
         task,
         config.run.seed,
         folder=folder if folder.is_dir() else None,
-        code="trust" if run.is_owners else texts,
+        code="trust" if run.trusted else texts,
         texts=texts,
         say=say,
+        scores=scores,
     )
     try:
         return Rendered(plain, partial(_written, render), say, slow)

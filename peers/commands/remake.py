@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from peers.build import task_source
+from peers.build.consent import mind_code
 from peers.build.run_folder import RunFolder
 from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
@@ -46,6 +47,7 @@ from swarm.core.step_recipe import Arithmetic, MeanRecipe
 from swarm.durable import Torn, read_checked
 from swarm.identity import Keyring
 from swarm.limits import MAIL_LIMIT
+from swarm.protocol import Role
 from swarm.replays import rows_of
 from swarm.tasks.base import RewardError
 from swarm.types import Digest, Group, PeerId
@@ -73,12 +75,13 @@ class Line(NamedTuple):
     steps: list[Step]
 
 
-def remake(version: int, records: Sequence[Path], folder: Path) -> int:
-    """Make `version` again from `records`, or from those of the run `folder`, and print what comes out.
-    Returns an exit code; raises UserError."""
+def remake(version: int, records: Sequence[Path], folder: Path, config: Config) -> int:
+    """Make `version` again from `records`, or from those of the run `folder`, and print what comes out;
+    `config` has this machine's own settings. Returns an exit code; raises UserError."""
     if version < 1:
         raise WrongUsage(f"--version {version}: no step made it; give 1 or more")
     run = opened(folder)
+    mind_code(run, Role.LEARNER, config.peer.rewards.code)
     found = list(records) or sorted(run.path.glob(f"peers/*/{FOLDER}"))
     if not found:
         raise CannotHere(
@@ -94,7 +97,7 @@ def remake(version: int, records: Sequence[Path], folder: Path) -> int:
         raise CannotHere(f"version {version} is not recorded: {'; '.join(told)}")
     for one in damaged:
         say(f"swarm: left out: {one}")
-    maker = _Maker(run, frames)
+    maker = _Maker(run, frames, config)
     alike = [maker.make(line) for line in lines]
     return DONE if all(alike) else REFUSED
 
@@ -144,8 +147,9 @@ def _read(path: Path, frames: Frames) -> Step:
 class _Maker:
     """Makes steps again with what the run folder has, on the CPU."""
 
-    def __init__(self, run: RunFolder, frames: Frames) -> None:
+    def __init__(self, run: RunFolder, frames: Frames, own: Config) -> None:
         self._run, self._frames, self._settings = run, frames, run.settings
+        self._config = Config(run=run.settings, peer=own.peer)
 
     def make(self, line: Line) -> bool:
         """Print what comes out of a line's steps: whether each has the weights and the state that its learner
@@ -154,7 +158,7 @@ class _Maker:
 
         torch.set_num_threads(max(1, self._arithmetic(line.steps[0]).threads))
         learner, tokens = self._learner(line)
-        made = task_source.source(self._run, Config(run=self._settings), tokens.render_all, say)
+        made = task_source.source(self._run, self._config, tokens.render_all, say)
         with closing(made) as source:
             for step in line.steps:
                 vectors = [self._gradient(learner, tokens, source, step, k) for k in range(len(step.batches))]

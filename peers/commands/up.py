@@ -201,7 +201,7 @@ class Children:
             (Role.EVALUATOR, "evaluators"),
         ):
             for number in range(getattr(self.config.peer.swarm, count)):
-                word = ["--word-file", str(self.folder / "invites" / role)]
+                word = ["--own", "--word-file", str(self.folder / "invites" / role)]
                 own = ["--config", str(self.folder / "peer.toml"), "--folder", str(self.folder)]
                 self._add(f"{role}-{number + 1}", ["join", *word, "--as", role, *own])
         with self._screen() as show:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from peers.build import run_folder, task_source
+from peers.build.consent import mind_code
 from peers.build.run_folder import RunFolder
 from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
@@ -29,6 +30,7 @@ from swarm.core.accusations import speaks_alone
 from swarm.core.auditing import Weighed
 from swarm.identity import Keyring
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT
+from swarm.protocol import Role
 from swarm.replays import Replayed, claims_of, replay_group, rows_of, weigh
 from swarm.types import Digest, Group, Release
 from swarm.weights import Weights
@@ -37,9 +39,9 @@ if TYPE_CHECKING:
     from swarm.learn.tokenization import Tokenization
 
 
-def verify(path: Path, folder: Path | None, release: Path | None) -> int:
+def verify(path: Path, folder: Path | None, release: Path | None, config: Config) -> int:
     """Print what a replay of the evidence at `path` says; `folder` is the run's, `release` a file with the
-    version's bytes. Returns an exit code; raises UserError."""
+    version's bytes, `config` this machine's own settings. Returns an exit code; raises UserError."""
     try:
         evidence = wire.decode(path.read_bytes(), Evidence)
     except FileNotFoundError as error:
@@ -54,10 +56,11 @@ def verify(path: Path, folder: Path | None, release: Path | None) -> int:
             f"the evidence is of run {evidence.run[:12]}, {run.path} has run {run.digest[:12]}: name the"
             " right one with --folder"
         )
+    mind_code(run, Role.AUDITOR, config.peer.rewards.code)
     tokens = _tokens(run)
     group = _group(evidence, run, tokens.vocabulary)
     weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
-    found, replayed = _replayed(run, tokens, group, weights)
+    found, replayed = _replayed(run, tokens, group, weights, config)
     print("\n".join(_lines(group, replayed, found)))
     holds = found.off > 0 or found.claimed > 0
     print(_word(found) if holds else "the evidence does not hold: this group alone shows nothing")
@@ -124,16 +127,16 @@ def _weights(group: Group, paths: list[Path]) -> Weights:
 
 
 def _replayed(
-    run: RunFolder, tokens: Tokenization, group: Group, weights: Weights
+    run: RunFolder, tokens: Tokenization, group: Group, weights: Weights, own: Config
 ) -> tuple[Weighed, Replayed]:
     from peers.build import factory
     from swarm.learn.replay import CALIBRATED
 
-    config = Config(run=run.settings)
+    config = Config(run=run.settings, peer=own.peer)
     replay = factory.replay(run.model, config)
     if group.noise != replay.noise:
         raise CannotHere(f"nobody can replay groups whose noise is {group.noise!r}: they verify nothing")
-    source = task_source.source(run, config, tokens.render_all, say)
+    source = task_source.source(run, config, tokens.render_all, say, scores=False)
     try:
         prompt = source.task(group.task).prompt
     finally:

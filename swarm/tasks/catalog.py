@@ -89,17 +89,21 @@ def source(
     code: CodePolicy = "trust",
     texts: CodePolicy = "sandbox",
     say: Say = lambda line: None,
+    scores: bool = True,
 ) -> TaskSource:
     """The task source of a run. Raises TaskError, and NoSandbox where bubblewrap is needed and does not work.
 
     `folder` has the run's own task files (swarm.tasks.task_files), `code` says how reward code from there is
     run, `texts` how completions are that a source runs as code (gym), and `say` gets lines for people, such
-    as how many rows are unusable.
+    as how many rows are unusable. Without `scores` no reward is made: a source that does not score itself
+    then raises RewardError where it is asked for one.
     """
     from swarm.tasks import dataset, scored
 
     word, colon, rest = settings.name.partition(":")
-    named = named_rewards(settings)
+    named = named_rewards(settings) if scores else ()
+    if not scores:
+        settings = msgspec.structs.replace(settings, rewards=(), weights=())
     if colon and word == "data":
         return scored.make(
             dataset.make(rest, seed, settings.options, folder=folder, say=say), named, settings, folder, code
@@ -110,8 +114,8 @@ def source(
         own = {"texts": texts} if word == "gym" else {}
         found: TaskSource = _load(PREFIXED[word])(rest, seed, settings.options, settings.timeout, **own)
     else:
-        found = _made(settings.name, seed, settings.options, UNSCORED if named else SCORED)
-    return scored.make(found, named, settings, folder, code) if named else found
+        found = _made(settings.name, seed, settings.options, UNSCORED if named or not scores else SCORED)
+    return scored.make(found, named, settings, folder, code) if named or not scores else found
 
 
 def named_rewards(settings: config.TaskSettings) -> tuple[str, ...]:

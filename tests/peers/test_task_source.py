@@ -36,7 +36,7 @@ def test_a_conversation_that_no_limit_lets_be_written_is_left_out_and_a_refused_
     told: list[tuple[Any, str]] = []
     host: Any = SimpleNamespace(config=Config(), emit=lambda kind, level, text: told.append((kind, text)))
     work = SimpleNamespace(run=lambda kind, function, *args: asyncio.to_thread(function, *args))
-    run: Any = SimpleNamespace(settings=host.config.run, path=tmp_path, is_owners=True)
+    run: Any = SimpleNamespace(settings=host.config.run, path=tmp_path, trusted=True)
 
     async def body() -> None:
         node: Any = SimpleNamespace(work=work)
@@ -66,7 +66,7 @@ def test_a_run_is_its_owners_code_and_its_texts_are_nobodys(
         raise Asked
 
     monkeypatch.setattr(task_source.tasks, "source", made)
-    run: Any = SimpleNamespace(path=tmp_path, is_owners=owned)
+    run: Any = SimpleNamespace(path=tmp_path, trusted=owned)
     config = Config(peer=settings.Peer(rewards=settings.Rewards(code="refuse")))
     with pytest.raises(Asked):
         task_source.source(run, config, written, print)

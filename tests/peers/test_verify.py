@@ -158,7 +158,7 @@ def test_what_is_allowed_is_measured_on_as_much_text_as_learners_measure_it(
         return found, dataclasses.replace(other, margins=far)
 
     monkeypatch.setattr(replay, "replay_both", wider)
-    found, _ = verify._replayed(run, tokens, changed(honest, honest.lengths[0] - 1), weights)
+    found, _ = verify._replayed(run, tokens, changed(honest, honest.lengths[0] - 1), weights, Config())
     assert seeds[0] == SEED and len({*seeds}) == len(seeds) == replay.CALIBRATED
     assert found.off == int(found.largest > 2.5)
 
