@@ -33,6 +33,7 @@ from dashboard.state import State, fold
 from dashboard.text import number
 from dashboard.views import Span
 from swarm.config import Run
+from swarm.durable import opened
 from swarm.events import AnyEvent, Event
 from swarm.journal import Damage, from_line, parts
 from swarm.limits import remember
@@ -78,7 +79,7 @@ class JournalFile:
         self._strange: dict[int, str] = {}
         """Lines that were read and are no events, and why."""
         for place, file in enumerate(self._files):
-            with open(file, "rb") as lines:
+            with opened(file) as lines:
                 at = 0
                 for line in lines:
                     if line.endswith(b"\n"):

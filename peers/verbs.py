@@ -42,8 +42,9 @@ def start(args: argparse.Namespace) -> int:
             raise WrongUsage("--adopt FOLDER has the run's settings: leave CONFIG and --folder out")
         arguments.refuse_run_settings(loaded)
         from peers.build import assembly
+        from peers.build.run_folder import check_files
 
-        return assembly.adopt(loaded.config, args.adopt, not args.no_page)
+        return assembly.adopt(loaded.config, check_files(args.adopt), not args.no_page)
     if args.config is None:
         raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
     folder = arguments.folder_of(args, loaded)
@@ -253,10 +254,13 @@ def simulate(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
+    from peers.build.run_folder import check_files
     from peers.commands import doctor as program
 
     loaded = arguments.load(args, None)
     arguments.refuse_run_settings(loaded)
+    if args.folder is not None:
+        check_files(args.folder)
     return program.main(args.folder, args.json, arguments.word_or_folder(args), loaded.config)
 
 

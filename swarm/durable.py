@@ -16,8 +16,10 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -65,12 +67,27 @@ def write_checked(path: Path, *content: bytes | memoryview, mode: int = 0o644) -
     write_durably(path, *content, _MARK, checksum.digest(), mode=mode)
 
 
+def opened(path: Path) -> BinaryIO:
+    """A file, to be read. Raises OSError, at once for a pipe, a socket or a device in its place too: to open
+    one may wait for ever, to read one may never end."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(file).st_mode
+        if not stat.S_ISREG(mode):
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ESPIPE
+            raise OSError(number, os.strerror(number), str(path))
+        return os.fdopen(file, "rb")
+    except OSError:
+        os.close(file)
+        raise
+
+
 def read_checked(path: Path) -> bytes:
     """The content of a file of `write_checked`; all of one that has no checksum, as older programs wrote it.
 
     Raises Torn when it is not what was written, OSError.
     """
-    with open(path, "rb") as file:
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(max(0, size - _CHECKSUM))
         end = file.read()

@@ -24,7 +24,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from swarm.durable import make_folder
+from swarm.durable import make_folder, opened
 from swarm.events import AnyEvent, Event, Heard
 from swarm.limits import UNREADABLE, remember
 from swarm.protocol import Phase
@@ -259,9 +259,7 @@ class Tail:
             file = known[numbers.index(self._number)][1]
             if not file.exists():
                 return  # it is about to be made
-            if not (file.is_file() or file.is_dir()):  # to open a pipe would wait for who writes it
-                raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE), str(file))
-            with open(file, "rb") as lines:
+            with opened(file) as lines:
                 if file == self.path and _part(file, self._number).exists():
                     continue  # it has become an older one, and this is the next
                 yield from ((file, line) for line in self._rest(lines))

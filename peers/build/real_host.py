@@ -48,7 +48,7 @@ Its readers take a peer for silent after three (dashboard.diagnosis.situation)."
 
 def folder_of(invite: Invite, folder: Path | None) -> Path:
     """The run folder of the invite's run. Raises Refusal when the folder belongs to another run."""
-    path = folder or run_folder.default_path(invite.run[:12])
+    path = run_folder.check_files(folder or run_folder.default_path(invite.run[:12]))
     try:
         here = run_folder.read(path)
     except DamagedSpec:

@@ -48,7 +48,7 @@ from swarm.config import Run
 from swarm.config_loading import from_run_dict
 from swarm.core.membership import Trust, needs_membership
 from swarm.core.revocation import Revocations
-from swarm.durable import Torn, read_checked, write_checked, write_durably
+from swarm.durable import DRAFT, Torn, read_checked, write_checked, write_durably
 from swarm.grammar import an
 from swarm.identity import DamagedKey, Keyring, open_key, verify
 from swarm.invite import Delegate, InviteError
@@ -255,6 +255,47 @@ class RunFolder:
         """A membership for a peer of this folder, by the owner's key or a permission that came with an
         invite. Raises Refusal."""
         return invites.admit(self._delegate(role, None), keyring.me)
+
+
+STRANGE = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+"""What is no file, nor a folder of files."""
+
+
+def check_files(path: Path) -> Path:
+    """A run folder, or a file, before anything of it is opened: it may have been sent. Raises CannotHere
+    where something that a run has there is no file, or a link that leads out of the folder: to open one may
+    wait for ever, and to write to one changes what is elsewhere."""
+    root = os.path.realpath(path)
+    if not os.path.isdir(root):
+        _check_file(root, root)
+        return path
+    for name in (name for each in (*FILES, OWNER_KEY, EXPORTED) for name in (each, each + DRAFT)):
+        _check_file(os.path.join(root, name), root)
+        for folder, folders, files in os.walk(os.path.join(root, name)):
+            for one in (*folders, *files):
+                _check_file(os.path.join(folder, one), root)
+    return path
+
+
+def _check_file(path: str, root: str) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+        what = STRANGE.get(stat.S_IFMT(mode), "")
+        if stat.S_ISLNK(mode):
+            to = os.path.realpath(path)
+            if to != root and not to.startswith(root + os.sep):
+                what = f"a link to {to}, outside of the folder"
+            elif os.path.islink(to):  # it leads round in a circle
+                what = "a link to itself"
+    except FileNotFoundError:  # a peer that runs here has removed it
+        return
+    if what:
+        raise CannotHere(f"{path} is {what}, where a run has files of its own alone: remove it")
 
 
 def make_folder(path: Path) -> Path:

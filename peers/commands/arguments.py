@@ -127,28 +127,31 @@ def read_invite(word: str, folder: Path | None) -> Invite:
     import time
 
     from peers.build import invitations
+    from peers.build.run_folder import check_files
 
+    if folder is not None:
+        check_files(folder)
     return invitations.usable_invite(word, folder, time.time())
 
 
 def folder_of(args: argparse.Namespace, loaded: LoadedConfig) -> Path:
-    from peers.build.run_folder import default_path
+    from peers.build.run_folder import check_files, default_path
 
-    return args.folder or default_path(loaded.config.run.name)
+    return check_files(args.folder or default_path(loaded.config.run.name))
 
 
 def only_folder(args: argparse.Namespace) -> Path:
     """`--folder`, or the folder of the only run on this machine."""
-    from peers.build.run_folder import default_path
+    from peers.build.run_folder import check_files, default_path
 
     runs = default_path("any").parent
     if args.folder is not None:
         if not args.folder.is_dir():
             raise WrongUsage(f"there is no run folder {args.folder}: `swarm start` and `swarm join` make one")
-        return Path(args.folder)
+        return check_files(Path(args.folder))
     found = run_folders(runs)
     if len(found) == 1:
-        return found[0]
+        return check_files(found[0])
     if not found:
         raise WrongUsage(f"no run on this machine (looked in {runs}): name its folder with --folder")
     names = ", ".join(path.name for path in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from peers.build.run_folder import check_files
 from peers.commands.journals import read_to_the_end
 from peers.errors import WrongUsage, say
 from swarm.core.audit import Audit, audit
@@ -32,7 +33,10 @@ def run(paths: Sequence[Path]) -> int:
 
 
 def _journals_in(path: Path) -> set[Path]:
+    check_files(path)
     found = {path} if path.is_file() else set(path.rglob("journal*.jsonl"))
+    for folder in {each.parents[2] for each in found if each.parent.parent.name == "peers"}:
+        check_files(folder)
     if not found:
         raise WrongUsage(f"there is no journal in {path}: name run folders, or journal.jsonl files")
     return found - {older for journal in found for _, older in parts(journal) if older != journal}

@@ -82,6 +82,7 @@ def replayed(journal: Path, config: Config) -> Replay:
 def journal_in(path: Path) -> Path:
     """The journal at a path: the file itself, or one of a run's or a peer's folder. The seed's comes first,
     since a seed receives all events."""
+    run_folder.check_files(path)
     if path.is_file():
         return path
     if not path.exists():

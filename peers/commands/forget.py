@@ -58,7 +58,7 @@ def folder_of(run: str) -> Path:
     if len(found) != 1:
         several = f"several runs on this machine are called {run}" if found else f"no run {run} is here"
         raise WrongUsage(f"{several} (looked in {runs}): name its folder with --folder")
-    return found[0]
+    return run_folder.check_files(found[0])
 
 
 def _names(folder: Path) -> tuple[str, ...]:

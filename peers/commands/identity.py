@@ -88,11 +88,11 @@ def import_(args: argparse.Namespace) -> int:
     from swarm.identity import keyring_of
 
     try:
-        content = args.file.read_bytes()
+        content = run_folder.check_files(args.file).read_bytes()
     except OSError as error:
         raise CannotHere(f"{args.file} cannot be read: {error.strerror}") from error
     identity = sealed_identity.opened(content, _passphrase(args.passphrase_file, twice=False))
-    folder = args.folder or run_folder.default_path(identity.run[:12])
+    folder = run_folder.check_files(args.folder or run_folder.default_path(identity.run[:12]))
     here = run_folder.read(folder) if folder.exists() else None
     if here is not None and here.digest != identity.run:
         raise WrongUsage(

@@ -23,7 +23,7 @@ import msgspec
 
 from peers.build import task_source
 from peers.build.consent import mind_code
-from peers.build.run_folder import RunFolder
+from peers.build.run_folder import RunFolder, check_files
 from peers.commands.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
 from peers.roles.evidence import Unsigned, signed_group
@@ -82,7 +82,7 @@ def remake(version: int, records: Sequence[Path], folder: Path, config: Config) 
         raise WrongUsage(f"--version {version}: no step made it; give 1 or more")
     run = opened(folder)
     mind_code(run, Role.LEARNER, config.peer.rewards.code)
-    found = list(records) or sorted(run.path.glob(f"peers/*/{FOLDER}"))
+    found = list(map(check_files, records)) or sorted(run.path.glob(f"peers/*/{FOLDER}"))
     if not found:
         raise CannotHere(
             f"{run.path} has no record: learners keep that of their newest N versions with --set"

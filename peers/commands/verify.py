@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 def verify(path: Path, folder: Path | None, release: Path | None, config: Config) -> int:
     """Print what a replay of the evidence at `path` says; `folder` is the run's, `release` a file with the
     version's bytes, `config` this machine's own settings. Returns an exit code; raises UserError."""
+    if folder is not None:
+        run_folder.check_files(folder)
     try:
-        evidence = wire.decode(path.read_bytes(), Evidence)
+        evidence = wire.decode(run_folder.check_files(path).read_bytes(), Evidence)
     except FileNotFoundError as error:
         raise WrongUsage(f"there is no evidence {path}: learners keep it in a folder evidence") from error
     except OSError as error:
@@ -83,7 +85,7 @@ def _folder_of(path: Path) -> Path:
     above = path.resolve().parents  # evidence, the learner's, peers, the run's
     if len(above) < 4 or run_folder.read(above[3]) is None:
         raise WrongUsage(f"{path} lies in no run folder: name that of the evidence's run with --folder")
-    return above[3]
+    return run_folder.check_files(above[3])
 
 
 def _tokens(run: RunFolder) -> Tokenization:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from peers.errors import CannotHere
 from swarm import wire
-from swarm.durable import make_folder, read_checked
+from swarm.durable import make_folder, opened, read_checked
 from swarm.identity import IdentityError, keyring_of
 from swarm.protocol import Role
 from swarm.run_types import Membership
@@ -116,7 +116,7 @@ def running(path: Path) -> dict[str, int]:
     peer out meanwhile."""
     found = {}
     for file in sorted(path.glob("peers/*/pid")):
-        with open(file, "rb") as lock:
+        with opened(file) as lock:
             held = _is_held(lock.fileno())
         if held:
             found[file.parent.name] = _holder(file)
@@ -152,7 +152,8 @@ def _opened(path: Path) -> int:
 def _holder(file: Path) -> int:
     """The process that a pid file names; 0 where it names none, or one that does not have it open: who took
     it last has not written it yet, or could not."""
-    pid = _pid(file.read_bytes())
+    with opened(file) as named:
+        pid = _pid(named.read(LONGEST_PID + 1))
     return pid if _has_open(pid, file) else 0
 
 
