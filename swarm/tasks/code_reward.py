@@ -1,9 +1,16 @@
 """Reward `code`: whether the program in a completion passes the task's tests, each in its own sandbox.
 
-The program is the completion's last fenced block, or all of it. Columns: `tests` (Python source with asserts,
-or a list of such pieces), or `inputs` and `outputs` (lists: what the program reads, and what it has to print,
-but for white space at the ends of lines). Out comes 1 when all tests pass and 0 otherwise; None for a row
-without tests.
+The program is the completion's last fenced block, or all of it; one without a word passes nothing. Columns:
+`tests` (Python source with asserts, or a list of such pieces), or what programs read and have to print, but
+for white space at the ends of lines and of the whole:
+
+    columns inputs and outputs                             lists
+    tests: {"input": ..., "output": ...}                   a test, or a list of such (DeepCoder)
+    tests: {"inputs": [...], "outputs": [...]}             lists (TACO, APPS)
+
+`tests` may also be JSON text of these. Out comes 1 when all tests pass and 0 otherwise; None for a row
+without tests. Tests in which nothing can fail are an error: no assert and no call that is reached, or no
+output.
 
 Tests and program share a process, so that tests can call what the program defines. Tests are compiled before
 the program runs, and neither its input nor a module has them; the process has to print a secret word after
@@ -14,6 +21,7 @@ memory or its callers' frames for the word or the tests, and one that answers te
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -23,9 +31,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from swarm.processors import processors
 from swarm.tasks import sandbox
@@ -68,6 +76,26 @@ main()
 """What runs the tests is local to `main`: the program can change this module and builtins, and no locals."""
 
 
+CHECKS = (ast.Assert, ast.Raise, ast.Call)
+"""What can fail in tests."""
+
+LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+"""What a test defines, and does not do yet."""
+
+
+WHOLE = ("stdin", "stdin_stdout")
+"""Types of tests that run a program from its input to its output."""
+
+
+class RowTests(NamedTuple):
+    """What a row asks of a program."""
+
+    sources: tuple[str, ...] = ()
+    """Python."""
+    cases: tuple[tuple[str, str], ...] = ()
+    """(what it reads, what it has to print)."""
+
+
 def passes(
     completions: Sequence[Any],
     tests: Sequence[Any] | None = None,
@@ -75,7 +103,8 @@ def passes(
     outputs: Sequence[Any] | None = None,
     **columns: Sequence[Any],
 ) -> list[float | None]:
-    """1 where all tests pass. Raises NoSandbox, and ValueError for columns that hold no tests."""
+    """1 where all tests pass. Raises NoSandbox, and ValueError for columns that hold no tests, or tests that
+    cannot fail."""
     if tests is None and (inputs is None or outputs is None):
         names = ", ".join(sorted(columns.keys() - {"prompts"})) or "none"
         raise ValueError(
@@ -86,19 +115,132 @@ def passes(
     count = len(completions)
     at_once = min(count, processors())
     seconds = min(LONGEST_SECONDS, MARGIN * seconds_left() / -(-count // max(at_once, 1)))
+    read: list[tuple[Any, RowTests]] = []
 
-    def one(i: int) -> float | None:
-        program = _program(text(completions[i]))
-        if tests is not None and tests[i]:
-            return float(
-                _asserted(program, [tests[i]] if isinstance(tests[i], str) else list(tests[i]), seconds)
-            )
-        if inputs is not None and outputs is not None and inputs[i]:
-            return float(_printed(program, _texts(inputs[i]), _texts(outputs[i]), seconds))
-        return None
+    def of_row(i: int) -> RowTests:
+        """Read once for a group."""
+        row = tests and tests[i], inputs and inputs[i], outputs and outputs[i]
+        if not read or read[-1][0] != row:
+            read.append((row, _tests(*row)))
+        return read[-1][1]
 
+    def one(program: str, row: RowTests) -> float | None:
+        if not any(row):
+            return None
+        end = time.monotonic() + seconds
+        if not program.strip() or (row.sources and not _asserted(program, row.sources, seconds)):
+            return 0.0
+        return float(all(_prints(program, case, end) for case in row.cases))
+
+    programs, rows = (
+        [_program(text(completion)) for completion in completions],
+        list(map(of_row, range(count))),
+    )
     with ThreadPoolExecutor(at_once) as threads:
-        return list(threads.map(one, range(count)))
+        return list(threads.map(one, programs, rows))
+
+
+# --- tests --------------------------------------------------------------------------------------------------
+
+
+def _tests(tests: Any, inputs: Any = None, outputs: Any = None) -> RowTests:
+    """Raises ValueError for tests that are none, or in which nothing can fail."""
+    pieces = list(_pieces(tests))
+    sources = tuple(piece for piece in pieces if isinstance(piece, str))
+    cases = [case for piece in pieces if isinstance(piece, Mapping) for case in _cases(piece)]
+    if not pieces and inputs:
+        cases = _paired(inputs, outputs)
+    if sources and not any(map(_can_fail, sources)):
+        raise ValueError(
+            "nothing in the task's `tests` can fail: it has no assert and no call that is reached, and every"
+            f" program would pass ({_begun(sources[0])})"
+        )
+    if cases and not any(wanted.strip() for _, wanted in cases):
+        raise ValueError("the task's tests want no output, and a program that does nothing would pass")
+    return RowTests(sources, tuple(cases))
+
+
+def _pieces(tests: Any) -> Iterator[str | Mapping[str, Any]]:
+    """Python sources, and tests of what is printed."""
+    if isinstance(tests, str):
+        try:
+            read = json.loads(tests)
+        except (ValueError, RecursionError):
+            read = tests
+        if isinstance(read, str):
+            yield from [read] if read.strip() else []
+            return
+        tests = read
+    if isinstance(tests, Mapping):
+        yield tests
+    elif isinstance(tests, Sequence):
+        for test in tests:
+            yield from _pieces(test)
+    elif tests is not None:
+        raise ValueError(f"the task's `tests` are {_begun(tests)}: neither Python nor inputs and outputs")
+
+
+def _cases(piece: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Raises ValueError for what is no test of what is printed."""
+    kind = piece.get("type") or piece.get("testtype") or "stdin"
+    named = piece.get("fn_name") or piece.get("func_name") or ("" if kind in WHOLE else kind)
+    if named:
+        raise ValueError(
+            f"the task's `tests` call a function ({named}): write them as Python with asserts; of inputs and"
+            " outputs those of a whole program are read, from stdin to stdout"
+        )
+    for given, wanted in (("input", "output"), ("inputs", "outputs")):
+        if piece.get(given) is not None and piece.get(wanted) is not None:
+            many = given == "inputs" or isinstance(piece[wanted], list)
+            return (
+                _paired(piece[given], piece[wanted])
+                if many
+                else [(_line(piece[given]), _line(piece[wanted]))]
+            )
+    raise ValueError(
+        f"the task's `tests` have no input and output ({_begun(dict(piece))}): give each test both, or write"
+        " Python with asserts"
+    )
+
+
+def _paired(inputs: Any, outputs: Any) -> list[tuple[str, str]]:
+    given, wanted = _texts(inputs), _texts(outputs)
+    if len(given) != len(wanted):
+        raise ValueError(f"the task has {len(given)} inputs and {len(wanted)} outputs")
+    return list(zip(given, wanted, strict=True))
+
+
+def _texts(values: Any) -> list[str]:
+    return [values] if isinstance(values, str) else [_line(value) for value in values]
+
+
+def _line(value: Any) -> str:
+    """What a program reads or prints; of a list its lines."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _can_fail(source: str) -> bool:
+    """Raises ValueError for what is no Python."""
+    try:
+        waiting: list[ast.AST] = [ast.parse(source)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(
+            f"the task's `tests` are no Python ({_begun(source)}: {error}), and no program could pass"
+        ) from error
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, CHECKS):
+            return True
+        waiting += [] if isinstance(node, LATER) else ast.iter_child_nodes(node)
+    return False
+
+
+def _begun(value: Any) -> str:
+    said = value if isinstance(value, str) else repr(value)
+    return said if len(said) <= 60 else said[:57] + "..."
+
+
+# --- programs -----------------------------------------------------------------------------------------------
 
 
 def _program(completion: str) -> str:
@@ -107,25 +249,15 @@ def _program(completion: str) -> str:
     return blocks[-1] if blocks else completion
 
 
-def _texts(values: Any) -> list[str]:
-    return [values] if isinstance(values, str) else [str(value) for value in values]
-
-
-def _asserted(program: str, tests: list[str], seconds: float) -> bool:
+def _asserted(program: str, tests: Sequence[str], seconds: float) -> bool:
     word = secrets.token_hex(16)
     output = _run(HARNESS, json.dumps([program, tests, word]), seconds)
     return output is not None and output.endswith(word)
 
 
-def _printed(program: str, inputs: list[str], outputs: list[str], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    if len(inputs) != len(outputs):
-        raise ValueError(f"the task has {len(inputs)} inputs and {len(outputs)} outputs")
-    for given, wanted in zip(inputs, outputs, strict=True):
-        output = _run(program, given, end - time.monotonic())
-        if output is None or _lines(output) != _lines(wanted):
-            return False
-    return True
+def _prints(program: str, case: tuple[str, str], end: float) -> bool:
+    output = _run(program, case[0], end - time.monotonic())
+    return output is not None and _lines(output) == _lines(case[1])
 
 
 def _lines(output: str) -> list[str]:

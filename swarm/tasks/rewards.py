@@ -32,10 +32,10 @@ BUILT_IN = {
 GROUP = "swarm.rewards"
 
 
-def exact(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence[Any]) -> list[float]:
-    """1 where the completion is the answer, but for white space around it."""
+def exact(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence[Any]) -> list[float | None]:
+    """1 where the completion is the answer, but for white space around it; None where there is no answer."""
     return [
-        float(text(completion).strip() == str(gold).strip())
+        float(text(completion).strip() == str(gold).strip()) if str(gold).strip() else None
         for completion, gold in zip(completions, answer, strict=True)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -151,6 +152,7 @@ def test_exact_is_the_answer_but_for_white_space_around_it() -> None:
     talk = [{"role": "assistant", "content": " 7\n"}]
     assert exact(["7", " 7 ", "7.", talk], ["7"] * 4) == [1.0, 1.0, 0.0, 1.0]
     assert exact(["7"], answer=[7]) == [1.0]
+    assert exact(["", "x"], ["", " "]) == [None, None]  # an empty completion is no answer to nothing
 
 
 @pytest.fixture(scope="module")
@@ -361,6 +363,78 @@ def test_lists_of_tests_are_taken_and_rows_without_any_are_left_out() -> None:
         1.0,
         None,
     ]
+
+
+ADDS = "print(sum(map(int, input().split())))"
+CASE = {"input": "1 2\n", "output": "3\n", "type": "stdin_stdout"}
+OTHER = {"input": "4 5\n", "output": "9  \n\n", "type": "stdin_stdout"}
+
+
+@works
+@pytest.mark.parametrize(
+    "tests",
+    [
+        CASE,
+        [CASE, OTHER],
+        {"inputs": ["1 2\n", "4 5"], "outputs": ["3\n", "9"]},
+        {"input": ["1 2", "4 5"], "output": ["3", "9"]},
+        {"inputs": [["1 2", "ignored"]], "outputs": [["3"]]},
+        [
+            {"input": "1 2", "output": 3, "testtype": "stdin"},
+            {"input": "4 5", "output": 9, "testtype": "stdin"},
+        ],
+        [json.dumps(CASE), json.dumps(OTHER)],
+    ],
+)
+def test_tests_of_what_is_printed_are_read_as_data_sets_of_code_have_them(tests: Any) -> None:
+    programs = [
+        f"```python\n{ADDS}\n```",
+        "print(3)\nprint(3)",
+        "print(0)",
+        "pass",
+        "",
+        "``````",
+        "I cannot.",
+    ]
+    for written in (tests, json.dumps(tests)):
+        wanted = [1.0] + [0.0] * 6
+        assert code_reward.passes(programs, [written] * 7) == wanted
+        assert code_reward.passes(programs, [written] * 7, prompts=["Sum two."] * 7) == wanted
+
+
+@works
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [
+        ("x = 1\n'3'", r"can fail: it has no assert and no call that is reached.*every program would pass"),
+        ("def test_add():\n    assert add(1, 2) == 3", "nothing in the task's `tests` can fail"),
+        ("class T:\n    def test(self):\n        assert add(1, 2) == 3", "can fail"),
+        ("# no test", "can fail"),
+        ("assert add(1, 2 == 3", "`tests` are no Python .assert add"),
+        ("17", "`tests` are 17: neither Python nor inputs and outputs"),
+        ([3, 4], "neither Python nor inputs"),
+        ([{"question": "?"}], "have no input and output"),
+        ({"input": "1", "output": None}, "have no input and output"),
+        ({"inputs": ["1", "2"], "outputs": ["1"]}, "2 inputs and 1 outputs"),
+        (
+            {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"},
+            r"call a function \(add\): write them as Python",
+        ),
+        ([CASE | {"type": "functional"}], r"call a function \(functional\)"),
+        ([{"input": "1", "output": ""}], "want no output"),
+    ],
+)
+def test_tests_that_cannot_fail_or_be_read_are_an_error_and_no_reward(tests: Any, says: str) -> None:
+    for written in (tests, tests if isinstance(tests, str) else json.dumps(tests)):
+        with pytest.raises(ValueError, match=says):
+            code_reward.passes(["pass", ADDS], [written] * 2)
+
+
+@works
+def test_an_empty_program_passes_nothing_and_a_row_without_tests_is_left_out() -> None:
+    empty = ["", " \n", "```python\n\n```"]
+    assert code_reward.passes(empty, ["print('is called')"] * 3) == [0.0] * 3
+    assert code_reward.passes(["pass"] * 4, [None, "", "[]", []]) == [None] * 4
 
 
 @works
