@@ -12,14 +12,16 @@ every peer. Not handled here: rewards (swarm.tasks.scored), how a row gets here 
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import math
 from array import array
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from swarm.tasks import rows
+from swarm.tasks import rows, spelling
 from swarm.tasks.base import Options, Say, TaskError, check_options
 from swarm.tasks.permutation import permuted
 from swarm.types import Message, Task
@@ -42,6 +44,12 @@ DEFAULTS: dict[str, int | float | str | bool] = {
 }
 DATA, HELD_OUT = "data.parquet", "held-out.parquet"
 """Files of the task folder in which a run carries a data set."""
+
+WRITTEN = "answer_as_written"
+"""Column that rewards get where the answer is a number whose text is another: 2.50, 0.00001."""
+
+EXACT = 1 << 53
+"""Up to here a float has all whole numbers."""
 
 HASHES = 1 << 64
 BLOCK = 1000
@@ -149,8 +157,11 @@ class DataSet:
         row = self._row(task.index)
         if self._answer:
             value = row[self._answer]
-            whole = isinstance(value, float) and value.is_integer()
+            whole = isinstance(value, float) and value.is_integer() and abs(value) <= EXACT
             row[self._answer] = row["answer"] = task.answer if self._after else int(value) if whole else value
+            if str(row["answer"]) != task.answer:
+                row[WRITTEN] = task.answer
+        row.pop(self._answer + spelling.AS_WRITTEN, None)
         return row
 
     def close(self) -> None:
@@ -162,13 +173,19 @@ class DataSet:
         epoch, position = divmod(place, len(among))
         if self._shuffle:
             position = permuted(position, len(among), f"{self._seed}/{'held-out' if held else epoch}")
-        return dict((self._held if held else self._training)[among[position]])
+        table = self._held if held else self._training
+        row = dict(table[among[position]])
+        if self._answer:
+            kind = str(getattr(table.features[self._answer], "dtype", ""))
+            row[self._answer] = _shortest(row[self._answer], kind)
+        return row
 
     def _task(self, index: int) -> Task:
         row = self._row(index)
         prompt = _prompt(row[self._prompt])
         assert prompt is not None, "only rows with a prompt are drawn"
-        answer = self._right(row.get(self._answer)) or ""
+        value = row.get(self._answer)
+        answer = self._right(row.get(self._answer + spelling.AS_WRITTEN) or value) or ""
         messages = prompt if isinstance(prompt, tuple) else ()
         text = prompt if isinstance(prompt, str) else prompt[-1].content
         return Task(environment=self.environment, index=index, prompt=text, answer=answer, messages=messages)
@@ -183,7 +200,7 @@ class DataSet:
 
     def _column(self, table: Any, named: str, what: str, guesses: Sequence[str]) -> str:
         """The column that is the prompt or the answer; "" for no answer. Raises TaskError."""
-        here = ", ".join(table.column_names)
+        here = ", ".join(name for name in table.column_names if not name.endswith(spelling.AS_WRITTEN))
         if named and named not in table.column_names:
             raise TaskError(
                 f"{self.environment} has no column {named!r} for the {what}; it has {here}: set"
@@ -255,11 +272,21 @@ def _content(prompt: str | tuple[Message, ...] | None) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    """An answer as text: a whole number that a column of fractions made 42.0 is 42 again."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else str(value)
+    """An answer as text: a number in full, so that 42.0 of a column of fractions is 42 again."""
+    if isinstance(value, float | Decimal):
+        return spelling.in_full(value) if math.isfinite(value) else None
     if isinstance(value, str):
         return value if value.strip() else None
-    return str(value) if isinstance(value, int) else None
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time() and value.tzinfo is None:
+        return str(value.date())
+    return str(value) if isinstance(value, int | datetime.date | datetime.time) else None
+
+
+def _shortest(value: Any, kind: str) -> Any:
+    """A number of a column of float32 or float16 with the digits that it was written with: 0.1, which is
+    0.10000000149011612 as a float of Python."""
+    if not isinstance(value, float) or kind not in ("float32", "float16"):
+        return value
+    import numpy
+
+    return float(str(numpy.dtype(kind).type(value)))

@@ -105,15 +105,16 @@ def equal(
     completions: Sequence[Any],
     answer: Sequence[Any],
     prompts: Sequence[Any] | None = None,
+    answer_as_written: Sequence[Any] | None = None,
     **columns: Sequence[Any],
 ) -> list[float | None]:
-    """1 where a completion's result equals the answer. Columns beside `answer` are not looked at; `prompts`
-    only for what a completion repeats."""
+    """1 where a completion's result equals the answer; `answer_as_written` is the text of a number that
+    Python writes otherwise. `prompts` are looked at for what a completion repeats."""
     # it warns of its own timeouts, which are off here
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     values: list[float | None] = []
     gold: Gold | None = None
-    for i, (completion, wanted) in enumerate(zip(completions, answer, strict=True)):
+    for i, (completion, wanted) in enumerate(zip(completions, answer_as_written or answer, strict=True)):
         value: float | None = 0.0
         with (
             contextlib.suppress(_TooLong),

@@ -32,11 +32,17 @@ BUILT_IN = {
 GROUP = "swarm.rewards"
 
 
-def exact(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence[Any]) -> list[float | None]:
-    """1 where the completion is the answer, but for white space around it; None where there is no answer."""
+def exact(
+    completions: Sequence[Any],
+    answer: Sequence[Any],
+    answer_as_written: Sequence[Any] | None = None,
+    **columns: Sequence[Any],
+) -> list[float | None]:
+    """1 where the completion is the answer, but for white space around it; None where there is no answer.
+    `answer_as_written`: the text of a number that Python writes otherwise."""
     return [
         float(text(completion).strip() == str(gold).strip()) if str(gold).strip() else None
-        for completion, gold in zip(completions, answer, strict=True)
+        for completion, gold in zip(completions, answer_as_written or answer, strict=True)
     ]
 
 

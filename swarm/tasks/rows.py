@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from swarm import extras
 from swarm.grammar import nearest
+from swarm.tasks import spelling
 from swarm.tasks.base import NotInstalled, TaskError
 
 KINDS = {
@@ -78,7 +79,17 @@ def read(place: DatasetLocation, split: str, texts: Sequence[str] = ()) -> Any:
     if not len(rows):
         raise TaskError(f"data set {place.name} has no rows in its split {chosen!r}")
     _check_text(rows, place)
-    return _numbered(rows, texts) if untyped else rows
+    if untyped:
+        return _numbered(rows, texts)
+    return spelling.kept(rows, _json_files(place.path), texts)
+
+
+def _json_files(path: Path | None) -> list[Path]:
+    """Those in which numbers may be written otherwise than as the columns have them."""
+    if path is None:
+        return []
+    files = [path] if path.is_file() else sorted(path.glob("*"))
+    return [file for file in files if KINDS.get(file.suffix.lower()) == "json" and file.name not in NO_DATA]
 
 
 def _numbered(rows: Any, texts: Sequence[str]) -> Any:
@@ -208,6 +219,8 @@ def _unread(place: DatasetLocation, error: Exception) -> str:
             f"data set {place.name} cannot be read ({type(error).__name__}: {why}): it is nested too deep, or"
             " what it says of itself is damaged; save it again"
         )
+    if "Value is too big" in why:
+        why += ": a whole number in it has more than 64 bits; write it as text, in quotes"
     return f"data set {place.name} cannot be read: {why or type(error).__name__}"
 
 
