@@ -7,13 +7,15 @@
 
 A function has TRL's signature: `prompts, completions, **columns -> list[float | None]`, strings or
 conversations (lists of messages), one value per completion in all of them. In comes a group, out comes one
-number per completion: the sum over functions of weight times reward, where None is left out; a completion of
-which no function says anything is an error. Not handled: two machines of which one is too slow for `math` or
-`code` (an answer that cannot be checked in time is a wrong one).
+number per completion: the sum over functions of weight times reward, where None is left out. A completion of
+which no function says anything gets the mean of the others of its group, so that it has no advantage and
+moves no baseline, as in TRL; where that is so of all, it is an error. Not handled: two machines of which one
+is too slow for `math` or `code` (an answer that cannot be checked in time is a wrong one).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -126,16 +128,26 @@ class RunRewards:
         rows: dict[int, list[float | None]] = {}
         for mine, worker in self._workers:
             rows.update(zip(mine, worker.call(prompts, completions, columns), strict=True))
-        if any(all(row[place] is None for row in rows.values()) for place in range(len(completions))):
-            raise RewardError(f"none of {', '.join(self._names)} applies to this task: each returned None")
-        totals = [0.0] * len(completions)
-        for i, weight in enumerate(self._weights):
-            totals = [total + weight * (value or 0.0) for total, value in zip(totals, rows[i], strict=True)]
-        if not all(abs(total) <= LARGEST for total in totals):
+        totals = [
+            self._total([rows[i][place] for i in range(len(rows))]) for place in range(len(completions))
+        ]
+        scored = [total for total in totals if total is not None]
+        if not scored:
+            count = len(completions)
+            said = f"each returned None for {count} of {count} completions"
+            raise RewardError(f"none of {', '.join(self._names)} applies to this task: {said}")
+        if not all(abs(total) <= LARGEST for total in scored):
             raise RewardError(
                 f"the weighted sum of the rewards is not finite, or above {LARGEST:g} in absolute value"
             )
-        return totals
+        mean = math.fsum(scored) / len(scored)
+        return [mean if total is None else total for total in totals]
+
+    def _total(self, values: Sequence[float | None]) -> float | None:
+        """The weighted sum of what functions return for one completion; None where none of them applies."""
+        if all(value is None for value in values):
+            return None
+        return sum(weight * (value or 0.0) for weight, value in zip(self._weights, values, strict=True))
 
     def printed(self) -> str:
         """The end of what functions printed."""

@@ -39,6 +39,19 @@ OUTSIDE = 60.0
 
 SCALARS = (bool, int, float)
 
+OF_TRAINER = {
+    "completion_ids": "rewards are of texts, which other peers may have tokenized otherwise",
+    "trainer_state": "every peer computes the same rewards, whatever its step is",
+    "environments": "completions are of one turn",
+}
+"""Arguments of TRL that functions do not get here, and why."""
+
+LOGS: dict[str, Callable[..., None]] = {
+    "log_extra": lambda column, values: None,
+    "log_metric": lambda name, value: None,
+}
+"""Functions of TRL by which a reward logs: here what it logs is dropped."""
+
 Function = Callable[..., Any]
 
 
@@ -145,7 +158,7 @@ def _answers(request: Request, functions: dict[str, Function]) -> Iterator[Reply
         case Call():
             _deadline.set(time.monotonic() + request.seconds)
             for name, function in functions.items():
-                reply = _called(name, function, request.arguments, _row)
+                reply = _called(name, function, {**LOGS, **request.arguments}, _row)
                 yield reply
                 if isinstance(reply, Failed):
                     return
@@ -234,8 +247,14 @@ def _taken(function: Function, arguments: Mapping[str, Any]) -> Mapping[str, Any
         for p in parameters
         if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
-    if lacking := [name for name in needed if name not in arguments]:
-        columns = ", ".join(sorted(arguments.keys() - {"prompts", "completions"})) or "none"
+    lacking = [name for name in needed if name not in arguments]
+    if elsewhere := [name for name in lacking if name in OF_TRAINER]:
+        raise NotARow(
+            f"needs {elsewhere[0]!r}, which TRL passes and a swarm does not: {OF_TRAINER[elsewhere[0]]}; give"
+            " that argument a default"
+        )
+    if lacking:
+        columns = ", ".join(sorted(arguments.keys() - {"prompts", "completions", *LOGS})) or "none"
         raise NotARow(
             f"needs the column {lacking[0]!r}, which the task does not have (its columns: {columns})"
         )

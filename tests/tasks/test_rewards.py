@@ -26,6 +26,22 @@ def length(completions, **columns):
 def sometimes(completions, **columns):
     return [1.0 if "a" in c else None for c in completions]
 
+def number(completions, **columns):
+    return [float(c) if c.isdigit() else None for c in completions]
+
+def logs(completions, **kwargs):
+    kwargs["log_metric"]("length", 1.0)
+    return [float(len(c)) for c in completions]
+
+async def logs_by_name(completions, log_extra, log_metric, trainer_state=None, completion_ids=None):
+    log_extra("length", [len(c) for c in completions])
+    log_metric("length", 1.0)
+    assert trainer_state is completion_ids is None
+    return [float(len(c)) for c in completions]
+
+def by_step(completions, trainer_state, **kwargs):
+    return [float(trainer_state.global_step)] * len(completions)
+
 def where(completions, **columns):
     import os
     return [float(os.path.exists("/etc/passwd"))] * len(completions)
@@ -75,8 +91,23 @@ def test_rewards_are_added_up_with_their_weights(here: Path, scored: Any) -> Non
 
 def test_a_reward_that_does_not_apply_is_left_out(here: Path, scored: Any) -> None:
     assert scored(["mine.py:sometimes", "mine.py:length"], ["a", "b"]) == [2.0, 1.0]
-    with pytest.raises(RewardError, match=r"none of mine.py:sometimes applies to this task"):
-        scored(["mine.py:sometimes"], ["a", "b"])
+
+
+def test_a_completion_of_which_no_function_says_anything_has_no_advantage(here: Path, scored: Any) -> None:
+    assert scored(["mine.py:sometimes"], ["a", "b"]) == [1.0, 1.0]
+    assert scored(["mine.py:number"], ["5", "none", "7", "no"]) == [5.0, 6.0, 7.0, 6.0]
+    assert scored(["mine.py:number", "mine.py:sometimes"], ["5", "a", "none"], (2.0, 4.0)) == [10.0, 4.0, 7.0]
+    says = r"none of mine.py:number, mine.py:sometimes applies .* each returned None for 2 of 2 completions"
+    with pytest.raises(RewardError, match=says):
+        scored(["mine.py:number", "mine.py:sometimes"], ["x", "y"])
+
+
+def test_what_trl_passes_beside_columns_is_there_or_its_lack_is_explained(here: Path, scored: Any) -> None:
+    assert scored(["mine.py:logs", "mine.py:logs_by_name"], ["ab", "c"]) == [4.0, 2.0]
+    with pytest.raises(RewardError, match="needs 'trainer_state', which TRL passes and a swarm does not"):
+        scored(["mine.py:by_step"], ["a"])
+    with pytest.raises(RewardError, match=r"math needs the column 'answer'.*its columns: none"):
+        scored(["math"], ["a"])
 
 
 def test_a_weighted_sum_that_is_not_finite_is_an_error(here: Path, scored: Any) -> None:
