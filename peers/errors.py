@@ -8,8 +8,8 @@
     UserError                    a person can fix it: a sentence, no traceback
       WrongUsage      2            also ConfigError, ScenarioError, TaskError
       CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, a full disk,
-                                   too many open files, no memory left, an import of an extra that is not
-                                   installed
+                                   too many open files or threads, no memory left, an import of an extra
+                                   that is not installed
       Unreached       4            also Unreachable at the start
       Refusal         5            also InviteError
     Interrupted       128 + n    a signal, after leaving
@@ -105,6 +105,10 @@ _SYSTEM = {
         " service LimitNOFILE="
     ),
     errno.ENFILE: "this machine has as many files open as it may: end other programs, or raise fs.file-max",
+    errno.EAGAIN: (
+        "this machine gives no further thread or process: raise `ulimit -u` ({tasks}), a container's limit of"
+        " processes (`--pids-limit`), for a service TasksMax= (`swarm doctor` says what is left)"
+    ),
     errno.ENOMEM: (
         "no memory is left on this machine or its GPU: end other programs, or use a machine with more (`swarm"
         " fit` says what a model needs)"
@@ -128,6 +132,7 @@ _SYSTEM = {
 
 _WORDS = {
     errno.EMFILE: re.compile(re.escape(os.strerror(errno.EMFILE))),
+    errno.EAGAIN: re.compile(r"can't start new thread|pthread_create failed|temporarily unavailable"),
     errno.ENOMEM: re.compile(r"(can't|cannot) allocate memory|out of memory", re.IGNORECASE),
 }
 """What torch and the loader of libraries say where the system refuses."""
@@ -171,7 +176,10 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     if (number := _lacks(error)) in _SYSTEM:
         named = error.filename if isinstance(error, OSError) else None
         where = f"cannot use {named}: " if named else ""
-        return CANNOT, where + _SYSTEM[number].format(files=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        limits = {"files": resource.RLIMIT_NOFILE, "tasks": resource.RLIMIT_NPROC}
+        soft = {name: resource.getrlimit(limit)[0] for name, limit in limits.items()}
+        told = {name: "unlimited" if most == resource.RLIM_INFINITY else most for name, most in soft.items()}
+        return CANNOT, where + _SYSTEM[number].format(**told)
     return None
 
 

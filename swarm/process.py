@@ -58,6 +58,10 @@ STOOD_STILL = 5.0
 REAP = 1.0
 """Seconds between the end of a child's pipe and its own end, before it counts as one that only closed it."""
 
+STARTS = 3
+"""Times that a child is started which is killed before it is of use: one that is killed each time needs what
+this machine does not give, such as memory."""
+
 TAIL = 8192
 """Characters of standard error that are kept."""
 
@@ -96,10 +100,17 @@ class Ended(Lost):
     def how(self) -> str:
         if self.code is None:
             return "closed its end of the pipe"
-        number = -self.code if self.code < 0 else self.code - 128  # bubblewrap says it like a shell
-        if number in set(signal.Signals):
-            return f"ended its process with signal {signal.Signals(number).name}"
+        if self.by_signal is not None:
+            return f"ended its process with signal {self.by_signal.name}"
         return f"ended its process with exit code {self.code}"
+
+    @property
+    def by_signal(self) -> signal.Signals | None:
+        """The one that ended it, if one did."""
+        if self.code is None:
+            return None
+        number = -self.code if self.code < 0 else self.code - 128  # bubblewrap says it like a shell
+        return signal.Signals(number) if number in set(signal.Signals) else None
 
     @property
     def hint(self) -> str:

@@ -43,10 +43,10 @@ from peers.build.engine_worker import (
     Setup,
     Texts,
 )
-from peers.errors import CannotHere, UserError, raised
+from peers.errors import CannotHere, UserError, raised, say
 from swarm.blocks import Damaged
 from swarm.config import Config, EngineSettings
-from swarm.process import Child, Ended, Hung, Lost, environment
+from swarm.process import STARTS, Child, Ended, Hung, Lost, environment
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError, SampleCounts
 from swarm.sample.scratch import Scratch
@@ -63,6 +63,10 @@ T = TypeVar("T")
 Asked = engine_worker.Call | Render
 
 _answers = msgspec.msgpack.Decoder(engine_worker.Answer)
+
+
+class Killed(EngineError):
+    """Its process was ended by a signal."""
 
 
 class ProcessEngine:
@@ -189,11 +193,20 @@ class ProcessEngine:
             beside.set_exception(error)
 
     def _first(self, call: Fit | Setup, kind: type[T]) -> T:
-        """The answer to a call before there is a policy. Raises UserError."""
-        try:
-            return self._answered(call, kind, START)
-        except EngineError as error:
-            raise CannotHere(f"{error}; peer.engine.name chooses another engine") from error
+        """The answer to a call before there is a policy, from another process where one is killed meanwhile.
+        Raises UserError."""
+        for left in reversed(range(STARTS)):
+            try:
+                if self._child is None:
+                    self._start()
+                return self._answered(call, kind, START)
+            except Killed as error:
+                if not left:
+                    raise CannotHere(f"{error}; peer.engine.name chooses another engine") from error
+                say(f"{error}: it is started again")
+            except EngineError as error:
+                raise CannotHere(f"{error}; peer.engine.name chooses another engine") from error
+        raise AssertionError("the last try returns or raises")
 
     def _put(self, path: Path, weights: Weights) -> None:
         with self._place.writing():
@@ -265,7 +278,8 @@ class ProcessEngine:
                 self._signs += 1
         except Lost as lost:
             self._end()
-            raise EngineError(f"engine hf {_why(lost)}") from None
+            killed = isinstance(lost, Ended) and lost.by_signal
+            raise (Killed if killed else EngineError)(f"engine hf {_why(lost)}") from None
         if isinstance(answer, Failed):
             raise _raised(answer)
         assert isinstance(answer, kind)

@@ -7,19 +7,22 @@ the run's peers are asked (peers.commands.doctor_swarm): 4 where nobody answers,
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 import re
+import resource
 import shutil
 import socket
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +37,14 @@ from swarm.processors import processors as cores
 MEMORY = 1 << 30
 """Bytes for a learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB
 each."""
+
+TASKS = 60
+"""Threads and processes of a peer with all of its children: with 24 it cannot start."""
+
+UP_TASKS = 4 * TASKS
+"""Of `swarm up` with a seed, a learner, a sampler and an evaluator."""
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 DISK = 2 << 30
 """Bytes for four releases of a 186M model in bf16, and a checkpoint with the optimizer's state."""
@@ -103,6 +114,7 @@ def examine(folder: Path | None) -> list[Finding]:
         *(partial(package, need) for need in NEEDS if need.package not in absent),
         processors,
         memory,
+        tasks,
         partial(disk, place),
         *([] if "hivemind" in absent else [p2pd]),
         loopback,
@@ -178,6 +190,22 @@ def memory() -> Finding:
         "fail" if free < MEMORY // 2 else "warn",
         said,
         "close other programs, or use a larger machine",
+    )
+
+
+def tasks() -> Finding:
+    """Check how many threads and processes this user and this container may still start."""
+    left, limit = min(_tasks_left(), default=(math.inf, ""))
+    if left == math.inf:
+        return Finding("processes", "ok", "without a limit")
+    said = f"{left:.0f} more threads and processes by {limit}, a peer needs {TASKS}"
+    if left >= UP_TASKS:
+        return Finding("processes", "ok", said)
+    return Finding(
+        "processes",
+        "fail" if left < TASKS else "warn",
+        said,
+        "raise `ulimit -u`, a container's `--pids-limit`, for a service TasksMax=",
     )
 
 
@@ -296,6 +324,42 @@ def _free_memory() -> int | None:
     except OSError:
         return None
     return int(match[1]) * 1024 if match else None
+
+
+def _tasks_left() -> Iterator[tuple[float, str]]:
+    """How many more tasks each limit allows, and what it is called; none where there is no limit."""
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is not held to it
+        yield soft - _own_tasks(), "ulimit -u"
+    for folder in _control_groups():
+        try:
+            most, now = ((folder / name).read_text().strip() for name in ("pids.max", "pids.current"))
+        except OSError:
+            continue  # the root group has no limit
+        if most.isdigit():
+            yield int(most) - int(now), f"{folder / 'pids.max'}"
+
+
+def _own_tasks() -> int:
+    """Threads of this user's processes."""
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            count += len(os.listdir(process / "task")) if process.stat().st_uid == os.geteuid() else 0
+    return count
+
+
+def _control_groups() -> Iterator[Path]:
+    """Folders of this process's control groups that may limit its tasks, and of those above."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for _, kinds, path in (line.split(":", 2) for line in lines):
+        if kinds in ("", "pids"):
+            top = CONTROL_GROUPS / kinds
+            mine = top / path.lstrip("/")
+            yield from (one for one in (mine, *mine.parents) if one.is_relative_to(top))
 
 
 def _size(count: int) -> str:

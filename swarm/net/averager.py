@@ -181,8 +181,15 @@ class HiveAverager:
         self._closed = False
 
     async def start(self) -> None:
-        """Raises RoundLost, TimeoutError or OSError when the process does not become ready."""
-        self._child = await self._spawn()
+        """Raises RoundLost, TimeoutError or OSError when the process does not become ready, killed or not."""
+        for left in reversed(range(process.STARTS)):
+            try:
+                self._child = await self._spawn()
+                return
+            except RoundLost as error:
+                if not left:
+                    raise
+                self._report(Part.AVERAGER, f"while this peer starts: {error}", None)
 
     async def close(self) -> None:
         self._closed = True

@@ -24,11 +24,12 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
 from swarm.core.membership import REMEMBERED
 from swarm.limits import RECORD_LIMIT, RECORD_SECONDS
 from swarm.net import guard
-from swarm.net.ports import Silent
+from swarm.net.ports import NetError, Silent
 from swarm.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
@@ -78,10 +79,13 @@ class LoopDHT:
 
     @classmethod
     async def launch(cls, daemon: P2P, rules: RecordValidatorBase, options: dict[str, Any]) -> LoopDHT:
-        """Start the node over a p2pd, in client mode."""
-        return cls(
-            await DHTNode.create(p2p=daemon, record_validator=rules, **{**options, "client_mode": True})
-        )
+        """Start the node over a p2pd, in client mode. Raises NetError."""
+        try:
+            return cls(
+                await DHTNode.create(p2p=daemon, record_validator=rules, **{**options, "client_mode": True})
+            )
+        except (OSError, EOFError, P2PDaemonError) as error:
+            raise NetError(f"the DHT did not start: {error or type(error).__name__}") from error
 
     async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         try:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,16 @@ from swarm.net.addresses import Address
 from swarm.net.board import Dht, LoopDHT
 from swarm.net.dht import ChildDHT
 from swarm.net.listening import PortTaken, announced, check_port, free_port, is_here
-from swarm.net.p2pd import Daemon
-from swarm.net.ports import Silent
+from swarm.net.p2pd import Daemon, Killed
+from swarm.net.ports import NetError, Silent
 
 # isort: split
 from hivemind.dht.routing import DHTID
 
 from swarm.config import Listen
 from swarm.identity import Keyring
+from swarm.protocol import Part
 from swarm.types import Digest, PeerId
-
-log = logging.getLogger(__name__)
 
 LINK_LOCAL = "/ip6/fe80:"
 """Nobody can dial such an address without the name of an interface of his own."""
@@ -147,25 +145,21 @@ class NodeChildren:
         if self._in_loop:
             self._dht = await LoopDHT.launch(daemon, self._rules, options)
         else:
-            waiting, self._waiting = self._waiting, None
-            self._dht = await self._launched(waiting, daemon, options)
+            child, self._waiting = self._waiting or ChildDHT(self._rules), None
+            await child.launch(daemon, options)
+            self._dht = child
         self._dht_up.set()
-
-    async def _launched(self, waiting: ChildDHT | None, daemon: Daemon, options: dict[str, Any]) -> ChildDHT:
-        """The child that waits, or a new one where it died meanwhile, as any process may."""
-        if waiting is not None:
-            try:
-                await waiting.launch(daemon, dict(options))
-                return waiting
-            except Silent:
-                log.warning("the DHT's process died before it was of use: another one is made")
-        child = ChildDHT(self._rules)
-        await child.launch(daemon, options)
-        return child
 
     def withhold(self) -> None:
         """Hand out no p2pd before the next is launched."""
         self._daemon_up.clear()
+
+    async def killed(self, error: NetError) -> Part | None:
+        """Which of the two was ended by a signal, or hangs, if that is why a launch or a call failed with
+        `error`."""
+        if isinstance(error, Killed) or (self.daemon is not None and await self.daemon.killed()):
+            return Part.P2PD
+        return Part.DHT if isinstance(error, Silent) else None
 
     async def stop(self) -> None:
         """End both; no process and no socket is left."""

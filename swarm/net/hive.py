@@ -42,6 +42,7 @@ from swarm.net.rate import RateLimits
 from swarm.net.reachability import Reachability
 from swarm.net.supervision import Supervisor
 from swarm.peer_limits import Limits
+from swarm.process import STARTS
 from swarm.protocol import KINDS, Kind, Part, Thread, Topic
 from swarm.types import Digest, PeerId
 from swarm.wire import topic
@@ -146,20 +147,37 @@ class Node:
         node = cls(keyring, key_path, run, listen, bootstrap, report, limits, way_in)
         try:
             way_in.forked()
-            await node._children.launch_daemon()
-            for peer, addresses in way_in.met.items():
-                node.network.remember(peer, addresses)
-            await node.network.enter(way_in.unreached, way_in.dialled)
-            await node._children.launch_dht()
-            greeted = await node.network.greet(node.network.peers)
-            if greeted.complaints:
-                log.warning("%s", "; ".join(greeted.complaints))
-            if greeted.clock_off is not None:
-                raise NetError("; ".join(greeted.clock_off))
+            await node._begin(way_in)
         except BaseException:
             await node.close()
             raise
         return node
+
+    async def _begin(self, way_in: WayIn) -> None:
+        """Once more, from p2pd on, where one of the children is killed meanwhile. Raises as `start`."""
+        for left in reversed(range(STARTS)):
+            began = time.monotonic()
+            try:
+                return await self._enter(way_in)
+            except NetError as error:
+                part = await self._children.killed(error)
+                if part is None or not left:
+                    raise
+                self._report(part, f"while this peer starts: {error}", None)
+                await self._children.stop()
+                self._report(part, "", time.monotonic() - began)
+
+    async def _enter(self, way_in: WayIn) -> None:
+        await self._children.launch_daemon()
+        for peer, addresses in way_in.met.items():
+            self.network.remember(peer, addresses)
+        await self.network.enter(way_in.unreached, way_in.dialled)
+        await self._children.launch_dht()
+        greeted = await self.network.greet(self.network.peers)
+        if greeted.complaints:
+            log.warning("%s", "; ".join(greeted.complaints))
+        if greeted.clock_off is not None:
+            raise NetError("; ".join(greeted.clock_off))
 
     async def supervise(self) -> None:
         """Run for ever: replace dead parts, reconnect to a network that was lost, close idle streams."""

@@ -15,6 +15,7 @@ limits of the peer's line (swarm.net.rate), all else is counted there. Not handl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import struct
@@ -189,8 +190,10 @@ class StreamMail:
     # --- serving --------------------------------------------------------------------------------------------
 
     async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
+        line = await self._line()
         self._services[service] = handler, turns
-        await self._register(await self._line(), service)
+        with contextlib.suppress(Unreachable):  # that p2pd is gone: the next one has all services
+            await self._register(line, service)
 
     def prefer(self, regular: Callable[[PeerId], bool]) -> None:
         """Serve peers for which `regular` is true before strangers."""
@@ -201,7 +204,7 @@ class StreamMail:
 
     async def attach(self, line: StreamDaemon) -> None:
         """Register all services with a new p2pd."""
-        for service in self._services:
+        for service in [*self._services]:
             await self._register(line, service)
 
     async def _register(self, line: StreamDaemon, service: str) -> None:

@@ -48,6 +48,9 @@ START_SECONDS = 20.0
 STOP_SECONDS = 2.0
 """Seconds from SIGTERM to SIGKILL: p2pd has nothing to save."""
 
+ENDED_SECONDS = 1.0
+"""Seconds from the end of a process's connections to the end of the process, where it has ended."""
+
 ASK_SECONDS = 10.0
 """Seconds for an answer on the control socket that needs no network."""
 
@@ -98,6 +101,10 @@ def break_off(writer: asyncio.StreamWriter) -> None:
     hang_up(writer)
 
 
+class Killed(NetError):
+    """A process of the node was ended by a signal before it was of use: another one may live."""
+
+
 class Daemon(P2P):
     """A p2pd with GossipSub that dies with its parent."""
 
@@ -120,7 +127,7 @@ class Daemon(P2P):
     @classmethod
     async def launch(cls, key: Path, me: PeerId, listen: Listen, port: int) -> Daemon:
         """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output, or where p2pd is another
-        program than the published one."""
+        program than the published one; Killed where a signal ended it."""
         guard.install()
         p2pd_digest.check(p2pd_digest.program())
         remove_stale_sockets(me)
@@ -144,9 +151,12 @@ class Daemon(P2P):
                 identity_path=str(key), check_if_identity_free=False, startup_timeout=START_SECONDS, **options
             )
         except BaseException as error:  # also of a Ctrl-C: nobody else knows of the process
+            fault = isinstance(error, P2PDaemonError | OSError | ValueError)
+            killed = fault and any([await one.killed() for one in begun])
             await asyncio.gather(*(one.stop() for one in begun if one._child is not None))
-            if isinstance(error, P2PDaemonError | OSError | ValueError):
-                raise NetError(f"p2pd did not start on port {port}: {error}") from error
+            if fault:
+                kind = Killed if killed else NetError
+                raise kind(f"p2pd did not start on port {port}: {error}") from error
             raise
         begun.clear()
         daemon._sockets.add(daemon._daemon_listen_maddr["unix"])
@@ -175,6 +185,15 @@ class Daemon(P2P):
     def dead(self) -> bool:
         """Whether p2pd has ended."""
         return self._child.returncode is not None
+
+    async def killed(self) -> bool:
+        """Whether p2pd was ended by a signal, which the system tells a moment after its connections ended."""
+        if self._child is None:
+            return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDED_SECONDS):
+                await self._child.wait()
+        return self.dead and self._child.returncode < 0
 
     @property
     def cut_off(self) -> bool:
@@ -263,12 +282,15 @@ class Daemon(P2P):
         return opened
 
     async def on_stream(self, name: str, handler: StreamHandler) -> None:
-        """Call `handler` for each stream that a peer opens to `name`."""
+        """Call `handler` for each stream that a peer opens to `name`. Raises Unreachable: p2pd is gone."""
 
         async def accept(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await handler(PeerId(info.peer_id.to_base58()), reader, writer)
 
-        await self.add_binary_stream_handler(name, accept)
+        try:
+            await self.add_binary_stream_handler(name, accept)
+        except (ConnectionError, FileNotFoundError, EOFError) as error:
+            raise Unreachable(_gone(error)) from error
         self._sockets.add(self._client_listen_maddr["unix"])
 
     async def publish(self, topic: str, message: bytes) -> None:
@@ -340,10 +362,14 @@ class Daemon(P2P):
         except TimeoutError as error:
             raise Silent(f"no answer within {timeout:g} s") from error
         except (OSError, EOFError) as error:
-            raise Unreachable(f"p2pd of this peer is gone ({error or type(error).__name__})") from error
+            raise Unreachable(_gone(error)) from error
         finally:
             if stream is not None and not answered:
                 hang_up(stream[1])
+
+
+def _gone(error: Exception) -> str:
+    return f"p2pd of this peer is gone ({error or type(error).__name__})"
 
 
 def _listening(host: str, port: int) -> list[str]:

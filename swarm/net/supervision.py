@@ -13,13 +13,16 @@ lost while both live (swarm.net.network).
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from swarm.net.board import alive
 from swarm.net.children import NodeChildren
 from swarm.net.network import Network, Report, go_on_alone
-from swarm.net.ports import NetError
+from swarm.net.ports import NetError, Silent
+from swarm.processors import CoreWaits
 from swarm.protocol import Part
 
 LOOK_SECONDS = 0.25
@@ -28,8 +31,24 @@ LOOK_SECONDS = 0.25
 HEALTH_SECONDS = 10.0
 """Seconds between two health questions to living children: a hung one is found within two of these."""
 
+BUSY_SECONDS = 3.0
+"""Seconds of waiting for a core after which an answer that did not come says nothing of a child: it has ten
+seconds for one of milliseconds."""
+
 AGAIN_SECONDS = 5.0
 """Seconds between two tries to replace a part when that fails."""
+
+
+async def _unanswered(question: Callable[[], Awaitable[object]], pid: int | None) -> NetError | None:
+    """Why a child does not answer; asked again where this process or the child had no core to answer on."""
+    while True:
+        waits = CoreWaits([os.getpid(), *([] if pid is None else [pid])])
+        try:
+            await question()
+            return None
+        except NetError as error:
+            if not isinstance(error, Silent) or waits.seconds() < BUSY_SECONDS:
+                return error
 
 
 class Supervisor:
@@ -67,13 +86,14 @@ class Supervisor:
             return None
         self._children.doubted.clear()
         daemon, dht = await self._children.line(), await self._children.live_dht()
-        for part, question in ((Part.P2PD, daemon.identify), (Part.DHT, partial(dht.ask, alive))):
-            try:
-                await question()
-            except NetError as error:
-                return part, f"{part} lives but does not answer: {error}"
-            finally:
-                self._asked = time.monotonic()
+        for part, pid, question in (
+            (Part.P2PD, daemon.pid, daemon.identify),
+            (Part.DHT, dht.pid, partial(dht.ask, alive)),
+        ):
+            why = await _unanswered(question, pid)
+            self._asked = time.monotonic()
+            if why is not None:
+                return part, f"{part} lives but does not answer: {why}"
         return None
 
     async def _replace(self, part: Part, why: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from swarm.net import supervision
 from swarm.net.network import go_on_alone
 from swarm.net.ports import NetError, Silent
-from swarm.net.supervision import AGAIN_SECONDS, HEALTH_SECONDS, LOOK_SECONDS, Supervisor
+from swarm.net.supervision import AGAIN_SECONDS, BUSY_SECONDS, HEALTH_SECONDS, LOOK_SECONDS, Supervisor
 from swarm.sim.clock import run
 
 WHOLE = ["stop", "launch_daemon", "enter", "stop_dht", "launch_dht", "greet"]
@@ -23,8 +23,22 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+class Waits:
+    """For a core, of all children: seconds a question."""
+
+    seconds_each = 0.0
+
+    def __init__(self, _pids: object) -> None:
+        pass
+
+    def seconds(self) -> float:
+        return self.seconds_each
+
+
 class Child:
     """A p2pd or a DHT: dead, cut off, hung, or well."""
+
+    pid = 1
 
     def __init__(self) -> None:
         self.dead = self.cut_off = self.hangs = False
@@ -37,6 +51,7 @@ class Child:
     async def identify(self) -> None:
         self.asked.append(now())
         if self.hangs:
+            await asyncio.sleep(1.0)
             raise Silent("no answer within 1 s")
 
     async def ask(self, _question: object) -> None:
@@ -82,6 +97,7 @@ class Node:
 @pytest.fixture(autouse=True)
 def _virtual_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "time", SimpleNamespace(monotonic=now))
+    monkeypatch.setattr(supervision, "CoreWaits", Waits)
 
 
 def watched(body: Callable[[Node], Awaitable[None]]) -> Node:
@@ -138,6 +154,24 @@ def test_a_child_that_is_dead_or_hangs_is_replaced_with_what_stands_on_it(
     assert seconds == pytest.approx(len(renewed))
     assert why.startswith(f"{part} lives but does not answer: no answer within") == (how == "hangs")
     assert at <= LOOK_SECONDS or how == "hangs"
+
+
+@pytest.mark.parametrize("part", ["p2pd", "dht"])
+def test_a_child_that_had_no_core_to_answer_on_is_asked_again_and_not_replaced(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(node: Node) -> None:
+        child = node.daemon if part == "p2pd" else node.dht
+        assert child is not None
+        child.hangs = True
+        monkeypatch.setattr(Waits, "seconds_each", BUSY_SECONDS)
+        await asyncio.sleep(6 * HEALTH_SECONDS)
+        assert len(child.asked) > 6 and not node.done
+        monkeypatch.setattr(Waits, "seconds_each", BUSY_SECONDS / 2)
+        await asyncio.sleep(HEALTH_SECONDS)
+
+    node = watched(body)
+    assert node.supervisor.generation == 1 and node.told[0][1] == part
 
 
 def test_a_p2pd_whose_socket_was_removed_is_replaced_and_says_what_to_spare() -> None:

@@ -249,6 +249,8 @@ TOO_MANY = OSError(errno.EMFILE, "Too many open files")
         (IdentityError("x"), 3),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), 3),
         (OSError(errno.EMFILE, "Too many open files"), 3),
+        (RuntimeError("can't start new thread"), 3),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 3),
         (OSError(errno.ENFILE, "Too many open files in system", "/x"), 3),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 3),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 3),

@@ -152,6 +152,27 @@ def test_a_full_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert doctor.disk(tmp_path / "not" / "yet" / "there").level == "fail"
 
 
+@pytest.mark.parametrize(("most", "level"), [("40", "fail"), ("200", "warn"), ("4000", "ok"), ("max", "ok")])
+def test_a_container_with_few_processes_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str, level: str
+) -> None:
+    (tmp_path / "pids.max").write_text(f"{most}\n")
+    (tmp_path / "pids.current").write_text("7\n")
+    monkeypatch.setattr(doctor, "_control_groups", lambda: iter([tmp_path, tmp_path / "above"]))
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda _: (doctor.resource.RLIM_INFINITY,) * 2)
+    finding = doctor.tasks()
+    assert finding.level == level
+    assert level == "ok" or ("pids.max" in finding.found and "TasksMax" in finding.todo)
+
+
+def test_a_user_with_few_processes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 54321)
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda _: (24, 24))
+    monkeypatch.setattr(doctor, "_control_groups", lambda: iter(()))
+    finding = doctor.tasks()
+    assert finding.level == "fail" and finding.found.startswith("24 more threads and processes by ulimit -u")
+
+
 def test_a_closed_loopback_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(*_: object) -> socket.socket:
         raise PermissionError(13, "Permission denied")

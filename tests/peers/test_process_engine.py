@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from nouns import seeds
 from peers.build import factory, process_engine
 from peers.build.process_engine import ProcessEngine
 from peers.errors import UserError
+from swarm import process
 from swarm.blocks import Blocks, Damaged
 from swarm.config import Config, EngineSettings, Peer
 from swarm.image import Draft, Image, ReadOnly
@@ -130,6 +131,31 @@ def test_a_killed_process_costs_a_call_and_comes_back_with_its_policy(engine: Pr
         engine.sample(PROMPTS, 2, seeds(1, PROMPTS))
     assert told(engine.sample(PROMPTS, 2, seeds(1, PROMPTS))) == before
     assert engine.statistics()["starts"] == starts + 1
+
+
+@pytest.mark.parametrize("times", [1, process.STARTS])
+def test_a_process_that_is_killed_while_the_engine_loads_is_started_again_and_not_for_ever(
+    folder: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    left = [times]
+
+    def killed_first(child: process.Child, frame: bytes) -> None:
+        if left[0]:
+            left[0] -= 1
+            child.kill()
+        send(child, frame)
+
+    send = process.Child.send
+    monkeypatch.setattr(process.Child, "send", killed_first)
+    with closing(ProcessEngine(EngineSettings(timeout=30))) as engine:
+        if times == process.STARTS:
+            with pytest.raises(UserError, match=r"signal SIGKILL .*peer\.engine\.name chooses another"):
+                engine.set_up(folder, Config())
+        else:
+            engine.set_up(folder, Config())
+            engine.load(weights)
+            assert len(engine.greedy(PROMPTS)) == len(PROMPTS)
+        assert engine.statistics()["starts"] == min(times + 1, process.STARTS)
 
 
 def test_a_call_that_is_stopped_ends_at_its_next_token_and_the_next_one_is_whole(

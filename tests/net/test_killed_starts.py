@@ -1,0 +1,135 @@
+"""A node whose children are killed while it starts: it is there all the same, with all of its services."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hive_world import HivePorts, HiveWorld, in_world
+
+from swarm import process
+from swarm.config import Averaging
+from swarm.net import averager
+from swarm.net.dht import ChildDHT
+from swarm.net.p2pd import Daemon
+from swarm.net.ports import NetError, RoundLost
+from swarm.process import STARTS
+from swarm.protocol import Part
+from swarm.types import PeerId
+
+SERVICES = [f"service-{number}" for number in range(4)]
+
+
+async def echo(_sender: PeerId, message: bytes) -> bytes:
+    return message
+
+
+class Killer:
+    """Before the `number`-th of these calls, the process that is asked is killed, `times` in a row."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, times: int = 1) -> None:
+        self._left, self._times = number, times
+        self.armed = False
+        self.spared: frozenset[int] = frozenset()
+        for kind, name in (
+            (Daemon, "_call"),
+            (Daemon, "add_binary_stream_handler"),
+            (ChildDHT, "_asked"),
+        ):
+            monkeypatch.setattr(kind, name, self._before(getattr(kind, name)))
+
+    def _before(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def asked(child: Any, *args: Any) -> Any:
+            if self.armed and child.pid not in self.spared:
+                self._left -= 1
+                if self._left <= 0 and self._times > 0:
+                    self._times -= 1
+                    os.kill(child.pid, signal.SIGKILL)
+            return await call(child, *args)
+
+        return asked
+
+
+@pytest.mark.parametrize("number", range(1, 11))
+def test_a_child_that_is_killed_while_its_node_starts_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    killer = Killer(monkeypatch, number)
+
+    async def body(world: HiveWorld) -> None:
+        first = await world.start("first")
+        killer.armed, killer.spared = True, frozenset(first.node.pids().values())
+        second = await world.start("second", first.addresses()[:1])
+        for service in SERVICES:
+            await second.mail.serve(service, echo)
+        killer.armed = False
+        await answers(first, second)
+        while not (told := [part for peer, part, _, _ in world.reports if peer == second.me]):
+            await first.clock.sleep(0.1)
+        assert {*told} <= {Part.P2PD, Part.DHT, Part.NETWORK}
+
+    in_world(body)
+
+
+async def answers(first: HivePorts, second: HivePorts) -> None:
+    """The second node serves all of its services."""
+    for service in SERVICES:
+        for left in reversed(range(40)):
+            try:
+                assert await first.mail.send(second.me, service, b"here", timeout=3.0) == b"here"
+                break
+            except NetError:
+                if not left:
+                    raise
+                await first.clock.sleep(0.5)
+                first.node.network.remember(second.me, second.addresses())
+
+
+def test_one_that_is_killed_each_time_ends_the_start_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    killer = Killer(monkeypatch, 1, STARTS)
+
+    async def body(world: HiveWorld) -> None:
+        killer.armed = True
+        with pytest.raises(NetError, match="p2pd of this peer is gone"):
+            await world.start("one")
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("times", [1, STARTS])
+def test_an_averager_whose_process_is_killed_while_it_starts_is_there_unless_it_is_killed_each_time(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    left = [times]
+
+    def started(*given: Any, **named: Any) -> process.Child:
+        child = start(*given, **named)
+        if left[0]:
+            left[0] -= 1
+            child.kill()
+        return child
+
+    start = process.Child
+
+    async def body(world: HiveWorld) -> None:
+        one = await world.start("one")
+        monkeypatch.setattr(process, "Child", started)
+        told: list[str] = []
+        mine = averager.HiveAverager(
+            one.node.control, one.node.listen, "x", 8, 4, Averaging(), lambda *said: told.append(said[1])
+        )
+        try:
+            if times == STARTS:
+                with pytest.raises(RoundLost, match="SIGKILL"):
+                    await mine.start()
+            else:
+                await mine.start()
+                assert mine.pid() is not None
+        finally:
+            await mine.close()
+        assert len(told) == min(times, STARTS - 1) and all("SIGKILL" in why for why in told)
+
+    in_world(body)
