@@ -88,7 +88,7 @@ def _genesis_of(policy: Path, run: Run) -> bytes:
     from swarm.learn import adapters, model, pretrained
 
     # The embedded model's file is a release already: this saves the seconds of importing transformers.
-    if run.model.name == "embedded":
+    if run.model.name == "embedded" and run.model.training == "full":
         return (policy / "model.safetensors").read_bytes()
     if not any(policy.glob("*.safetensors")):
         raise pretrained.ModelError(model.no_weights(policy))

@@ -19,12 +19,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import safetensors.torch
 import torch
 from nouns import NOW, beat
 from small_disks import fill, small_memory_disk
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peers.build import new_run, run_folder
+from peers.build import base_model, new_run, run_folder
 from peers.build.run_folder import RunFolder
 from peers.commands import export, status
 from peers.errors import CannotHere, Refusal
@@ -572,3 +573,14 @@ def test_a_file_in_the_folders_place_keeps_its_mode(tmp_path: Path, umask: None)
     (tmp_path / "notes.txt").write_text("")
     run_folder.close(tmp_path / "notes.txt")
     assert (tmp_path / "notes.txt").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("training", ["lora", "qlora"])
+def test_a_run_of_adapters_on_the_embedded_model_begins_with_an_adapter(
+    tmp_path: Path, training: str
+) -> None:
+    settings = Run(model=Model(training=training))  # type: ignore[arg-type]
+    run = new_run.create(tmp_path / "run", settings, base_model.folder(settings))
+    genesis = safetensors.torch.load((run.path / "genesis").read_bytes())
+    assert genesis and all("lora_" in name for name in genesis)
+    assert (run.model / run_folder.BASE).exists(), "those who join fetch the base"
