@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from typing import Any
 from peers import verbs
 from peers.commands import identity, options, service
 from peers.commands.parser import CommandParser, add_command, sentence
-from peers.errors import USAGE, guarded
+from peers.errors import USAGE, explain, guarded
 from swarm.protocol import JOINING
 
 ROLES = ("auto", *(role.value for role in JOINING))
@@ -50,17 +51,36 @@ def _print_in_any_encoding() -> None:
 
 
 def run(said: Sequence[str]) -> int:
-    args = parser().parse_args(said)
+    args = parser().parse_args(_in_order(said))
     if args.command is None:
         parser().print_help(sys.stderr)
         return USAGE
     # hivemind reads it when it is imported, and its children inherit it. Its warnings are normal events of a
     # swarm.
     os.environ.setdefault("HIVEMIND_LOGLEVEL", "INFO" if args.verbose else "ERROR")
-    code: int = args.command(args)
+    try:
+        code: int = args.command(args)
+    except Exception as error:
+        if getattr(args, "json", False) and (known := explain(error)) is not None:
+            print(json.dumps({"ok": False, "code": known[0], "error": known[1]}))
+        raise
     sys.stdout.flush()
     return code
 
+
+def _in_order(said: Sequence[str]) -> list[str]:
+    """The words with options that many commands have after the command, where the parser wants them, and
+    `help COMMAND` as `COMMAND --help`."""
+    first = next((k for k, word in enumerate(said) if word not in ANYWHERE), len(said))
+    before, words = said[:first], list(said[first:])
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], *before, *words[end:]]
+
+
+ANYWHERE = ("--json", "-v", "--verbose")
+"""Options that may come before the command, too."""
 
 CONFIG = "a TOML file, or the name of one that ships, such as demo"
 
@@ -72,6 +92,8 @@ EXAMPLE = """examples:
   swarm start private-lab                        begin a run that others can join; prints how
   swarm join swarm1...                           help with a run
   swarm status --watch                           what the swarm is doing
+
+`swarm help COMMAND` says what a command takes.
 
 exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 nobody answers, 5 refused,
 129, 130 and 143 left on a signal"""
@@ -186,7 +208,7 @@ def _add_reading(commands: Any) -> None:
     options.word(it, "a run of others, in place of the one on this machine")
     it.add_argument("--watch", action="store_true", help="go on showing it; in a pipe, print it every 5 s")
     about = "say what the peers of this folder do, why they are idle, and what to do"
-    add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder",))
+    add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder", "json"))
     _add_windows(commands)
     about = "print a word that invites to the run of this folder, in any peer's folder"
     it = add_command(
@@ -355,12 +377,12 @@ def _add_task(commands: Any) -> None:
 
 
 def _add_config(commands: Any) -> None:
-    about = "show, check or explain settings"
+    about = "show, check, copy or explain settings"
     example = "swarm config show demo --set run.seed=3"
     outer = commands.add_parser(
         "config", help=about, description=sentence(about), epilog=f"example: {example}"
     )
-    outer.set_defaults(command=lambda args: outer.error("show, check or schema?"), verbose=False)
+    outer.set_defaults(command=lambda args: outer.error("show, check, copy or schema?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
     it = add_command(
         inner, "show", verbs.config_show, "print every setting with its origin", example, SETTINGS
@@ -378,6 +400,10 @@ def _add_config(commands: Any) -> None:
             SETTINGS,
         )
     )
+    about = "write settings that ship to a file, to change them there"
+    it = add_command(inner, "copy", verbs.config_copy, about, "swarm config copy demo my.toml", ())
+    _config(it)
+    it.add_argument("target", metavar="FILE", type=Path, help="a new file, or a folder")
     about = "print every key, its default, what it accepts and means"
     add_command(inner, "schema", verbs.config_schema, about, "swarm config schema", ("json",))
 

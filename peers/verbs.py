@@ -130,7 +130,7 @@ def why(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.commands import why as program
 
-    return program.why(folder)
+    return program.why(folder, args.json)
 
 
 def pause(args: argparse.Namespace) -> int:
@@ -266,6 +266,8 @@ def doctor(args: argparse.Namespace) -> int:
 
 def fit(args: argparse.Namespace) -> int:
     loaded = arguments.load_fit(args)
+    if why := run_check.file_of_weights(loaded.config.run.model.name):
+        raise WrongUsage(why)
     from peers.commands import fit as measure
 
     return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
@@ -353,6 +355,9 @@ def objectives(args: argparse.Namespace) -> int:
 
 def task_try(args: argparse.Namespace) -> int:
     loaded = arguments.load_task(args)
+    run = loaded.config.run
+    if (args.task.endswith(".toml") or run.model.name != "embedded") and (why := run_check.unknown_rate(run)):
+        say(f"swarm: a run by these settings does not begin: {why}")
     from peers.commands import task_try as trial
 
     return trial.main(loaded.config.run, args.n, loaded.config.run.model.name != "embedded", args.json)
@@ -385,6 +390,19 @@ def config_check(args: argparse.Namespace) -> int:
     changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
     said = {"ok": True, "config": str(args.config), "changed": changed}
     print(json.dumps(said) if args.json else f"{args.config}: good; settings changed: {len(changed)}")
+    return 0
+
+
+def config_copy(args: argparse.Namespace) -> int:
+    source = shipped.settings(args.config)
+    target = args.target / source.name if args.target.is_dir() else args.target
+    with writing(args.target):
+        try:
+            with open(target, "xb") as file:
+                file.write(source.read_bytes())
+        except FileExistsError as error:
+            raise WrongUsage(f"{target} is there already, and is not overwritten: name another") from error
+    print(target)
     return 0
 
 

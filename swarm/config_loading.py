@@ -167,11 +167,17 @@ def load(
     sets: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     ships: Sequence[Path] = (),
+    options: Mapping[str, tuple[str, str]] = {},
 ) -> LoadedConfig:
-    """Defaults < `extends` < file < environment < `--set`. `ships`: folders of what a file may extend that
-    has none of that name beside it. Raises ConfigError."""
+    """Defaults < `extends` < file < environment < `--set` < `options`, key -> the option that is short for it
+    and its value. `ships`: folders of what a file may extend that has none of that name beside it. Raises
+    ConfigError."""
     files = settings.from_file(SCHEMA, path, ships=ships) if path is not None else []
-    above = [settings.from_environment(SCHEMA, environ or {}), settings.from_words(SCHEMA, sets)]
+    above = [
+        settings.from_environment(SCHEMA, environ or {}),
+        settings.from_words(SCHEMA, sets),
+        settings.from_options(SCHEMA, options),
+    ]
     tree, origins = settings.fold(SCHEMA, [*files, *above])
     loaded = LoadedConfig(_convert(tree, Config), origins)
     _check_relations(loaded)

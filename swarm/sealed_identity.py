@@ -57,17 +57,23 @@ def sealed(identity: Identity, passphrase: str) -> bytes:
     return head + AESGCM(_key(head, passphrase)).encrypt(head[-_NONCE:], wire.encode(identity), head)
 
 
-def opened(data: bytes, passphrase: str) -> Identity:
-    """Raises IdentityError."""
-    head, content = data[:_HEAD], data[_HEAD:]
+def check_head(data: bytes) -> None:
+    """Raise IdentityError for what is no identity, whatever its passphrase."""
+    head = data[:_HEAD]
     if not head.startswith(MARK) or len(head) < _HEAD or not LEAST <= head[len(MARK)] <= MOST:
         raise IdentityError(NONE)
+
+
+def opened(data: bytes, passphrase: str) -> Identity:
+    """Raises IdentityError."""
+    check_head(data)
+    head, content = data[:_HEAD], data[_HEAD:]
     try:
         return wire.decode(AESGCM(_key(head, passphrase)).decrypt(head[-_NONCE:], content, head), Identity)
     except InvalidTag as error:
         raise IdentityError("the passphrase is another one, or the file is damaged") from error
     except wire.WireError as error:
-        raise IdentityError(f"{NONE}: {error}") from error
+        raise IdentityError(NONE) from error
     except MemoryError as error:
         raise IdentityError(f"to open it takes {1 << head[len(MARK)] >> 10} MiB of free memory") from error
 

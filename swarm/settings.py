@@ -25,6 +25,9 @@ from swarm.sections import PATTERNS
 EXTENDS = "extends"
 PREFIX = "SWARM__"
 
+_NEARLY = ("SWARM_RUN_", "SWARM_PEER_")
+"""Beginnings of variables that somebody meant as settings; SWARM_WORD and others are none."""
+
 
 class ConfigError(Exception):
     """A setting that cannot be used; the message says which, where it was set and what to write instead."""
@@ -105,6 +108,10 @@ class Schema:
             elif key in self.keys:
                 yield key, value
             elif key not in self.tables:
+                lies = [] if table else [of for of in self.called(key) if of.count(".") == 1]
+                if len(lies) == 1:
+                    half = lies[0].partition(".")[0]
+                    raise ConfigError(f"{origin.of(key)}: {key} is in no table: write it under [{half}]")
                 raise ConfigError(f"{origin.of(key)}: {self.unknown(key)}")
             elif isinstance(value, dict):
                 yield from self.flatten(value, origin, key)
@@ -116,6 +123,21 @@ class Schema:
         example = next((key for key in self.keys if key.startswith(table + ".")), f"{table}.NAME")
         return f"{table} is a table, not a value: set a key in it, such as {example}"
 
+    def called(self, name: str, nearly: bool = False) -> list[str]:
+        """Keys of this name, in full or by their last word, or of what other programs call so; those of the
+        `nearly` same last word where there is none."""
+        name = name.lower().replace("-", "_")
+        last = name.rpartition(".")[2]
+        if (full := self.full(name)) in self.keys and not self.is_free(full):
+            return [full]
+        settable = [key for key in self.keys if not self.is_free(key)]
+        words = {key.rpartition(".")[2] for key in settable} | set(self._meant)
+        if nearly:
+            last = next(iter(difflib.get_close_matches(last, words, 1, 0.8)), last)
+        found = [key for key in settable if key.rpartition(".")[2] == last]
+        meant = self._meant.get(last, "")
+        return found or [f"{meant}.{last}" if self.is_free(meant) else meant] if found or meant else []
+
     def unknown(self, key: str) -> str:
         """A sentence about a key that does not exist, with the nearest one that does."""
         known = [name for name in (*self.keys, *self.tables) if name]
@@ -126,7 +148,10 @@ class Schema:
         anywhere |= {name: key for name, key in self._meant.items() if name not in anywhere}
         word = word if word in anywhere else word.lower().replace("-", "_")
         if word in anywhere:  # the right word in the wrong table is no typing error
-            return f"there is no key {key}; did you mean {anywhere[word]}?"
+            same = [name for name in known if name.rpartition(".")[2] == word] or [anywhere[word]]
+            highest = min(name.count(".") for name in same)
+            meant = " or ".join(name for name in same if name.count(".") == highest)
+            return f"there is no key {key}; did you mean {meant}?"
         for names in (siblings, anywhere, in_full):
             if near := difflib.get_close_matches(word, names):
                 return f"there is no key {key}; did you mean {names[near[0]]}?"
@@ -180,7 +205,8 @@ def from_file(
         whose = f", which {seen[-1].name} extends" if seen else ""
         raise ConfigError(f"cannot read {path}{whose}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+        kind = "" if path.suffix == ".toml" else "; settings are TOML (`swarm config schema` lists them)"
+        raise ConfigError(f"{path} is not TOML: {error}{kind}") from error
     except RecursionError as error:
         raise ConfigError(f"{path} is nested too deeply: write fewer brackets in each other") from error
     origin = _Origin(str(path), text.splitlines(), schema)
@@ -195,19 +221,27 @@ def from_file(
 
 def _extended(path: Path, base: str, ships: Sequence[Path]) -> Path:
     """The file that the one at `path` extends."""
-    beside = path.parent / base
-    if beside.exists() or not ships or len(Path(base).parts) != 1:
-        return beside
-    if found := next((folder / base for folder in ships if (folder / base).is_file()), None):
-        return found
+    names = [base, *([] if base.endswith(".toml") else [f"{base}.toml"])]
+    beside = [path.parent / name for name in names]
+    shipped = [folder / names[-1] for folder in ships] if len(Path(base).parts) == 1 else []
+    others = [file for file in (*beside, *shipped) if file.is_file() and file.resolve() != path.resolve()]
+    if others or not shipped or any(file.exists() for file in beside):
+        return [*others, *(file for file in beside if file.exists()), beside[0]][0]
+    ours = sorted({file.stem for folder in ships for file in folder.glob("*.toml")})
     raise ConfigError(
-        f"cannot read {beside}, which {path.name} extends: No such file beside it, nor among the settings"
-        " that ship"
+        f"cannot read {beside[0]}, which {path.name} extends: No such file; name one beside it, or settings"
+        f" that ship: {', '.join(ours)}"
     )
 
 
 def from_environment(schema: Schema, environ: Mapping[str, str]) -> Layer:
-    """`SWARM__RUN__SEED=3`. Every variable with that prefix must name a key."""
+    """`SWARM__RUN__SEED=3`. Every variable with that prefix must name a key, and none may name one by single
+    underscores, which would be ignored."""
+    meant = {f"SWARM_{key.replace('.', '_').upper()}": key for key in schema.keys}
+    for name in sorted(environ):
+        if near := difflib.get_close_matches(name, meant, 1, 0.9) if name.startswith(_NEARLY) else ():
+            right = PREFIX + meant[near[0]].replace(".", "__").upper()
+            raise ConfigError(f"environment variable {name} sets nothing: did you mean {right}?")
     return dict(
         _word(
             schema, name.removeprefix(PREFIX).lower().replace("__", "."), text, f"environment variable {name}"
@@ -226,6 +260,11 @@ def from_words(schema: Schema, words: Sequence[str]) -> Layer:
             raise ConfigError(f"--set {word}: expected KEY=VALUE, such as --set run.seed=3")
         layer.update([_word(schema, key.strip(), text.strip(), f"--set {key.strip()}")])
     return layer
+
+
+def from_options(schema: Schema, options: Mapping[str, tuple[str, str]]) -> Layer:
+    """Key -> an option that is short for it, and its value."""
+    return dict(_word(schema, key, text, option) for key, (option, text) in options.items())
 
 
 def _word(schema: Schema, key: str, text: str, origin: str) -> tuple[str, Setting]:

@@ -86,6 +86,27 @@ def _settled(run: Run, path: Path) -> Run:
     return run
 
 
+def parameters_here(run: Run) -> int | None:
+    """Parameters of the run's model, from its files on this disk alone: 0 for the embedded one, which is made
+    where a run begins; None where its weights are not here. Raises ModelError."""
+    if run.model.name == "embedded":
+        return 0
+    here = _cached(run.model.name, run.model.revision) if from_hub(run) else folder(run)
+    weights = sorted(here.glob("*.safetensors")) if here is not None else []
+    return _parameters(weights) if weights else None
+
+
+def _cached(name: str, revision: str) -> Path | None:
+    """The Hub's model in its cache on this disk, if it is there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision or None, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+
+
 def check_weights(model: Path) -> None:
     """Raise ModelError for a file of weights in this folder that is damaged; a folder without any is good."""
     _parameters(sorted(model.glob("*.safetensors")))
@@ -142,12 +163,8 @@ def version_zero(run: Run) -> Callable[[MakeDraft], Blocks] | None:
     commit; nobody is asked for it. It raises ModelError or OSError."""
     if run.model.training != "full" or COMMIT.fullmatch(run.model.revision) is None:
         return None
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(run.model.name, revision=run.model.revision, local_files_only=True))
-    except LocalEntryNotFoundError:
+    folder = _cached(run.model.name, run.model.revision)
+    if folder is None:
         return None
 
     def write(draft: MakeDraft) -> Blocks:

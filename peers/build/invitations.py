@@ -19,7 +19,7 @@ from peers.build.run_folder import RunFolder, default_path, read
 from peers.errors import Refusal
 from peers.runtime import contacts
 from peers.runtime.contacts import Contact
-from peers.runtime.peer_folder import MEMBERSHIP, membership
+from peers.runtime.peer_folder import MEMBERSHIP, membership, peer_of, running
 from swarm import invite as invites
 from swarm.config import Listen
 from swarm.core.auditing import NOTHING_REPLAYED
@@ -121,9 +121,13 @@ def _addresses(run: RunFolder) -> list[str]:
     return named
 
 
-def answers(path: Path) -> bool:
-    """Whether a peer that others can dial was heard lately by a peer of this folder."""
-    return any(one.heard >= time.time() - LIVE for one in contacts.of_run(path))
+def last_heard(path: Path) -> float | None:
+    """Seconds since a peer that others can dial was heard by a peer of this folder, but for those of this
+    folder that have ended since; None where that is not lately."""
+    here = running(path)
+    ended = {peer_of(one) for one in path.glob("peers/*") if one.name not in here}
+    ages = [time.time() - one.heard for one in contacts.of_run(path) if one.peer not in ended]
+    return min((max(age, 0.0) for age in ages if age <= LIVE), default=None)
 
 
 def reach(addresses: Sequence[str], me: PeerId, listen: Listen, port: int, dialled: bool | None) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peers.commands import options, shipped
-from peers.errors import WrongUsage
+from peers.errors import Refusal, WrongUsage
 
 if TYPE_CHECKING:
     from swarm.config_loading import LoadedConfig
@@ -46,9 +47,13 @@ def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
     from swarm import config_loading
 
     path = None if path is None else shipped.settings(path)
-    short = [(key, getattr(args, word, None)) for word, key in SHORT.items()]
-    sets = [*args.set, *(f"{key}={value}" for key, value in short if value is not None)]
-    return config_loading.load(path, sets, os.environ, shipped.PLACES)
+    short = {key: (_option(word), getattr(args, word, None)) for word, key in SHORT.items()}
+    typed = {key: (option, value) for key, (option, value) in short.items() if value is not None}
+    return config_loading.load(path, args.set, os.environ, shipped.PLACES, typed)
+
+
+def _option(word: str) -> str:
+    return {"battery": "--no-battery", "others": "--when-idle"}.get(word, f"--{word.replace('_', '-')}")
 
 
 def load_task(args: argparse.Namespace) -> LoadedConfig:
@@ -79,6 +84,9 @@ def load_fit(args: argparse.Namespace) -> LoadedConfig:
     return load(args, None)
 
 
+LONGEST_NAME = 255
+"""Characters of a file's name: a pasted message is none."""
+
 LONGEST = 1 << 16
 """Characters that are read where an invite should be: a whole pasted message, not a disk."""
 
@@ -88,6 +96,8 @@ def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool
     `-`, the content of `--word-file`, or that of the environment variable options.WORD; empty without any.
     Raises WrongUsage for two of them, and for a file that cannot be read or has none."""
     inherited = os.environ.pop(options.WORD, "")  # processes that this one starts do not need it
+    if str(args.word_file).lower().startswith("swarm1"):
+        raise WrongUsage("--word-file names a file, and this is an invite: write it into one")
     if args.word_file is not None and pieces:
         raise WrongUsage("--word-file names the invite's file: leave the invite out, or the option")
     if args.word_file is None and list(pieces) != ["-"]:
@@ -108,6 +118,7 @@ def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool
 
 def needed_word(args: argparse.Namespace) -> str:
     """The invite of a command that does nothing without one. Raises WrongUsage."""
+    _refuse_what_is_none(args.invite)
     if said := word(args, args.invite):
         return said
     raise WrongUsage(
@@ -119,7 +130,29 @@ def needed_word(args: argparse.Namespace) -> str:
 def word_or_folder(args: argparse.Namespace) -> str:
     """The invite of a command that is about the run of a folder without one. A folder that is named comes
     before the environment."""
+    _refuse_what_is_none(args.invite)
     return word(args, args.invite, from_environment=args.folder is None)
+
+
+def _refuse_what_is_none(pieces: Sequence[str]) -> None:
+    """Raise Refusal for an argument that is settings, or a file or folder, in an invite's place."""
+    for piece in pieces:
+        if re.match(r"[+a-z_.]+=", piece):
+            raise WrongUsage(f"{piece!r} is no piece of an invite: did you mean --set {piece}?")
+    (piece,) = pieces if len(pieces) == 1 else ("",)
+    if not 0 < len(piece) <= LONGEST_NAME or piece.lower().startswith("swarm1"):
+        return
+    if shipped.names_settings(piece):
+        raise Refusal(
+            f"{piece!r} is no invite, but settings: `swarm up {piece}` runs a whole swarm by them here,"
+            f" `swarm start {piece}` begins a run that prints invites"
+        )
+    if Path(piece).is_file():
+        raise Refusal(f"{piece!r} is no invite, but a file: --word-file {piece} reads the invite in it")
+    if Path(piece).is_dir():
+        raise Refusal(
+            f"{piece!r} is no invite, but a folder: `swarm invite --folder {piece}` prints one of a run"
+        )
 
 
 def read_invite(word: str, folder: Path | None) -> Invite:

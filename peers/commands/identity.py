@@ -85,13 +85,17 @@ def import_(args: argparse.Namespace) -> int:
     from peers.runtime.peer_folder import MEMBERSHIP
     from swarm import sealed_identity
     from swarm.durable import make_folder, write_durably
-    from swarm.identity import keyring_of
+    from swarm.identity import IdentityError, keyring_of
 
     try:
         content = run_folder.check_files(args.file).read_bytes()
     except OSError as error:
         raise CannotHere(f"{args.file} cannot be read: {error.strerror}") from error
-    identity = sealed_identity.opened(content, _passphrase(args.passphrase_file, twice=False))
+    try:
+        sealed_identity.check_head(content)  # before somebody is asked for its passphrase
+        identity = sealed_identity.opened(content, _passphrase(args.passphrase_file, twice=False))
+    except IdentityError as error:
+        raise IdentityError(f"{args.file} cannot be opened: {error}") from error
     folder = run_folder.check_files(args.folder or run_folder.default_path(identity.run[:12]))
     here = run_folder.read(folder) if folder.exists() else None
     if here is not None and here.digest != identity.run:

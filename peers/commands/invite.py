@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from dashboard.text import duration
 from peers.build import invitations, made_words
 from peers.build.made_words import Word
 from peers.console import Listing
@@ -89,12 +90,17 @@ def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bo
         made_words.keep(folder, word, note)
     except OSError as error:
         print(f"the word is not on the list of this folder's words: {error}", file=sys.stderr)
-    if not invitations.answers(folder) and not set(peer_folder.running(folder)) - {"up"}:
-        print(
-            "nobody answers to this invite now, as far as this folder knows: start a peer of the run here"
-            f" again (`swarm start` or `swarm join`, --folder {folder})",
-            file=sys.stderr,
+    if set(peer_folder.running(folder)) - {"up"}:
+        return
+    again = f"start a peer of the run here again (`swarm start` or `swarm join`, --folder {folder})"
+    if (age := invitations.last_heard(folder)) is None:
+        why = "nobody answers to this invite now, as far as this folder knows"
+    else:
+        why = (
+            f"no peer of this folder runs, and the last of others was heard {duration(age)} ago: if they have"
+            " left since, as at the end of a run, nobody answers to this invite"
         )
+    print(f"{why}: {again}", file=sys.stderr)
 
 
 def _end(word: Word) -> str:

@@ -6,8 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 from pathlib import Path
 
+from swarm.grammar import some
+from swarm.processors import processors
 from swarm.protocol import Role
 
 WORD = "SWARM_WORD"
@@ -23,7 +27,11 @@ def word(it: argparse.ArgumentParser, about: str, metavar: str = "INVITE") -> No
 
 def word_file(it: argparse.ArgumentParser) -> None:
     about = "read the invite from this file: no other user of this machine sees it, as in a command line"
-    it.add_argument("--word-file", metavar="FILE", type=Path, help=about)
+    it.add_argument("--word-file", metavar="FILE", type=_word_file, help=about)
+
+
+def _word_file(text: str) -> Path:
+    return Path(hidden(text) if text.lower().startswith("swarm1") else text)
 
 
 def hidden(text: str) -> str:
@@ -37,17 +45,21 @@ def hidden(text: str) -> str:
 def line(it: argparse.ArgumentParser) -> None:
     """What a peer gives of its line; see arguments.SHORT."""
     for way, what in (("upload", "sends"), ("download", "takes")):
-        about = f"Mbit/s that a peer {what} at most; groups do not wait (default: no limit)"
-        it.add_argument(f"--{way}", metavar="MBIT", help=about)
+        about = f"Mbit/s that a peer {what} at most; groups do not wait (default: no limit); also 2MB/s"
+        it.add_argument(f"--{way}", metavar="MBIT", type=rate, help=about)
 
 
 def guest(it: argparse.ArgumentParser) -> None:
     """What a peer takes of its machine, and when it works; see arguments.SHORT."""
-    it.add_argument("--cpu", metavar="SHARE", help="share of this machine's cores, such as 0.5")
+    about = "share of this machine's cores, such as 0.5, 50%% or 2cores"
+    it.add_argument("--cpu", metavar="SHARE", type=cores, help=about)
     it.add_argument("--nice", metavar="N", help="0 to 19: at 19 it takes what other programs leave")
-    it.add_argument("--memory", metavar="GB", help="RAM: it does not start, or leaves, above that")
-    it.add_argument("--gpu-memory", metavar="SHARE", help="share of a GPU's memory, such as 0.5")
-    it.add_argument("--disk", metavar="GB", help="of its folder: it leaves above that")
+    about = "RAM, such as 8, 8GiB or 512MB: it does not start, or leaves, above that"
+    it.add_argument("--memory", metavar="GB", type=size, help=about)
+    about = "share of a GPU's memory, such as 0.5 or 50%%"
+    it.add_argument("--gpu-memory", metavar="SHARE", type=share, help=about)
+    about = "of its folder, such as 20, 20GiB or 500MB: it leaves above that"
+    it.add_argument("--disk", metavar="GB", type=size, help=about)
     it.add_argument("--hours", metavar="H-H", help="local time in which it works, such as 22-7")
     about = "rest while this machine runs on a battery"
     it.add_argument("--no-battery", dest="battery", action="store_const", const="false", help=about)
@@ -92,6 +104,71 @@ def invite(it: argparse.ArgumentParser) -> None:
     it.add_argument("--note", metavar="TEXT", default="", help="whom the word is for; --list shows it")
     it.add_argument("--list", action="store_true", help="instead: the words of this folder, with their ends")
     it.add_argument("--qr", action="store_true", help="also as a QR code, for a terminal with a camera near")
+
+
+_AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(.*)", re.DOTALL)
+
+_GB = {"": 1.0, "k": 1e-6, "m": 1e-3, "g": 1.0, "t": 1e3, "ki": 2**10 / 1e9, "mi": 2**20 / 1e9}
+_GB |= {"gi": 2**30 / 1e9, "ti": 2**40 / 1e9}
+"""Beginning of a unit of memory -> GB."""
+
+_MBIT = {"": 1.0, "kbit": 1e-3, "mbit": 1.0, "gbit": 1e3, "kb": 1e-3, "mb": 1.0, "gb": 1e3}
+_MBIT |= {"kB": 8e-3, "KB": 8e-3, "MB": 8.0, "GB": 8e3, "MiB": 8 * 2**20 / 1e6, "KiB": 8 * 2**10 / 1e6}
+"""Unit of a rate, without what says that it is one of seconds -> Mbit/s. A small b is a bit."""
+
+
+def _amount(text: str) -> tuple[float, str]:
+    """A number and the unit after it; raises ValueError."""
+    if (found := _AMOUNT.fullmatch(text.strip())) is None:
+        raise ValueError(text)
+    return float(found[1]), found[2]
+
+
+def size(text: str) -> str:
+    """An amount of memory -> the number of GB."""
+    try:
+        number, unit = _amount(text)
+        return f"{number * _GB[unit.lower().removesuffix('b')]:.9g}"
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text} is no size such as 8 (GB), 8GiB or 512MB") from None
+
+
+def rate(text: str) -> str:
+    """A rate -> the number of Mbit/s."""
+    try:
+        number, unit = _amount(text)
+        unit = re.sub(r"(/s|/sec|ps)$", "", unit)
+        return f"{number * _MBIT[unit if unit in _MBIT else unit.lower()]:.9g}"
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text} is no rate such as 15 (Mbit/s), 15Mbit or 2MB/s") from None
+
+
+def share(text: str) -> str:
+    """A share, or so many per cent -> a number from 0 to 1."""
+    try:
+        number, unit = _amount(text)
+        number *= {"": 1.0, "%": 0.01}[unit]
+    except (ValueError, KeyError):
+        number = -1.0
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share such as 0.5 or 50%")
+    return f"{number:.9g}"
+
+
+def cores(text: str) -> str:
+    """A share of this machine's cores, or so many of them -> a number from 0 to 1."""
+    there = processors()
+    try:
+        number, unit = _amount(text)
+    except ValueError:
+        number, unit = -1.0, ""
+    if unit.lower() in ("core", "cores", "cpu", "cpus") and 0 < number <= there:
+        return repr(math.nextafter(number / there, 1.0))  # times the cores it is not below the number
+    if unit in ("", "%") and 0 < number * (0.01 if unit else 1) <= 1:
+        return share(text)
+    raise argparse.ArgumentTypeError(
+        f"{text} is no share of this machine's {some(there, 'core')}: write 0.5, 50% or, for so many, 1core"
+    )
 
 
 def speed(text: str) -> float:

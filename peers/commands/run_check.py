@@ -1,5 +1,6 @@
 """Checks of what a new run is made of, before anything is started, warmed up or downloaded.
 
+    run.optimizer   a learning rate, or a known one
     run.objective   trains                           run.task.name     a source, and its file is there
     run.model.name  the folder is there, a model     run.task.rewards  known, and their files are there
 
@@ -35,6 +36,8 @@ def check(loaded: LoadedConfig, folder: Path | None = None) -> None:
     run = loaded.config.run
     if folder is None or not (folder / "spec").exists():
         _check_files(loaded, run)
+        if why := unknown_rate(run):
+            raise ConfigError(why)
     need_tracker(loaded.config.peer.track)
 
 
@@ -46,6 +49,23 @@ def check_objective(loaded: LoadedConfig) -> None:
     chosen = loaded.config.run.objective
     with _from(loaded, "run.objective.name"):
         methods.check_options(methods.trainable(chosen.name, chosen.options), chosen.options)
+
+
+def unknown_rate(run: Run) -> str:
+    """Why no run can begin without run.optimizer.lr being set; empty where it is, or a rate is known, or the
+    model's size is not: its weights are not on this disk."""
+    if run.optimizer.lr > 0:
+        return ""
+    from peers.build import base_model
+    from swarm.learn import learning_rates
+
+    parameters = base_model.parameters_here(run)
+    try:
+        if parameters is not None:
+            learning_rates.known_rate(run, parameters)
+    except learning_rates.UnknownRate as error:
+        return str(error)
+    return ""
 
 
 def need_tracker(settings: Track) -> None:
@@ -79,6 +99,8 @@ def _check_model(model: Model) -> None:
     if model.name == "embedded":
         return
     folder = Path(model.name).expanduser()
+    if why := file_of_weights(model.name):
+        raise ValueError(why)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ValueError(f"{folder} has no config.json: name the folder that save_pretrained wrote")
     if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model.name)):
@@ -86,6 +108,28 @@ def _check_model(model: Model) -> None:
             f"there is no model folder {folder} (looked from {Path.cwd()}): name a folder, a Hub id such as"
             " org/model, or `embedded`"
         )
+
+
+WEIGHTS = {
+    ".gguf": "GGUF, which is not trained",
+    ".safetensors": "weights alone",
+    ".bin": "weights alone",
+    ".pt": "weights alone",
+    ".pth": "weights alone",
+    ".onnx": "ONNX, which is not trained",
+}
+"""Suffix of a file that is a model for other programs -> what it is."""
+
+
+def file_of_weights(name: str) -> str:
+    """Why a model's name is none here, where it is that of a file of weights; else nothing."""
+    kind = WEIGHTS.get(Path(name).suffix.lower())
+    if kind is None or Path(name).is_dir():
+        return ""
+    return (
+        f"{name} is {kind}: name the folder that save_pretrained wrote, with config.json, tokenizer and"
+        " safetensors, or the Hub id that it was made from"
+    )
 
 
 def _check_task(task: TaskSettings, model: Model, seed: int) -> None:

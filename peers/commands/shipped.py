@@ -29,7 +29,17 @@ def scenario(asked: Path) -> Path:
     return _find(asked, "scenarios", "scenarios")
 
 
+def names_settings(asked: str) -> bool:
+    """Whether `settings` would find a file of settings by it."""
+    try:
+        return settings(Path(asked)).suffix == ".toml"
+    except (WrongUsage, OSError):
+        return False
+
+
 def _find(asked: Path, below: str, kind: str) -> Path:
+    if str(asked).lower().startswith("swarm1"):  # not shown: it is a secret
+        raise WrongUsage(f"this is an invite, and {kind} are a file: `swarm join` takes part by an invite")
     whole = not asked.name or asked.suffix == ".toml"  # nothing, `.` and `/` are folders without a name
     names = [asked] if whole else [asked, asked.with_name(f"{asked.name}.toml")]
     if len(asked.parts) == 1:
@@ -39,4 +49,8 @@ def _find(asked: Path, below: str, kind: str) -> Path:
         return found
     ours = sorted({file.stem for place in PLACES for file in (place / below).glob("*.toml")})
     why = "it is a folder" if asked.is_dir() else "No such file"
+    if "=" in asked.name:
+        raise WrongUsage(f"{asked} is a setting: name {kind} first, then --set {asked}")
+    if asked.name.startswith("@"):
+        why = "No such file; leave out the @"
     raise WrongUsage(f"cannot read {asked}: {why}; name one, or {kind} that ship: {', '.join(ours)}")

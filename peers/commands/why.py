@@ -12,6 +12,7 @@ status`).
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,8 +56,21 @@ CODES = {
 class Explained(NamedTuple):
     """One peer."""
 
-    lines: tuple[str, ...]
+    name: str
+    """Of its folder."""
+    head: str
+    told: tuple[tuple[str, str], ...]
+    """Label and text of each line."""
     code: int
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return (self.head, *(f"  {label:6} {text}" for label, text in self.told))
+
+    @property
+    def data(self) -> dict[str, object]:
+        said = [text for label, text in self.told if label == "said"]
+        return {"peer": self.name, "is": self.head, **dict(self.told), "said": said, "code": self.code}
 
 
 class Reason(NamedTuple):
@@ -67,9 +81,9 @@ class Reason(NamedTuple):
     code: int = DONE
 
 
-def why(folder: Path) -> int:
-    """Print a block for each peer of this run folder. Returns an exit code; raises WrongUsage where none ran
-    that has work to do."""
+def why(folder: Path, as_json: bool = False) -> int:
+    """Print a block for each peer of this run folder, or all of them as JSON. Returns an exit code; raises
+    WrongUsage where none ran that has work to do."""
     run = run_folder.read(folder)
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
@@ -84,7 +98,10 @@ def why(folder: Path) -> int:
         )
     running, settings, now = peer_folder.running(folder), run.settings, time.time()
     found = [explain(journal, settings, running.get(journal.parent.name), now) for journal in files]
-    print("\n\n".join("\n".join(one.lines) for one in found))
+    if as_json:
+        print(json.dumps([one.data for one in found], indent=2))
+    else:
+        print("\n\n".join("\n".join(one.lines) for one in found))
     return min((one.code for one in found), key=WORST.index)
 
 
@@ -100,24 +117,21 @@ def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
     row = state.peers.get(me) if me is not None else None
     if row is None:
         says = f"has not begun yet (process {pid})" if pid is not None else "ended before it began"
-        return Explained(
-            (f"{name} {says}", *_shown("log", _log(journal))), DONE if pid is not None else CANNOT
-        )
+        log = (("log", _log(journal)),)
+        return Explained(name, f"{name} {says}", log, DONE if pid is not None else CANNOT)
     reason = _stopped(state, row, now) if pid is None else _reason(state, row, now)
-    lines = [f"{row.role} {row.name} ({name}), {f'process {pid}' if pid is not None else 'does not run'}"]
+    head = f"{row.role} {row.name} ({name}), {f'process {pid}' if pid is not None else 'does not run'}"
+    told = []
     if pid is not None:
-        lines += _shown("does", _does(state, row, now))
-    lines += _shown("why", reason.why) if reason is not None else ()
-    lines += _shown("do", reason.todo) if reason is not None else ()
-    lines += _shown("hears", _hears(state, row, now)) if pid is not None else ()
+        told.append(("does", _does(state, row, now)))
+    if reason is not None:
+        told += [("why", reason.why), ("do", reason.todo)]
+    if pid is not None:
+        told.append(("hears", _hears(state, row, now)))
     own = [line for line in state.events() if line.level != "info"]
-    lines += [shown for line in own[-LATELY:] for shown in _shown("said", _said(line, now))]
-    lines += _shown("log", _log(journal))
-    return Explained(tuple(lines), DONE if reason is None else reason.code)
-
-
-def _shown(label: str, text: str) -> tuple[str, ...]:
-    return (f"  {label:6} {text}",)
+    told += [("said", _said(line, now)) for line in own[-LATELY:]]
+    told.append(("log", _log(journal)))
+    return Explained(name, head, tuple(told), DONE if reason is None else reason.code)
 
 
 def _said(line: Line, now: float) -> str:

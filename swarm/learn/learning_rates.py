@@ -58,7 +58,7 @@ def known_rate(run: Run, parameters: float) -> LearningRate:
         cautious = f"{1e-6 if full else 1e-5:g} is a cautious start"
     what = "all weights" if full else "an adapter"
     raise UnknownRate(
-        f"no learning rate is known for {what} of {run.model.name} ({_billions(parameters)}) on the task"
+        f"no learning rate is known for {what} of {run.model.name}{_billions(parameters)} on the task"
         f" {run.task.name}: set run.optimizer.lr; {cautious}, and the page shows whether held-out accuracy"
         " rises"
     )
@@ -76,6 +76,10 @@ def with_learning_rate(run: Run, parameters: float) -> tuple[Run, str]:
 
 
 def _billions(parameters: float) -> str:
+    if not parameters:  # of a model that is not made yet
+        return ""
     return (
-        f"{parameters / 1e9:.1f}B parameters" if parameters >= 1e8 else f"{parameters / 1e6:.1f}M parameters"
+        f" ({parameters / 1e9:.1f}B parameters)"
+        if parameters >= 1e8
+        else f" ({parameters / 1e6:.1f}M parameters)"
     )

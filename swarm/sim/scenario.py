@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
@@ -202,9 +203,59 @@ def parse(text: bytes) -> Scenario:
     try:
         scenario = msgspec.toml.decode(text.removeprefix(codecs.BOM_UTF8), type=Scenario)
     except UNREADABLE as error:
-        raise ScenarioError(f"not a scenario: {error}") from error
+        raise ScenarioError(f"not a scenario: {_told(error)}") from error
     _check(scenario)
     return scenario
+
+
+_KINDS = {
+    "object": "a table",
+    "array": "a list",
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
+"""What msgspec calls a kind of value -> what settings call it."""
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*?)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_OTHER = re.compile(r"Expected `(.*?)`(.*?)(?:, got `(.*?)`)?(?: - at `\$\.?(.*)`)?", re.DOTALL)
+
+_ENUM = re.compile(r"Invalid enum value (.*?) - at `\$\.?(.*)`", re.DOTALL)
+
+
+def _told(error: Exception) -> str:
+    """What msgspec found, in words of a file of settings."""
+    if not isinstance(error, msgspec.ValidationError):
+        return {
+            UnicodeDecodeError: "it is no text in utf-8",
+            RecursionError: "its brackets are too deep",
+        }.get(type(error), f"it is not TOML: {error}")
+    if found := _UNKNOWN.fullmatch(str(error)):
+        name, table = found[1], found[2] or ""
+        if not table and name in ("extends", "peer"):
+            return f"{name} is a setting of a run, which `swarm up` and `swarm start` take"
+        close = "" if table.startswith("run") else nearest(name, _names())
+        return f"there is no key {'.'.join(filter(None, (table, name)))}{close}"
+    if found := _MISSING.fullmatch(str(error)):
+        return f"the key {'.'.join(filter(None, (found[2], found[1])))} is missing"
+    if found := _OTHER.fullmatch(str(error)):
+        wanted, beyond, got, key = found.groups()
+        kinds = " or ".join(_KINDS.get(kind, kind) for kind in wanted.split(" | ") if kind != "null")
+        there = f", found {_KINDS.get(got, got)}" if got else ""
+        for sign, words in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
+            beyond = beyond.replace(f" {sign} ", f" {words} ")
+        return f"{key or 'it'} wants {kinds}{beyond}{there}"
+    if found := _ENUM.fullmatch(str(error)):
+        return f"{found[2]} has no value {found[1]}"
+    return str(error)
+
+
+def _names() -> set[str]:
+    """Of all keys of a scenario but for those of its run."""
+    sections = (Scenario, SimulatedLinks, RateLaw, LineLaw, Bytes, Fault, Delay, DelayLaw, Limits)
+    return {name for section in sections for name in section.__struct_fields__}
 
 
 def role_of(name: str) -> Role:

@@ -4,6 +4,9 @@ and tests/peers/test_cli.py."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +14,10 @@ import pytest
 from test_tracking import trained
 
 from peers import cli
-from peers.commands import run_check
-from swarm import invite
+from peers.commands import arguments, options, run_check, shipped
+from swarm import config_loading, invite
 from swarm.journal import to_line
+from swarm.learn import tiny
 from swarm.protocol import Role
 from swarm.types import Digest
 
@@ -62,6 +66,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "seen" / "journal.jsonl").write_bytes(to_line(trained(1, reward=0.5)))
     (tmp_path / "notes.txt").write_text("no journal\n")
     (tmp_path / "blank.txt").write_text("\n")
+    (tmp_path / "word.txt").write_text(word())
+    (tmp_path / "a.json").write_text('{"run": {"name": "x"}}\n')
+    (tmp_path / "a.yaml").write_text("run:\n  name: x\n")
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1\xff\xfe")
+    (tmp_path / "top.toml").write_text('name = "x"\n[run.batch]\ngroups = 8\n')
+    (tmp_path / "memory.toml").write_text("memory = 8\n")
+    (tmp_path / "nobody.toml").write_text('extends = "dmo"\n')
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "qlora.toml").write_text('[run.model]\ntraining = "qlora"\n')
+    (tmp_path / "lora.toml").write_text('[run.model]\ntraining = "lora"\n')
+    (tmp_path / "texts.toml").write_text('name = 3\nhours = "long"\n[peers]\n')
+    (tmp_path / "run.toml").write_text('[run]\nname = "x"\n[peer.page]\nport = 0\n')
     (tmp_path / "mine.py").write_text("def brevity(completions, **columns):\n    return [0.0]\n")
     (tmp_path / "half.py").write_text("def brevity(\n")
     (tmp_path / "long.py").write_text(f"def brevity():\n    return {'1 + ' * 20000}1\n")
@@ -83,7 +99,11 @@ def said(here: Path, capsys: pytest.CaptureFixture[str]) -> Said:
             assert isinstance(end.code, int)
             code = end.code
         out, err = capsys.readouterr()
-        assert out == "", "what is wrong is no result"
+        if "--json" in words and out:
+            told = json.loads(out)
+            assert (told["ok"], told["code"]) == (False, code) and err == f"swarm: {told['error']}\n"
+        else:
+            assert out == "", "what is wrong is no result"
         return code, err
 
     return run
@@ -98,7 +118,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("stop", 2, "'stop' is no command", "did you mean leave?"),
     ("config shwo", 2, "'shwo' is no command", "did you mean show?"),
     ("task tri digit-sums", 2, "'tri' is no command", "did you mean try?"),
-    ("config", 2, "show, check or schema?", "`swarm config --help`"),
+    ("config", 2, "show, check, copy or schema?", "`swarm config --help`"),
     ("join --rol sampler swarm1", 2, "there is no option --rol", "did you mean --as?"),
     ("join swarm1 --as lerner", 2, "'lerner' is no value of --as", "did you mean learner?"),
     ("up demo --folde=x --seeed 3", 2, "there is no option --seeed", "`swarm up --help`"),
@@ -154,7 +174,115 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("sim --nemesis 1 --seed 5", 2, "--nemesis 1 is the seed", "leave out --seed"),
     ("bench gradient staleness", 2, "a study takes minutes to hours", "name only one"),
     ("objectives gebo", 2, "gebo", "did you mean 'gepo'"),
+    ("ls", 2, "'ls' is no command", "`swarm status` shows the run on this machine"),
+    ("list", 2, "'list' is no command", "`swarm status` shows the run on this machine"),
+    ("logs", 2, "'logs' is no command", "`swarm why` says what each peer here does, and where its log is"),
+    ("kick brisk-umber-otter", 2, "'kick' is no command", "did you mean revoke?"),
+    ("kill", 2, "'kill' is no command", "did you mean leave?"),
+    ("ps", 2, "'ps' is no command", "did you mean status?"),
+    ("top", 2, "'top' is no command", "did you mean status --watch?"),
+    ("version", 2, "'version' is no command", "did you mean --version?"),
+    ("help jion", 2, "'jion' is no command", "did you mean join?"),
+    ("config init my.toml", 2, "'init' is no command", "did you mean copy?"),
+    ("config validate demo", 2, "'validate' is no command", "did you mean check?"),
+    ("up demo --learners 3", 2, "no option --learners", "did you mean --set peer.swarm.learners=3?"),
+    ("up --samplers=4 demo", 2, "no option --samplers=4", "did you mean --set peer.swarm.samplers=4?"),
+    (
+        "start demo --port 9000",
+        2,
+        "no option --port",
+        "mean --set peer.listen.port=9000 or --set peer.page.port",
+    ),
+    ("up demo --seed 3", 2, "no option --seed", "did you mean --set run.seed=3?"),
+    ("up demo --name lab", 2, "no option --name", "did you mean --set run.name=lab?"),
+    ("up demo --lr 1e-5", 2, "no option --lr", "did you mean --set run.optimizer.lr=1e-5?"),
+    ("up demo --max-steps 9", 2, "no option --max-steps", "did you mean --set run.stop.versions=9?"),
+    ("up demo --seeed 3", 2, "no option --seeed", "did you mean --set run.seed=3?"),
+    ("up demo --temperature", 2, "no option --temperature", "mean --set run.sampling.temperature=VALUE?"),
+    ("up demo --config a.toml", 2, "no option --config", "name the file without it"),
+    ("up demo run.seed=3", 2, "'run.seed=3' is one word too many", "did you mean --set run.seed=3?"),
+    ("up run.seed=3", 2, "run.seed=3 is a setting", "name settings first, then --set run.seed=3"),
+    ("up demo --run.seed=3", 2, "no option --run.seed=3", "did you mean --set run.seed=3?"),
+    ("up demo --run.seed 3", 2, "no option --run.seed", "did you mean --set run.seed=3?"),
+    ("up demo --objective.name grpo", 2, "no option --objective.name", "--set run.objective.name=grpo?"),
+    ("up @ demo.toml", 2, "'demo.toml' is one word too many", "leave out the @"),
+    ("up @demo.toml", 2, "cannot read @demo.toml: No such file", "leave out the @"),
+    (f"join {word()} --seed 3", 2, "no option --seed: run.seed is the same for all peers", "comes from them"),
+    (
+        f"join {word()} run.seed=3",
+        2,
+        "'run.seed=3' is no piece of an invite",
+        "did you mean --set run.seed=3?",
+    ),
+    ("join x --memory lots", 2, "argument --memory: lots is no size", "8 (GB), 8GiB or 512MB"),
+    ("join x --memory 50%", 2, "argument --memory: 50% is no size", "8 (GB), 8GiB or 512MB"),
+    ("join x --cpu 999", 2, "argument --cpu: 999 is no share of this machine's", "write 0.5, 50%"),
+    ("join x --cpu 120%", 2, "argument --cpu: 120% is no share of this machine's", "write 0.5, 50%"),
+    ("join x --gpu-memory 8GB", 2, "argument --gpu-memory: 8GB is no share", "0.5 or 50%"),
+    ("join x --upload 15M", 2, "argument --upload: 15M is no rate", "15 (Mbit/s), 15Mbit or 2MB/s"),
+    ("join x --nice 25", 2, "--nice: peer.limits.nice wants a whole number", "at most 19"),
+    ("join x --hours 25-7", 2, "--hours: peer.limits.hours wants", "two times of the day such as 22-7"),
     # --- settings
+    ("up a.json", 2, "a.json is not TOML", "settings are TOML (`swarm config schema` lists them)"),
+    ("start a.yaml", 2, "a.yaml is not TOML", "settings are TOML (`swarm config schema` lists them)"),
+    ("up rows.parquet", 2, "rows.parquet is not TOML", "settings are TOML"),
+    ("config check a.json --json", 2, "a.json is not TOML", "settings are TOML"),
+    (
+        "--json config check typo.toml",
+        2,
+        "typo.toml line 4: there is no key",
+        "did you mean run.batch.groups?",
+    ),
+    (
+        "config check qlora.toml --json",
+        2,
+        "no learning rate is known for an adapter of embedded",
+        "set run.optimizer.lr",
+    ),
+    (
+        "config check lora.toml",
+        2,
+        "no learning rate is known for an adapter of embedded",
+        "set run.optimizer.lr",
+    ),
+    ("up lora.toml", 2, "no learning rate is known for an adapter of embedded", "set run.optimizer.lr"),
+    ("start lora.toml", 2, "no learning rate is known for an adapter of embedded", "set run.optimizer.lr"),
+    ("up top.toml", 2, "top.toml line 1: name is in no table", "write it under [run]"),
+    (
+        "up memory.toml",
+        2,
+        "memory.toml line 1: there is no key memory",
+        "peer.limits.memory or peer.engine.memory?",
+    ),
+    ("up nobody.toml", 2, "cannot read dmo, which nobody.toml extends: No such file", "that ship: demo"),
+    (f"start {word()}", 2, "this is an invite, and settings are a file", "`swarm join`"),
+    (f"config check {word()}", 2, "this is an invite, and settings are a file", "`swarm join`"),
+    (
+        "fit ./m.gguf",
+        2,
+        "./m.gguf is GGUF, which is not trained",
+        "name the folder that save_pretrained wrote",
+    ),
+    ("up demo --model m.gguf", 2, "m.gguf is GGUF, which is not trained", "name the folder"),
+    ("up demo --model x/model.safetensors", 2, "model.safetensors is weights alone", "name the folder"),
+    ("sim texts.toml", 2, "texts.toml: not a scenario: name wants a text", "found a whole number"),
+    ("sim run.toml", 2, "run.toml: not a scenario: peer is a setting of a run", "`swarm up`"),
+    ("sim a.json", 2, "a.json: not a scenario", "it is not TOML"),
+    (
+        "identity import notes.txt",
+        3,
+        "notes.txt cannot be opened",
+        "no identity that `swarm identity export`",
+    ),
+    ("verify notes.txt", 2, "notes.txt is no evidence of a learner's", "name a file of its folder evidence"),
+    ("config copy demo notes.txt", 2, "notes.txt is there already", "name another"),
+    (
+        "config copy demo nowhere/my.toml",
+        2,
+        "cannot write nowhere/my.toml: No such file",
+        "name another place",
+    ),
+    ("config copy dmo my.toml", 2, "cannot read dmo: No such file", "settings that ship: demo"),
     (
         "up demo --set run.batch.gruops=3",
         2,
@@ -262,6 +390,16 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("replay --audit notes.txt", 2, "notes.txt is no journal", "of this program"),
     # --- invites
     ("join hello", 5, "an invite begins with swarm1", "copy"),
+    ("join demo", 5, "'demo' is no invite, but settings", "`swarm up demo` runs a whole swarm"),
+    ("status top.toml", 5, "'top.toml' is no invite, but settings", "`swarm start top.toml` begins a run"),
+    (
+        "join word.txt",
+        5,
+        "'word.txt' is no invite, but a file",
+        "--word-file word.txt reads the invite in it",
+    ),
+    ("join seen", 5, "'seen' is no invite, but a folder", "`swarm invite --folder seen` prints one"),
+    (f"join --word-file {word()}", 2, "--word-file names a file, and this is an invite", "write it into one"),
     ("join swarm1zzzz", 5, "the invite is damaged", "copy it again"),
     (f"join {word()[:-9]}", 5, "the invite is damaged", "it may be cut off"),
     (f"join {word()} {word(Role.LEARNER)}", 5, "these are two words", "give one"),
@@ -281,6 +419,101 @@ def test_a_wrong_input_is_told_with_cause_and_next_step(
     assert ended == code, err
     (line,) = err.splitlines()
     assert line.startswith("swarm: ") and why in line and then in line, err
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("SWARM_RUN_SEED", "SWARM__RUN__SEED"), ("SWARM_RUN_BATCH_GRUOPS", "SWARM__RUN__BATCH__GROUPS")],
+)
+def test_a_variable_of_single_underscores_is_no_silent_nothing(
+    said: Said, monkeypatch: pytest.MonkeyPatch, name: str, right: str
+) -> None:
+    monkeypatch.setenv("SWARM_RUN_ID", "another program's")
+    monkeypatch.setenv(name, "9")
+    code, err = said("config", "check", "demo")
+    assert code == 2 and f"environment variable {name} sets nothing: did you mean {right}?" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "key", "value"),
+    [
+        ("--memory 8GB", "memory", 8.0),
+        ("--memory=1.5gb", "memory", 1.5),
+        ("--memory 8g", "memory", 8.0),
+        ("--memory 8GiB", "memory", 8.58993459),
+        ("--disk 500MB", "disk", 0.5),
+        ("--cpu 50%", "cpu", 0.5),
+        ("--cpu 0.25", "cpu", 0.25),
+        ("--gpu-memory 80%", "gpu_memory", 0.8),
+        ("--upload 15Mbit/s", "upload", 15.0),
+        ("--download 2MB/s", "download", 16.0),
+    ],
+)
+def test_limits_take_the_units_that_people_write(typed: str, key: str, value: float) -> None:
+    args = cli.parser().parse_args(["join", word(), *typed.split()])
+    assert getattr(arguments.load(args, None).config.peer.limits, key) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("there", [1, 3, 7, 49, 96])
+def test_so_many_cores_are_as_many_on_every_machine(there: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "processors", lambda: there)
+    for count in range(1, there + 1):
+        assert int(float(options.cores(f"{count} cores")) * there) == count
+
+
+def test_settings_that_ship_are_extended_by_name_and_copied(said: Said, here: Path) -> None:
+    (here / "mine.toml").write_text('extends = "demo"\n[run]\nseed = 9\n')
+    assert config_loading.load(here / "mine.toml", ships=shipped.PLACES).config.run.name == "demo"
+    assert cli.main(["config", "copy", "demo", "my.toml"]) == 0
+    assert cli.main(["config", "copy", "paper-delay64", "."]) == 0
+    assert (here / "my.toml").read_bytes() == shipped.settings(Path("demo")).read_bytes()
+    (here / "demo.toml").write_text('extends = "demo"\n')
+    for name in ("my.toml", "paper-delay64.toml", "demo.toml"):
+        assert cli.main(["config", "check", name]) == 0, name
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("help", "Train a language model"),
+        ("help join", "swarm join"),
+        ("help config check", "swarm config check"),
+        ("--version", "swarm "),
+    ],
+)
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str], typed: str, shown: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(typed.split())
+    assert end.value.code == 0 and shown in capsys.readouterr().out
+
+
+def test_the_package_is_the_command_too() -> None:
+    line = [sys.executable, "-m", "swarm", "--version"]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout.startswith("swarm ")
+
+
+def test_options_of_many_commands_may_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--json", "config", "check", "demo"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
+    assert cli.main(["-v", "config", "check", "demo"]) == 0
+
+
+def test_a_trial_of_a_task_says_that_no_run_begins_without_a_learning_rate(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["task", "try", "lora.toml", "-n", "1"]) == 0
+    said = capsys.readouterr()
+    assert "no learning rate is known for an adapter of embedded" in said.err and "digit-sums" in said.out
+
+
+def test_a_rate_is_looked_for_by_the_size_of_a_model_that_is_here(
+    said: Said, tmp_path: Path, here: Path
+) -> None:
+    folder = tiny.make(tmp_path / "tiny", "qwen3")
+    code, err = said("config", "check", "demo", "--model", str(folder))
+    assert code == 2 and f"no learning rate is known for all weights of {folder} (0.1M parameters)" in err
+    assert cli.main(["config", "check", "demo", "--model", str(folder), "--set", "optimizer.lr=1e-4"]) == 0
+    assert cli.main(["config", "check", "demo", "--model", "org/not-on-this-disk"]) == 0
 
 
 @pytest.mark.parametrize("name", ["awaited", "Judge.score", "chosen", "made"])
