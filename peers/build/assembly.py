@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboard.views import InviteView
-from peers.build import base_model, invitations, model_code, new_run, run_folder, showing, spec_transfer
+from peers.build import (
+    base_model,
+    invitations,
+    model_code,
+    new_run,
+    run_folder,
+    run_sources,
+    showing,
+    spec_transfer,
+)
 from peers.build.adopted_releases import take_releases
 from peers.build.apart import apart
 from peers.build.consent import mind_code
@@ -85,7 +94,10 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callabl
         run_folder.close(path)
     if path.exists():
         run_folder.make_folder(path)  # says what else is there
-    run = run_folder.existing_run(path, config.run) or _created(path, config, check)
+    if (run := run_folder.existing_run(path, config.run)) is None:
+        run = _created(path, config, check)
+    else:
+        run_sources.check(run, config.run)
     return run_until_signalled(
         lambda on_signal: _seed(run, config, paged, on_signal, lambda one: run.member(one.keyring, Role.SEED))
     )

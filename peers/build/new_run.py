@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from peers.build import run_sources
 from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, keep_spec
 from peers.runtime import run_keys
 from swarm import PROTOCOL, wire
@@ -59,6 +60,7 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     )
     sizes = {name: (path / "model" / name).stat().st_size for name in files}
     sizes |= {TASK + name: (path / "task" / name).stat().st_size for name in carried}
+    run_sources.write(path, run)
     keys = run_keys.fresh() if run.private else b""
     if keys:
         run_keys.keep(path, keys)

@@ -8,6 +8,7 @@
     task/           local data and reward code, where the task has any
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
+    sources         digests of the files from which the run was made; only there, too
     invites/<role>  the last start's invites, or those by which this folder was invited
     invites/made    those that `swarm invite` made here
     peers/<name>/   one folder a peer: key, journal.jsonl, log, blobs/, releases/, checkpoint/, pid, ...
@@ -76,12 +77,13 @@ BASE = "model.safetensors"
 SPEC, COPY = "spec", "spec.copy"
 """Files of the specification: without it a machine that started a run cannot go on with it."""
 
-FETCHING, TRACKED = "fetching", "tracked"
-"""File that is locked by who fetches the run's files; folder of a tracker of experiments."""
+FETCHING, TRACKED, SOURCES = "fetching", "tracked", "sources"
+"""File that is locked by who fetches the run's files; folder of a tracker of experiments; digests of files
+from which the run was made."""
 
 FILES = (
     *(SPEC, COPY, "model", "task", "cache", "genesis", "invites", "peers", "page", "pause", "used", "keys"),
-    *("revoked", revocations.LOCK, "config.toml", "peer.toml", "logs", FETCHING, TRACKED),
+    *("revoked", revocations.LOCK, "config.toml", "peer.toml", "logs", FETCHING, TRACKED, SOURCES),
 )
 """What a run writes into its folder, beside its owner's key and the model that `swarm up` exports; a folder
 that somebody named with --folder may hold other files."""

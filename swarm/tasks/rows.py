@@ -8,7 +8,7 @@ Not handled here: the meaning of columns (swarm.tasks.dataset).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,12 @@ KINDS = {
     ".arrow": "arrow",
 }
 """A file's suffix -> the reader of `datasets` for it."""
+
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+"""Suffixes that may come after it: `datasets` unpacks such files, all but .lz4."""
+
+ABOUT = "README.md"
+"""File of a folder that may say which others are read."""
 
 WHY = 300
 """Characters of what a reader says is wrong: it prints whole schemas."""
@@ -134,9 +140,10 @@ def _splits(place: DatasetLocation, texts: Sequence[str]) -> tuple[dict[str, Any
             f"data sets need the package `datasets`, which is not here ({error}): {line}"
         ) from error
     path = place.path
-    if path is not None and path.is_file() and path.suffix not in KINDS:
+    if path is not None and path.is_file() and not suffix(path):
         raise TaskError(
-            f"data set {place.name} is of no known kind: {', '.join(KINDS)}, or a folder of such files"
+            f"data set {place.name} is of no known kind: {', '.join(KINDS)}, packed or not, or a folder of"
+            " such files"
         )
     datasets.disable_progress_bars()  # a peer's log is no terminal
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would say is in the TaskError
@@ -162,14 +169,34 @@ def _load(datasets: Any, place: DatasetLocation, texts: Sequence[str]) -> tuple[
         if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             return datasets.load_from_disk(str(path)), False
         _check_kinds(path)
-        return _as_text(datasets, texts, str(path), place.subset or None, **more)
-    more["data_files"] = str(path)
-    if (kind := KINDS[path.suffix]) != "csv":
-        return datasets.load_dataset(kind, **more), False
-    return _as_text(datasets, texts, kind, **more, **({"sep": "\t"} if path.suffix == ".tsv" else {}))
+        if not (files := _unseen(datasets, path)):
+            return _as_text(datasets, texts, str(path), place.subset or None, **more)
+        return _of_files(datasets, texts, suffix(next(iter(files.values()))[0]), files, more)
+    return _of_files(datasets, texts, suffix(path), str(path), more)
 
 
-def _as_text(datasets: Any, texts: Sequence[str], *words: str | None, **more: str | None) -> tuple[Any, bool]:
+def _of_files(
+    datasets: Any, texts: Sequence[str], end: str, files: object, more: Mapping[str, str | None]
+) -> tuple[Any, bool]:
+    """What is in files of one kind, which `datasets` does not take from their names."""
+    if KINDS[end] != "csv":
+        return datasets.load_dataset(KINDS[end], data_files=files, **more), False
+    tabs = {"sep": "\t"} if end == ".tsv" else {}
+    return _as_text(datasets, texts, KINDS[end], data_files=files, **more, **tabs)
+
+
+def _unseen(datasets: Any, folder: Path) -> dict[str, list[str]]:
+    """Split -> its files, where `datasets` would not see some of them: it looks for names in lower case;
+    empty where it sees all."""
+    ends = ("".join(Path(name).suffixes) for names in _kinds(folder).values() for name in names)
+    if all(end == end.lower() for end in ends):
+        return {}
+    patterns = datasets.data_files.get_data_patterns(str(folder))
+    found = datasets.data_files.DataFilesDict.from_patterns(patterns, base_path=str(folder))
+    return {split: good for split, files in found.items() if (good := [f for f in files if suffix(f)])}
+
+
+def _as_text(datasets: Any, texts: Sequence[str], *words: str | None, **more: object) -> tuple[Any, bool]:
     """What `datasets` loads, and whether its files have no types: then columns of `texts` are what is
     written."""
     try:
@@ -183,17 +210,39 @@ def _as_text(datasets: Any, texts: Sequence[str], *words: str | None, **more: st
 
 def _kinds(folder: Path) -> dict[str, list[str]]:
     """Kind -> the files of it. Empty where a README.md with `configs:` says what is read."""
-    about = folder / "README.md"
+    about = folder / ABOUT
     if about.is_file() and re.search(r"^configs:", about.read_text("utf-8", "replace"), re.MULTILINE):
         return {}
     kinds: dict[str, list[str]] = {}
-    for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        apart = path.name in NO_DATA or any(part.startswith((".", "__")) for part in place.parts)
-        kind = next((end.lower() for end in path.suffixes if end.lower() in KINDS), "")
-        if kind and not apart and path.is_file():
+    for place in _below(folder):
+        kind = suffix(place)
+        if kind and place.name not in NO_DATA:
             kinds.setdefault("tab" if kind == ".tsv" else KINDS[kind], []).append(str(place))
     return kinds
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Files below a folder that `datasets` looks at, as seen from there."""
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith((".", "__")) for part in place.parts):
+            yield place
+
+
+def files(name: str) -> dict[str, Path]:
+    """Name -> place of each file of a data set that is here; none for one of the Hub."""
+    path = DatasetLocation(name).path
+    if path is None or path.is_file():
+        return {} if path is None else {name: path}
+    return {f"{name}/{place}": path / place for place in _below(path) if suffix(place) or place.name == ABOUT}
+
+
+def suffix(file: str | Path) -> str:
+    """What the name of a file of data ends with, but for how it is packed: a key of KINDS, or nothing."""
+    ends = [end.lower() for end in Path(file).suffixes]
+    while ends and ends[-1] in PACKED:
+        ends.pop()
+    return ends[-1] if ends and ends[-1] in KINDS else ""
 
 
 def _check_kinds(folder: Path) -> None:
@@ -207,7 +256,7 @@ def _check_kinds(folder: Path) -> None:
 
 
 def _meant_as_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix in KINDS
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or bool(suffix(name))
 
 
 def _unread(place: DatasetLocation, error: Exception) -> str:

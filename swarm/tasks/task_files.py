@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from swarm import config
-from swarm.tasks import rewards
+from swarm.tasks import rewards, rows
 from swarm.tasks.base import TaskError, check_options
 
 NAME = re.compile(r"data\.parquet|held-out\.parquet|rewards-[0-9]{1,2}\.py")
@@ -50,6 +50,13 @@ def pack(settings: config.TaskSettings, folder: Path) -> None:
         shutil.copyfile(path, folder / packed)
 
 
+def named(settings: config.TaskSettings) -> dict[str, Path]:
+    """The files that these settings name, by their names there; of a folder each file of data in it."""
+    word, _, name = settings.name.partition(":")
+    code = {place: Path(place) for place in rewards.packed(settings.rewards)}
+    return code | rows.files(name) if word == "data" else code
+
+
 def pinned(settings: config.TaskSettings) -> config.TaskSettings:
     """The settings with the revision of a Hub data set replaced by its current commit; unchanged when the Hub
     does not answer."""
@@ -75,10 +82,12 @@ def _pack_data(name: str, settings: config.TaskSettings, folder: Path) -> None:
 
     options = check_options("data", settings.options, dataset.DEFAULTS)
     folder.mkdir(parents=True, exist_ok=True)
-    for rows, file in zip(dataset.tables(name, options, None), (dataset.DATA, dataset.HELD_OUT), strict=True):
-        if rows is None:
+    for table, file in zip(
+        dataset.tables(name, options, None), (dataset.DATA, dataset.HELD_OUT), strict=True
+    ):
+        if table is None:
             continue
-        rows.to_parquet(str(folder / file))
+        table.to_parquet(str(folder / file))
         if (size := (folder / file).stat().st_size) > LARGEST:
             (folder / file).unlink()
             raise TaskError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from nouns import NOW, beat
 from small_disks import fill, small_memory_disk
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peers.build import base_model, new_run, run_folder
+from peers.build import base_model, new_run, run_folder, run_sources
 from peers.build.run_folder import RunFolder
 from peers.commands import export, status
 from peers.errors import CannotHere, Refusal
@@ -253,6 +254,66 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
     for name, digest in run.spec.task.items():
         content = (run.path / "task" / name).read_bytes()
         assert run_folder.digest_of(content) == digest and run.spec.sizes[f"task/{name}"] == len(content)
+
+
+@pytest.fixture
+def made_of_files(tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunFolder, Run]:
+    """A run of a model, data and a reward that lie beside it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(policy, tmp_path / "model")
+    (tmp_path / "data").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        rows = (f'{{"prompt": "{name} {i}", "answer": "{i}"}}\n' for i in range(9))
+        (tmp_path / "data" / name).write_text("".join(rows))
+    (tmp_path / "mine.py").write_text("def one(completions, **columns): return [1.0] * len(completions)\n")
+    settings = Run(
+        model=Model(name="./model"), task=TaskSettings(name="data:./data", rewards=("./mine.py:one",))
+    )
+    return new_run.create(tmp_path / "run", settings, tmp_path / "model"), settings
+
+
+@pytest.mark.parametrize(
+    "name", ["./mine.py", "./data/b.jsonl", "./model/chat_template.jinja", "./model/model.safetensors"]
+)
+def test_a_file_that_was_edited_is_not_ignored_when_its_run_is_started_again(
+    made_of_files: tuple[RunFolder, Run], name: str
+) -> None:
+    run, settings = made_of_files
+    content = Path(name).read_bytes()
+    Path(name).write_bytes(content)
+    run_sources.check(run, settings)  # it was written anew, and is the same
+    Path(name).write_bytes(content[:-1] + b" ")
+    digests = r"digest \w{12}, then \w{12}"
+    says = rf"{re.escape(name)} is not what this run began with \({digests}\): restore it, or name another"
+    with pytest.raises(Refusal, match=says):
+        run_sources.check(run, settings)
+
+
+def test_files_that_came_or_went_are_told(
+    made_of_files: tuple[RunFolder, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, settings = made_of_files
+    Path("data/more.jsonl").write_text('{"prompt": "more", "answer": "1"}\n')
+    with pytest.raises(Refusal, match=r"\./data/more\.jsonl was not there when this run began: take it away"):
+        run_sources.check(run, settings)
+    Path("data/more.jsonl").unlink()
+    shutil.rmtree("model")
+    Path("mine.py").unlink()
+    run_sources.check(run, settings)
+    said = capsys.readouterr().err
+    assert re.search(r"\./mine\.py and \d+ other files cannot be found from .*: the run goes on with", said)
+
+
+def test_a_run_of_an_older_version_is_compared_with_its_specification(
+    made_of_files: tuple[RunFolder, Run],
+) -> None:
+    run, settings = made_of_files
+    (run.path / "sources").unlink()
+    Path("data/more.jsonl").write_text('{"prompt": "more", "answer": "1"}\n')
+    run_sources.check(run, settings)
+    Path("mine.py").write_text("def one(completions, **columns): return [2.0] * len(completions)\n")
+    with pytest.raises(Refusal, match=r"\./mine\.py is not what this run began with"):
+        run_sources.check(run, settings)
 
 
 def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import json
+import lzma
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,9 +38,9 @@ def jsonl(path: Path, lines: list[Any]) -> str:
     return str(path)
 
 
-def comma(path: Path, lines: list[Any]) -> str:
+def comma(path: Path, lines: list[Any], between: str = ",") -> str:
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
+        writer = csv.DictWriter(file, list(lines[0]), delimiter=between)
         writer.writeheader()
         writer.writerows(lines)
     return str(path)
@@ -293,6 +298,54 @@ def test_a_csv_file_that_is_not_utf_8_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("prompt,answer\ncaf\u00e9,1\n".encode("latin-1"))
     with pytest.raises(TaskError, match=r"a\.csv is not UTF-8 \(.*iconv"):
         make(str(tmp_path / "a.csv"), 1, {})
+
+
+def packed(path: Path, lines: list[Any]) -> str:
+    """A file of one of the kinds, packed as its name says."""
+    inner = path.with_name("inner")
+    kind = path.suffixes[0].lower()
+    jsonl(inner, lines) if kind == ".jsonl" else comma(inner, lines, "\t" if kind == ".tsv" else ",")
+    content = inner.read_bytes()
+    inner.unlink()
+    match path.suffix.lower():
+        case ".gz":
+            content = gzip.compress(content)
+        case ".bz2":
+            content = bz2.compress(content)
+        case ".xz":
+            content = lzma.compress(content)
+        case ".zst":
+            content = zstandard.compress(content)
+        case ".zip":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("inner", content)
+            return str(path)
+    path.write_bytes(content)
+    return str(path)
+
+
+NAMES = ["A.JSONL", "a.Csv", "a.jsonl.gz", "a.jsonl.bz2", "a.jsonl.xz", "a.jsonl.zst", "a.jsonl.zip"]
+NAMES += ["a.tsv.gz", "A.JSONL.GZ", "A.TSV"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_read_whatever_the_case_of_its_suffix_packed_or_not(name: str, tmp_path: Path) -> None:
+    lines = [{"question": f"What is {i} + 1?", "answer": f"00{i + 1}"} for i in range(20)]
+    expected = {(line["question"], line["answer"]) for line in lines}
+    (tmp_path / "folder").mkdir()
+    place = packed(tmp_path / "folder" / name, lines)
+    (tmp_path / "folder" / "Notes.TXT").write_text("no data")
+    for path in (place, str(tmp_path / "folder")):
+        source = make(path, 1, {"held_out": 0})
+        assert {(task.prompt, task.answer) for task in map(source.task, range(20))} == expected
+
+
+def test_no_file_of_a_folder_is_lost_for_the_case_of_its_suffix(tmp_path: Path) -> None:
+    jsonl(tmp_path / "train-a.jsonl", ROWS[:20])
+    jsonl(tmp_path / "train-b.JSONL", ROWS[20:])
+    jsonl(tmp_path / "test.Jsonl", [{"question": "held?", "answer": "1"}])
+    source = make(str(tmp_path), 1, {"held_out_split": "test"})
+    assert len(source) == len(ROWS) and [task.prompt for task in source.held_out(9)] == ["held?"]
 
 
 def test_a_folder_with_files_of_several_kinds_is_refused_with_those_that_would_be_lost(

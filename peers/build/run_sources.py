@@ -1,0 +1,100 @@
+"""The files from which a run was made on this machine: whether they still are what it began with.
+
+    [run] --write--> sources         when the run is made: name -> digest, size and time of each file
+    [run], sources --check-->        when it is started again: a file that was changed is refused
+
+A run carries its own copies (task/, model/, genesis), and works with these alone: a file that is gone is no
+obstacle, one that was edited would be ignored without a word. Files with the size and time that they had are
+not read again: weights are large. Not handled: a model or data set of the Hub, which a commit pins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from peers.build import base_model
+from peers.build.run_folder import MODEL_FILES, SOURCES, RunFolder
+from peers.errors import Refusal, say
+from swarm import wire
+from swarm.config import Run
+from swarm.durable import Torn, read_checked, write_checked
+from swarm.grammar import some
+from swarm.tasks import rewards, task_files
+from swarm.types import Digest, Struct
+
+SHOWN = 12
+"""Digits of a digest that are shown."""
+
+
+class Source(Struct):
+    digest: Digest
+    size: int = -1
+    """Bytes; -1: not known."""
+    time: int = -1
+    """When it was changed last, in nanoseconds; -1: not known."""
+
+
+def write(path: Path, run: Run) -> None:
+    """Keep in the folder of a new run what it is made from. Raises OSError."""
+    begun = {name: _source(file, _digest(file)) for name, file in _here(run).items()}
+    write_checked(path / SOURCES, wire.encode(begun))
+
+
+def check(run: RunFolder, asked: Run) -> None:
+    """Say which files of these settings are gone. Raises Refusal for one that is not what the run began
+    with."""
+    here, again = _here(asked), "or name another folder with --folder"
+    begun = _begun(run, asked, here)
+    for name, file in here.items():
+        if (then := begun.get(name)) is None:
+            raise Refusal(f"{name} was not there when this run began: take it away, {again}")
+        if _source(file, then.digest) != then and (now := _digest(file)) != then.digest:
+            raise Refusal(
+                f"{name} is not what this run began with (digest {now[:SHOWN]}, then {then.digest[:SHOWN]}):"
+                f" restore it, {again}"
+            )
+    if gone := [name for name in begun if name not in here]:
+        more = f" and {some(len(gone) - 1, 'other file')}" if len(gone) > 1 else ""
+        say(f"{gone[0]}{more} cannot be found from {Path.cwd()}: the run goes on with the copy in its folder")
+
+
+def _here(run: Run) -> dict[str, Path]:
+    """Name -> place of each file that the settings name, and of each in a folder that they name: those that
+    are there."""
+    found = dict(task_files.named(run.task))
+    if run.model.name != "embedded" and not base_model.from_hub(run):
+        folder = base_model.folder(run)
+        names = (*MODEL_FILES, *sorted(file.name for file in folder.glob("*.safetensors")))
+        found |= {f"{run.model.name}/{name}": folder / name for name in names}
+    return {name: file for name, file in found.items() if file.is_file()}
+
+
+def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, Source]:
+    """What the run was made from; of a folder of an older version what its specification tells of it, and
+    the rest as it is now."""
+    path, spec = run.path / SOURCES, run.spec
+    try:
+        return wire.decode(read_checked(path), dict[str, Source])
+    except FileNotFoundError:
+        pass
+    except (Torn, wire.WireError) as error:
+        say(f"{path} is damaged ({error}): not every file is compared with what the run began with")
+    told = {f"{asked.model.name}/{name}": digest for name, digest in spec.files.items()}
+    packed = rewards.packed(asked.task.rewards)
+    told |= {place: spec.task[name] for place, name in packed.items() if name in spec.task}
+    return {
+        name: Source(digest=told[name]) if name in told else _source(file, Digest(""))
+        for name, file in here.items()
+    }
+
+
+def _source(file: Path, digest: Digest) -> Source:
+    stat = file.stat()
+    return Source(digest=digest, size=stat.st_size, time=stat.st_mtime_ns)
+
+
+def _digest(file: Path) -> Digest:
+    with open(file, "rb") as content:
+        return Digest(hashlib.file_digest(content, "sha256").hexdigest())
