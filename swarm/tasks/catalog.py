@@ -105,9 +105,9 @@ def source(
     if not scores:
         settings = msgspec.structs.replace(settings, rewards=(), weights=())
     if colon and word == "data":
-        return scored.make(
-            dataset.make(rest, seed, settings.options, folder=folder, say=say), named, settings, folder, code
-        )
+        compared = any(name in scored.COMPARES for name in named)
+        data = dataset.make(rest, seed, settings.options, folder=folder, say=say, compared=compared)
+        return scored.make(data, named, settings, folder, code)
     if colon and word in PREFIXED:
         if not rest:
             raise TaskError(f"task source {settings.name!r} names nothing: write {word}:NAME")

@@ -5,8 +5,8 @@
 
 Held-out rows never train: rows with one prompt are in one half, whichever file or split they come from.
 Training walks epochs: index i is row `permutation(i mod n)` of epoch `i div n`, a function of (seed, index)
-alone. Rows without a prompt or an answer in text are left out, and their number is reported once. A
-prompt may be a conversation, a list of {role, content}. Invariant: the same bytes give the same tasks on
+alone. A row needs a prompt (swarm.tasks.prompts), and an answer in text where something compares with it;
+others are left out, and reported once with what they lack. Invariant: the same bytes give the same tasks on
 every peer. Not handled here: rewards (swarm.tasks.scored), how a row gets here (swarm.tasks.rows).
 """
 
@@ -16,20 +16,24 @@ import datetime
 import hashlib
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from swarm.grammar import nearest
 from swarm.tasks import rows, spelling
 from swarm.tasks.base import Options, Say, TaskError, check_options
 from swarm.tasks.permutation import permuted
+from swarm.tasks.prompts import Unusable, kind_of, prompt_of
 from swarm.types import Message, Task
 
-PROMPTS = ("prompt", "question", "problem", "instruction", "input")
+INSTRUCTION, INPUT = "instruction", "input"
+PROMPTS = ("prompt", "question", "problem", INSTRUCTION, INPUT)
 ANSWERS = ("answer", "solution", "target", "label")
 """Columns that are taken for the prompt and the answer where the options name none, the first that is
-there."""
+there. Of a file that has `instruction` and `input`, as Alpaca's, both are the prompt."""
 
 DEFAULTS: dict[str, int | float | str | bool] = {
     "split": "",
@@ -56,15 +60,28 @@ BLOCK = 1000
 """Rows read at a time while they are checked: some megabytes."""
 
 
+REASONS = 5
+"""Reasons why rows are left out that are told, the commonest first."""
+
+SHARED = 0.1
+"""Share of the rows whose prompt has several answers, from which on a column of the prompt may be missing."""
+
+
 def make(
-    name: str, seed: int, options: Options, *, folder: Path | None = None, say: Say = lambda line: None
+    name: str,
+    seed: int,
+    options: Options,
+    *,
+    folder: Path | None = None,
+    say: Say = lambda line: None,
+    compared: bool = True,
 ) -> DataSet:
     """The source `data:name`. Options:
 
-    `split` (train, or the only one), `subset` and `revision` of a Hub data set; `prompt`, `answer`: columns;
-    `answer_after`: the answer is what follows the last of it, such as "####"; `held_out` (0.05): share of the
-    prompts, or `held_out_split`: a split of its own; `shuffle` (true): in an order of the run's seed. Raises
-    TaskError.
+    `split` (train, or the only one), `subset` and `revision` of a Hub data set; `prompt`, `answer`: columns,
+    or `column.field` inside of one; `answer_after`: the answer is what follows the last of it, such as
+    "####"; `held_out` (0.05): share of the prompts, or `held_out_split`: a split of its own; `shuffle`
+    (true): in an order of the run's seed. Raises TaskError.
     """
     chosen = check_options("data", options, DEFAULTS)
     if not 0.0 <= float(chosen["held_out"]) < 1.0:
@@ -72,7 +89,7 @@ def make(
             f"option held_out of task data is {chosen['held_out']}, it has to be at least 0 and below 1"
         )
     training, held = tables(name, chosen, folder)
-    return DataSet(f"data:{name}", seed, chosen, training, held, say)
+    return DataSet(f"data:{name}", seed, chosen, training, held, say, compared)
 
 
 def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
@@ -95,9 +112,23 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
         *ANSWERS,
         *filter(None, (str(options.get("prompt", "")), str(options.get("answer", "")))),
     ]
-    return rows.read(place, str(options.get("split", "")), texts=texts), (
-        rows.read(place, held_split, texts=texts) if held_split else None
-    )
+    training = rows.read(place, str(options.get("split", "")), texts=texts)
+    held = rows.read(place, held_split, texts=texts) if held_split else None
+    if options.get("prompt"):
+        return training, held
+    return _instructed(training), None if held is None else _instructed(held)
+
+
+def _instructed(table: Any) -> Any:
+    """The rows; where their prompt is `instruction`, the first of PROMPTS that is there, and `input` is
+    beside it, with a column `prompt` of both."""
+    if next((name for name in PROMPTS if name in table.column_names), "") != INSTRUCTION:
+        return table
+    if any(str(getattr(table.features.get(name), "dtype", "")) != "string" for name in (INSTRUCTION, INPUT)):
+        return table
+    pairs = zip(table[INSTRUCTION], table[INPUT], strict=True)
+    both = [f"{told}\n{given}" if told and given and given.strip() else told for told, given in pairs]
+    return table.add_column("prompt", both)
 
 
 class UsableRow(NamedTuple):
@@ -111,12 +142,21 @@ class DataSet:
     """The task source of a data set; see the module."""
 
     def __init__(
-        self, environment: str, seed: int, options: Options, training: Any, held: Any, say: Say
+        self,
+        environment: str,
+        seed: int,
+        options: Options,
+        training: Any,
+        held: Any,
+        say: Say,
+        compared: bool = True,
     ) -> None:
+        """`compared`: whether a reward compares with the answer, so that a row needs one in text."""
         self.environment = environment
         self._seed, self._after, self._shuffle = seed, str(options["answer_after"]), bool(options["shuffle"])
         self._prompt = self._column(training, str(options["prompt"]), "prompt", PROMPTS)
         self._answer = self._column(training, str(options["answer"]), "answer", ANSWERS)
+        self._needs = bool(self._answer) and (compared or bool(self._after))
         self._training, self._held = training, held if held is not None else training
         usable = list(self._good(training, say))
         if held is not None:
@@ -156,10 +196,12 @@ class DataSet:
         `answer`."""
         row = self._row(task.index)
         if self._answer:
-            value = row[self._answer]
+            value = _at(row, self._answer)
             whole = isinstance(value, float) and value.is_integer() and abs(value) <= EXACT
-            row[self._answer] = row["answer"] = task.answer if self._after else int(value) if whole else value
-            if str(row["answer"]) != task.answer:
+            row["answer"] = task.answer if self._after else int(value) if whole else value
+            if self._answer in row:
+                row[self._answer] = row["answer"]
+            if task.answer and str(row["answer"]) != task.answer:
                 row[WRITTEN] = task.answer
         row.pop(self._answer + spelling.AS_WRITTEN, None)
         return row
@@ -175,16 +217,15 @@ class DataSet:
             position = permuted(position, len(among), f"{self._seed}/{'held-out' if held else epoch}")
         table = self._held if held else self._training
         row = dict(table[among[position]])
-        if self._answer:
+        if self._answer in row:
             kind = str(getattr(table.features[self._answer], "dtype", ""))
             row[self._answer] = _shortest(row[self._answer], kind)
         return row
 
     def _task(self, index: int) -> Task:
         row = self._row(index)
-        prompt = _prompt(row[self._prompt])
-        assert prompt is not None, "only rows with a prompt are drawn"
-        value = row.get(self._answer)
+        prompt = prompt_of(_at(row, self._prompt), self._prompt)
+        value = _at(row, self._answer) if self._answer else None
         answer = self._right(row.get(self._answer + spelling.AS_WRITTEN) or value) or ""
         messages = prompt if isinstance(prompt, tuple) else ()
         text = prompt if isinstance(prompt, str) else prompt[-1].content
@@ -199,40 +240,120 @@ class DataSet:
         return answer.strip() or None if found else None
 
     def _column(self, table: Any, named: str, what: str, guesses: Sequence[str]) -> str:
-        """The column that is the prompt or the answer; "" for no answer. Raises TaskError."""
-        here = ", ".join(name for name in table.column_names if not name.endswith(spelling.AS_WRITTEN))
-        if named and named not in table.column_names:
+        """The column that is the prompt or the answer, or a path into one; "" for no answer. Raises
+        TaskError."""
+        paths = [path for path in _paths(table.features) if not path.endswith(spelling.AS_WRITTEN)]
+        if named and named not in paths:
             raise TaskError(
-                f"{self.environment} has no column {named!r} for the {what}; it has {here}: set"
-                f" run.task.options.{what}"
+                f"{self.environment} has no column {named!r} for the {what}{nearest(named, paths)}; it has"
+                f" {', '.join(paths)}: set run.task.options.{what}"
             )
-        found = named or next((name for name in guesses if name in table.column_names), "")
+        found = named or next((name for name in guesses if name in paths), "")
         if not found and what == "prompt":
             raise TaskError(
-                f"{self.environment} has none of the columns {', '.join(guesses)}; it has {here}: set"
-                " run.task.options.prompt"
+                f"{self.environment} has none of the columns {', '.join(guesses)}; it has {', '.join(paths)}:"
+                " set run.task.options.prompt"
             )
         return found
 
     def _good(self, table: Any, say: Say) -> Iterator[UsableRow]:
-        """The usable rows; reports how many are not. Raises TaskError when there are none."""
-        wanted = [name for name in dict.fromkeys((self._prompt, self._answer)) if name]
-        number = good = 0
-        for block in table.select_columns(wanted).iter(batch_size=BLOCK):
-            prompts = block[self._prompt]
-            for prompt, answer in zip(prompts, block.get(self._answer, prompts), strict=True):
-                content = _content(_prompt(prompt))
-                if content is not None and (not self._answer or self._right(answer) is not None):
-                    good += 1
-                    yield UsableRow(number, content)
-                number += 1
-        if good < number:
-            also = f" or without text in {self._answer!r}" if self._answer else ""
-            after = f" after {self._after!r}" if self._after else ""
-            lost = f"{number - good} of {number} rows without text in {self._prompt!r}{also}{after}"
-            if not good:
-                raise TaskError(f"{self.environment} has no row that can be used: {lost}")
-            say(f"{self.environment}: {lost} are left out")
+        """The usable rows; reports how many are not, and why. Raises TaskError when there are none."""
+        lost, answers = _Lost(), _Answers()
+        number = 0
+        for row in _cells(table, [name for name in (self._prompt, self._answer) if name]):
+            number += 1
+            try:
+                prompt = prompt_of(_at(row, self._prompt), self._prompt)
+                answer = _at(row, self._answer) if self._answer else None
+                answer = self._compared(answer) if self._needs else answer
+            except Unusable as why:
+                lost.add(number, why)
+                continue
+            content = _content(prompt)
+            if answer is not None:
+                answers.add(content, str(answer))
+            yield UsableRow(number - 1, content)
+        if lost.rows == number:
+            raise TaskError(f"{self.environment} has no row that can be used: {lost.said(number)}")
+        if lost.rows:
+            say(f"{self.environment}: left out are {lost.said(number)}")
+        if answers.contradicted >= SHARED * number:
+            say(
+                f"{self.environment}: {answers.contradicted} of {number} rows have the prompt of another row,"
+                f" with another answer: is {self._prompt!r} the whole of it? See run.task.options.prompt"
+            )
+
+    def _compared(self, value: object) -> str:
+        """The answer that a completion is compared with. Raises Unusable."""
+        if (right := self._right(value)) is not None:
+            return right
+        if isinstance(value, list | dict):
+            raise Unusable(f"whose {self._answer!r} is {kind_of(value)}, with which nothing can be compared")
+        after = f" after {self._after!r}" if self._after else ""
+        raise Unusable(f"without text in {self._answer!r}{after}")
+
+
+class _Lost:
+    """Rows that are left out, by what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._counts = Counter[str]()
+        self._first: dict[str, str] = {}
+
+    def add(self, row: int, why: Unusable) -> None:
+        self.rows += 1
+        self._counts[str(why)] += 1
+        self._first.setdefault(str(why), f"row {row}" + (f", {why.where}" if why.where else ""))
+
+    def said(self, of: int) -> str:
+        """`7 of 107 rows: 7 without text in 'answer' (the first is row 3)`."""
+        told = self._counts.most_common(REASONS)
+        whys = ", ".join(f"{count} {why} (the first is {self._first[why]})" for why, count in told)
+        return f"{self.rows} of {of} rows: {whys}"
+
+
+class _Answers:
+    """Which prompts have several answers."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, int] = {}
+        self._rows = Counter[int]()
+        self._several = set[int]()
+
+    def add(self, prompt: int, answer: str) -> None:
+        self._rows[prompt] += 1
+        if self._first.setdefault(prompt, hash(answer)) != hash(answer):
+            self._several.add(prompt)
+
+    @property
+    def contradicted(self) -> int:
+        """Rows with such a prompt."""
+        return sum(self._rows[prompt] for prompt in self._several)
+
+
+def _paths(features: Mapping[str, Any], above: str = "") -> list[str]:
+    """Columns, and fields of structs in them, with dots between."""
+    found = []
+    for name, kind in features.items():
+        found += [f"{above}{name}", *(_paths(kind, f"{above}{name}.") if isinstance(kind, dict) else ())]
+    return found
+
+
+def _at(row: Mapping[str, Any], path: str) -> Any:
+    """A cell, or what is inside of it; None where the row has none. The name of a column may have dots."""
+    if path in row:
+        return row[path]
+    first, _, rest = path.partition(".")
+    inner = row.get(first)
+    return _at(inner, rest) if rest and isinstance(inner, Mapping) else None
+
+
+def _cells(table: Any, paths: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows with those columns in which the paths are."""
+    heads = [next(name for name in table.column_names if f"{path}.".startswith(f"{name}.")) for path in paths]
+    for block in table.select_columns(list(dict.fromkeys(heads))).iter(batch_size=BLOCK):
+        yield from (dict(zip(block, cells, strict=True)) for cells in zip(*block.values(), strict=True))
 
 
 def _held_out(prompts: set[int], share: float) -> set[int]:
@@ -246,27 +367,8 @@ def _held_out(prompts: set[int], share: float) -> set[int]:
     return held or {min(prompts)}
 
 
-def _prompt(value: object) -> str | tuple[Message, ...] | None:
-    """Text, or a conversation; None for anything else."""
-    if isinstance(value, str):
-        return value if value.strip() else None
-    if not isinstance(value, list) or not value:
-        return None
-    turns = [turn if isinstance(turn, dict) else {} for turn in value]
-    turns = [(turn.get("role"), turn.get("content")) for turn in turns]
-    if not all(isinstance(role, str) and role and isinstance(content, str) for role, content in turns):
-        return None
-    return (
-        tuple(Message(role=str(role), content=str(content)) for role, content in turns)
-        if turns[-1][1]
-        else None
-    )
-
-
-def _content(prompt: str | tuple[Message, ...] | None) -> int | None:
+def _content(prompt: str | tuple[Message, ...]) -> int:
     """A hash of the words of a prompt, 0 to HASHES - 1: white space makes no difference."""
-    if prompt is None:
-        return None
     text = prompt if isinstance(prompt, str) else "\0".join(f"{turn.role}\0{turn.content}" for turn in prompt)
     return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "big")
 

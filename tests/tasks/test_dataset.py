@@ -199,13 +199,19 @@ def test_rows_of_no_use_are_left_out_and_counted_once(tmp_path: Path) -> None:
     told: list[str] = []
     source = make(jsonl(tmp_path / "a.jsonl", [*bad, *ROWS]), 1, {}, say=told.append)
     assert len(source) + len(source.held_out(999)) == len(ROWS)
-    assert len(told) == 1 and "7 of 107 rows" in told[0]
+    assert len(told) == 1 and "left out are 7 of 107 rows: " in told[0]
+    assert "2 without text in 'answer' (the first is row 5)" in told[0]
+    assert "whose 'question' has a message without content (the first is row 7, message 1)" in told[0]
 
 
 @pytest.mark.parametrize(
     ("lines", "options", "says"),
     [
-        (ROWS, {"prompt": "qestion"}, "no column 'qestion' for the prompt; it has question, answer, level"),
+        (
+            ROWS,
+            {"prompt": "qestion"},
+            "no column 'qestion' for the prompt .did you mean 'question'.*; it has question, a",
+        ),
         (ROWS, {"answer": "gold"}, "no column 'gold' for the answer; it has question, answer, level"),
         (
             [{"text": "a"}],
@@ -322,6 +328,115 @@ def packed(path: Path, lines: list[Any]) -> str:
             return str(path)
     path.write_bytes(content)
     return str(path)
+
+
+def parts(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def test_the_text_of_messages_in_parts_is_joined(tmp_path: Path) -> None:
+    lines = [{"prompt": [{"role": "user", "content": parts("1", f"+{i}")}], "answer": "2"} for i in range(9)]
+    source = make(jsonl(tmp_path / "a.jsonl", lines), 1, {"held_out": 0})
+    told = {source.task(index).messages for index in range(9)}
+    assert told == {(Message(role="user", content=f"1+{i}"),) for i in range(9)}
+
+
+CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [*parts("What?"), {"type": "image_url", "image_url": {"url": "x"}}],
+                }
+            ],
+            "has a part of type 'image_url', which is not read (the first is row 2, message 1)",
+        ),
+        (
+            [{"role": "user", "content": "1"}, {"role": "assistant", "content": None, "tool_calls": [CALL]}],
+            "has tool_calls, which are not read (the first is row 2, message 2)",
+        ),
+        (
+            [
+                {"role": "assistant", "content": "I add", "tool_calls": [CALL]},
+                {"role": "tool", "content": "3"},
+            ],
+            "has tool_calls, which are not read (the first is row 2, message 1)",
+        ),
+        (
+            [{"role": "user", "content": "1"}, {"role": "assistant", "content": None}],
+            "has a message without content (the first is row 2, message 2)",
+        ),
+        ([{"role": "", "content": "1"}], "has a message without role (the first is row 2, message 1)"),
+        ([{"content": "1"}], "has a message without role (the first is row 2, message 1)"),
+    ],
+)
+def test_a_message_that_is_more_than_text_is_not_read_as_less(
+    messages: list[Any], why: str, tmp_path: Path
+) -> None:
+    good = {"prompt": [{"role": "user", "content": parts("1+1")}], "answer": "2"}
+    told: list[str] = []
+    lines = [good, {"prompt": messages, "answer": "2"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    make(str(tmp_path / "a.jsonl"), 1, {}, say=told.append)
+    assert told == [f"data:{tmp_path / 'a.jsonl'}: left out are 1 of 2 rows: 1 whose 'prompt' {why}"]
+
+
+@pytest.mark.parametrize("answer", [["4", "four"], {"value": 4}, None, "", 4, "four"])
+def test_where_nothing_compares_a_row_needs_no_answer_in_text_and_rewards_get_what_it_has(
+    answer: object, tmp_path: Path
+) -> None:
+    path = jsonl(tmp_path / "a.jsonl", [{"prompt": f"{i}?", "answer": answer} for i in range(9)])
+    source = make(path, 1, {"held_out": 0}, compared=False)
+    assert len(source) == 9 and source.columns(source.task(0))["answer"] == answer
+
+
+@pytest.mark.parametrize(("answer", "what"), [(["4", "four"], "list"), ({"value": 4}, "struct")])
+def test_a_list_is_no_answer_that_something_compares_with(answer: object, what: str, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", [{"prompt": f"{i}?", "answer": answer} for i in range(20)])
+    with pytest.raises(
+        TaskError, match=rf"20 of 20 rows: 20 whose 'answer' is a {what}, with which nothing can"
+    ):
+        make(path, 1, {})
+
+
+def test_an_instruction_and_its_input_are_one_prompt(tmp_path: Path) -> None:
+    lines = [{"instruction": "Add.", "input": f"{i} 1", "answer": str(i + 1)} for i in range(20)]
+    lines += [{"instruction": "Say hello.", "input": "", "answer": "hello"}]
+    told: list[str] = []
+    path = jsonl(tmp_path / "a.jsonl", lines)
+    source = make(path, 1, {}, say=told.append)
+    tasks = [*map(source.task, range(len(source))), *source.held_out(99)]
+    assert {task.prompt for task in tasks} == {"Say hello.", *(f"Add.\n{i} 1" for i in range(20))}
+    assert not told and len(source.held_out(99)) >= 1
+    alone = make(path, 1, {"prompt": "instruction"}, say=told.append)
+    assert {alone.task(index).prompt for index in range(len(alone))} < {"Add.", "Say hello."}
+    assert len(told) == 1 and "20 of 21 rows have the prompt of another row, with another answer" in told[0]
+
+
+def test_a_column_inside_of_another_is_named_with_a_dot(tmp_path: Path) -> None:
+    lines = [
+        {"ask": {"text": f"{i}?"}, "reward_model": {"ground_truth": str(i), "style": {"kind": "rule"}}}
+        for i in range(9)
+    ]
+    path = jsonl(tmp_path / "a.jsonl", lines)
+    named = {"prompt": "ask.text", "answer": "reward_model.ground_truth", "held_out": 0}
+    source = make(path, 1, named)
+    tasks = [source.task(index) for index in range(9)]
+    assert {(task.prompt, task.answer) for task in tasks} == {(f"{i}?", str(i)) for i in range(9)}
+    row = source.columns(tasks[0])
+    assert row["answer"] == tasks[0].answer and row["reward_model"]["style"] == {"kind": "rule"}
+    says = (
+        r"no column 'reward_model\.ground_trth' .*did you mean 'reward_model\.ground_truth'.*has ask, ask\.t"
+    )
+    with pytest.raises(TaskError, match=says):
+        make(path, 1, {**named, "answer": "reward_model.ground_trth"})
+    deep = make(path, 1, {**named, "answer": "reward_model.style.kind"})
+    assert deep.task(0).answer == "rule"
 
 
 NAMES = ["A.JSONL", "a.Csv", "a.jsonl.gz", "a.jsonl.bz2", "a.jsonl.xz", "a.jsonl.zst", "a.jsonl.zip"]
