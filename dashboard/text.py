@@ -52,10 +52,20 @@ def clean(text: str, limit: int = NAME_LIMIT) -> str:
 def prose(text: str, limit: int) -> str:
     """The text itself, white space at its ends too, without what cannot be seen; at most `limit` characters.
     Every line break is a line feed."""
-    whole = _BREAK.sub("\n", text[: 4 * limit])
-    if not _PLAIN.fullmatch(whole):
-        whole = _visible(whole, "\n\t")
+    whole = printable(text[: 4 * limit])
     return whole if len(whole) <= limit else whole[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The text without what cannot be seen: nothing of it moves a terminal's cursor, turns its letters around
+    or speaks to the terminal. Every line break is a line feed."""
+    whole = _BREAK.sub("\n", text)
+    return whole if _PLAIN.fullmatch(whole) else _visible(whole, "\n\t")
+
+
+def one_line(text: str, limit: int) -> str:
+    """The same on one line, whose blanks stay, of at most `limit` characters."""
+    return prose(text, limit).strip("\n").replace("\n", " ")
 
 
 def proper(peer: str) -> bool:

@@ -13,17 +13,29 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, Literal, TextIO, cast
 
 from rich.console import Console
+from rich.segment import Segment
 
-from peers.errors import unneeded
+from dashboard.text import printable
+from peers.errors import drawn, unneeded
 
 BLANKS = re.compile(r" +(?=\n)")
 """With which rich fills the lines of tables."""
 
 
-class Listing(Console):
+class _Plain(Console):
+    """Its texts are visible ones, whoever wrote them; what styles and moves is our own."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            one if one.control else one._replace(text=printable(one.text)) for one in buffer
+        )
+
+
+class Listing(_Plain):
     """Raises BrokenPipeError where its reader has gone."""
 
     def __init__(self, width: int | None = None, highlight: bool = True) -> None:
@@ -36,7 +48,7 @@ class Listing(Console):
 def spoken(name: Literal["stdout", "stderr"], width: int | None = None) -> Console:
     """A console of a program that needs no reader: what its stream refuses is not said. `width`: columns;
     None: those of the terminal."""
-    return Console(file=cast(TextIO, _Unneeded(name)), width=width)
+    return _Plain(file=cast(TextIO, _Unneeded(name)), width=width)
 
 
 def drawable(console: Console) -> bool:
@@ -53,7 +65,7 @@ class _Stream:
 
     @property
     def _stream(self) -> TextIO:
-        return cast(TextIO, getattr(sys, self._name))
+        return drawn(getattr(sys, self._name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -30,11 +30,15 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, cast
 
+from dashboard.text import one_line, printable
 from swarm import extras
+
+SENTENCE = 4000
+"""Characters of a sentence that is printed: half a screen; what a peer refuses with has 500 bytes."""
 
 DONE, BUG, USAGE, CANNOT, UNREACHED, REFUSED = range(6)
 
@@ -208,8 +212,18 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def guarded(program: Callable[[], int]) -> int:
-    """Run a command; every exception becomes an exit code and a sentence on stderr."""
+    """Run a command; every exception becomes an exit code and a sentence on stderr. What it prints has
+    nothing that a terminal would obey: see `Plain`."""
     _open_standard_streams()
+    whole = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, Plain(stream)) for stream in whole)
+    try:
+        return _guarded(program)
+    finally:
+        sys.stdout, sys.stderr = whole
+
+
+def _guarded(program: Callable[[], int]) -> int:
     try:
         return program()
     except KeyboardInterrupt:
@@ -228,6 +242,32 @@ def guarded(program: Callable[[], int]) -> int:
         code, sentence = known
         say(f"swarm: {sentence}")
         return code
+
+
+class Plain:
+    """A standard stream that prints whatever is written to it as visible text: paths, names, settings and
+    errors are others' words, too, and a library's messages repeat them. `drawn` is for our own drawings."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.whole = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
+
+    def write(self, text: str) -> int:
+        # A bar of progress begins with a carriage return: at a line's begin that is no more than the line.
+        again = text[:1] == "\r"
+        self.whole.write("\r" * again + printable(text[again:]))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+def drawn(stream: TextIO) -> TextIO:
+    """The stream for escape sequences of our own: who writes to it has cleaned what is others'."""
+    return stream.whole if isinstance(stream, Plain) else stream
 
 
 def _open_standard_streams() -> None:
@@ -258,19 +298,19 @@ def hearing(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def heard(sentence: str) -> None:
-    """Let who is `hearing` have a sentence, without printing it."""
+    """Let who is `hearing` have a sentence, on one line, without printing it."""
     for hear in _hearers:
-        hear(sentence)
+        hear(one_line(sentence, SENTENCE))
 
 
 def say(sentence: str, stream: TextIO | None = None) -> None:
-    """Print a sentence on stderr or `stream`. A closed terminal is no error, and neither is a log on a full
-    disk: it lacks this line."""
+    """Print a sentence on stderr or `stream`, on one line, whoever's words are in it. A closed terminal is no
+    error, and neither is a log on a full disk: it lacks this line."""
     if stream is None:
         heard(sentence)
     stream = stream or sys.stderr
     with unneeded(stream):
-        print(sentence, file=stream, flush=True)
+        print(one_line(sentence, SENTENCE), file=stream, flush=True)
 
 
 @contextlib.contextmanager
@@ -298,7 +338,8 @@ def _report(error: BaseException) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{' '.join(sys.argv[:2])}\nPython {sys.version}\n\n{text}")
     except OSError:
-        return f"{text}{said}; please report it with the lines above"
+        print(printable(text), file=sys.stderr, flush=True)
+        return f"{said}; please report it with the lines above"
     return f"{said}; please report it with {path}"
 
 

@@ -70,6 +70,9 @@ LINE_VERSIONS = 1024
 REQUEST = 8 << 10
 """Bytes of a request, such as a name, in a private run inside a frame with a membership."""
 
+REASON_LIMIT = 500
+"""Bytes of a refusal's reason, for who says it and for who hears it."""
+
 TEXT_LIMIT = 2000
 """Bytes of a text in an event: with the rest of the event it fits into a message of gossip."""
 

@@ -29,6 +29,7 @@ import os
 import queue
 import selectors
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -327,7 +328,7 @@ class Child:
             self._tail = (self._tail + data.decode(errors="replace"))[-TAIL:]
             if self._echo:
                 with contextlib.suppress(OSError):  # a terminal that was closed
-                    os.write(2, data)
+                    print(data.decode(errors="replace"), end="", file=sys.stderr, flush=True)
             if not data:
                 self._prints = False
                 self._selector.unregister(self._errors)

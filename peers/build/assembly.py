@@ -259,7 +259,8 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
         if role not in (Role.SAMPLER, Role.LEARNER):
             continue
         if sys.stdout.isatty() or invites.read(word, 0.0).delegate is None:
-            say(f"to join as a {role.value}:\n  swarm join {word}", sys.stdout)
+            say(f"to join as a {role.value}:", sys.stdout)
+            say(f"  swarm join {word}", sys.stdout)
         else:
             printed = f"swarm invite --role {role.value} --folder {run.path}"
             say(f"to join as a {role.value}: `{printed}` prints the word, a secret", sys.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def run(paths: Sequence[Path]) -> int:
     for nothing in empty:
         say(f"swarm: left out: {nothing}")
     print(some(len(journals) - len(empty), "journal"))
-    print("\n".join(_lines(found)))
+    for line in _lines(found):
+        say(line, sys.stdout)
     return 0 if found.passed else 1
 
 

@@ -8,7 +8,6 @@ Both serve until a signal. Not handled here: the page of a run on this machine, 
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +31,8 @@ def dashboard(word: str, config: Config, folder: Path | None, once: bool) -> int
     from dashboard import app, server  # noqa: F401 (slow to import: before this peer connects)
 
     async def look(watched: watching.WatchedSwarm) -> None:
-        print(
+        say(
             f"watching run {watched.run.name} {watched.invite.run[:12]} (Ctrl-C leaves)",
-            file=sys.stderr,
-            flush=True,
         )
         async with page(watched.observer.feed, config.peer.page, _invite_shown(watched, config.peer.page)):
             await watched.leaving.wait()

@@ -27,8 +27,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from dashboard.text import one_line
 from peers.commands.findings import Finding
-from peers.errors import CANNOT, DONE
+from peers.errors import CANNOT, DONE, SENTENCE, drawn, say
 from swarm import extras
 from swarm import invite as invites
 from swarm.config import Config
@@ -96,11 +97,11 @@ def main(folder: Path | None, as_json: bool, word: str = "", config: Config | No
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for finding in findings:
-            print(_line(finding, colour))
+            print(_line(finding, colour), file=drawn(sys.stdout))
         said = (
             f"cannot take part yet: {failed} of {len(findings)} checks failed" if failed else "can take part"
         )
-        print(f"this machine {said}", file=sys.stderr)
+        say(f"this machine {said}")
     return code or (CANNOT if failed else DONE)
 
 
@@ -375,4 +376,5 @@ _COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "fail": "\033[31m"}
 
 def _line(finding: Finding, colour: bool) -> str:
     level = f"{_COLOURS[finding.level]}{finding.level:4}\033[0m" if colour else f"{finding.level:4}"
-    return f"{level} {finding.check:12} {finding.found}" + (f" -> {finding.todo}" if finding.todo else "")
+    said = f"{finding.check:12} {finding.found}" + (f" -> {finding.todo}" if finding.todo else "")
+    return f"{level} {one_line(said, SENTENCE)}"

@@ -13,7 +13,6 @@ import errno
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -49,10 +48,9 @@ def export(folder: Path, target: Path) -> int:
     run = opened(folder)
     version = write(run, target, portable=False).version
     print(target)
-    print(
+    say(
         f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r})"
         " loads it",
-        file=sys.stderr,
     )
     return 0
 
@@ -82,10 +80,9 @@ def write(run: RunFolder, target: Path, portable: bool) -> Exported:
     settings = run.settings
     state = _told(run.path, settings)
     if state.version > version:
-        print(
+        say(
             f"version {state.version} was made, and its bytes had not come to this folder: {version} is the"
             " newest that is whole here",
-            file=sys.stderr,
         )
     elif version == 0:
         say(f"nothing that was trained is here: {_nothing(run.path)}; export where another peer is")
@@ -155,7 +152,7 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path, portable:
         return
     name = str(base.resolve()) if travelled else run.model.name
     adapters.write_folder(target / "adapter", Blocks.of(weights), run.lora, name)
-    print(f"the adapter alone, for {name}: {target / 'adapter'}", file=sys.stderr)
+    say(f"the adapter alone, for {name}: {target / 'adapter'}")
 
 
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
@@ -165,7 +162,7 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
     for release, peer in sorted(found, key=lambda one: rank(one[0]), reverse=True):
         if (weights := _whole(peer / "blobs", release)) is not None:
             return release.version, weights
-        print(f"release {release.version} in {peer} is damaged: the next best is taken", file=sys.stderr)
+        say(f"release {release.version} in {peer} is damaged: the next best is taken")
     if (genesis := run.genesis()) is not None:
         return 0, genesis
     raise Refusal(
@@ -184,7 +181,7 @@ def _kept(peer: Path, run: RunFolder) -> list[Release]:
         except FileNotFoundError:
             continue
         except wire.WireError as error:
-            print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
+            say(f"{path} is damaged ({error}): its release is left out")
     return found
 
 

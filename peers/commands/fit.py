@@ -8,7 +8,6 @@ Results go to stdout, progress to stderr.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,7 @@ import platformdirs
 from peers.build import base_model
 from peers.commands import fit_probe
 from peers.commands.fit_table import as_data, heading, hints, table
-from peers.errors import CANNOT, DONE, CannotHere, UserError
+from peers.errors import CANNOT, DONE, CannotHere, UserError, say
 from peers.fit import estimates, fits, hardware
 from peers.fit.estimates import ExpectedPace, RunShape, Speed
 from peers.fit.fits import GB, LEARNER, Case, FitRow
@@ -67,7 +66,7 @@ def main(config: Config, name: str, measured: bool, as_json: bool) -> int:
     else:
         print("\n".join([*heading(case, name, speed), "", *table(case, found)]), flush=True)
     for line in hints(case, found, before):
-        print(line, file=sys.stderr)
+        say(line)
     return DONE if any(row.fits != "no" for row in found) else CANNOT
 
 
@@ -274,4 +273,4 @@ def _settings(config: Config, folder: Path, row: FitRow, run_shape: RunShape) ->
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(line)

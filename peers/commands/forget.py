@@ -14,7 +14,7 @@ from pathlib import Path
 
 from peers.build import run_folder
 from peers.commands import arguments
-from peers.errors import CannotHere, WrongUsage
+from peers.errors import CannotHere, WrongUsage, say
 from peers.runtime import machine_use, peer_folder
 from swarm.durable import DRAFT
 
@@ -34,7 +34,7 @@ def forget(folder: Path, with_key: bool, agreed: Callable[[str], bool]) -> int:
     sizes = {name: _size(folder / name) for name in names}
     listed = ", ".join(f"{name} ({_bytes(size)})" for name, size in sizes.items())
     if not agreed(f"{folder}: {listed}"):
-        print("nothing is removed", file=sys.stderr)
+        say("nothing is removed")
         return 0
     # the specification last: a folder that was removed half is still one of a run
     for name in sorted(names, key=lambda name: name in (run_folder.SPEC, run_folder.COPY)):
@@ -42,10 +42,9 @@ def forget(folder: Path, with_key: bool, agreed: Callable[[str], bool]) -> int:
     kept = sorted(path.name for path in folder.iterdir())
     if not kept:
         folder.rmdir()
-    print(
+    say(
         f"removed {_bytes(sum(sizes.values()))} of {folder}: {', '.join(names)}"
         + (f"; {', '.join(kept)} stays" if kept else ""),
-        file=sys.stderr,
     )
     return 0
 
@@ -75,7 +74,7 @@ def _names(folder: Path) -> tuple[str, ...]:
 
 def ask(what: str) -> bool:
     """Ask a person whether that may be removed."""
-    print(f"this removes {what}", file=sys.stderr)
+    say(f"this removes {what}")
     if not sys.stdin.isatty():
         raise WrongUsage("nobody is here to ask: add --yes")
     print("go on? [y/N] ", end="", file=sys.stderr, flush=True)

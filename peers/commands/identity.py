@@ -18,7 +18,7 @@ from typing import Any
 
 from peers.commands import arguments
 from peers.commands.parser import add_command, sentence
-from peers.errors import CannotHere, WrongUsage
+from peers.errors import CannotHere, WrongUsage, say
 
 OWNER = "owner"
 """Names the run's owner.key, beside names of peers' folders."""
@@ -71,10 +71,9 @@ def export(args: argparse.Namespace) -> int:
     identity = sealed_identity.Identity(name=name, run=run.digest, key=_checked(path), membership=membership)
     passphrase = _passphrase(args.passphrase_file, twice=True)
     write_durably(args.file, sealed_identity.sealed(identity, passphrase), mode=0o600)
-    print(
+    say(
         f"{args.file} holds the key of {name}; use it in one place: of two peers with one key the older one"
         " ends with 5",
-        file=sys.stderr,
     )
     return 0
 
@@ -119,9 +118,8 @@ def import_(args: argparse.Namespace) -> int:
     write_durably(path, identity.key, mode=0o600)
     if identity.membership and name != OWNER:
         write_durably(path.parent / MEMBERSHIP, identity.membership)
-    print(
+    say(
         f"{path} is {keyring.me}; end the peer that had this key before this one starts",
-        file=sys.stderr,
     )
     return 0
 

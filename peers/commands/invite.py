@@ -14,12 +14,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rich.table import Table
+from rich.text import Text
 
 from dashboard.text import duration
 from peers.build import invitations, made_words
 from peers.build.made_words import Word
 from peers.console import Listing
-from peers.errors import WrongUsage
+from peers.errors import WrongUsage, drawn, say
 from peers.runtime import peer_folder, uses
 from swarm import invite as invites
 from swarm.core.revocation import Revocations
@@ -50,7 +51,7 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
     word = invitations.renew(folder, old, seconds)
     if word is None:
         kept = "the word is kept: memberships of this folder's peers, and of others, are renewed with it"
-        print(f"{kept} within an hour while they run", file=sys.stderr)
+        say(f"{kept} within an hour while they run")
     else:
         _print(folder, word, cut(note), {"invite": word}, as_json, as_qr)
     return 0
@@ -74,22 +75,22 @@ def listed(folder: Path, as_json: bool) -> int:
             word.role.value if word.role else "what fits",
             "revoked" if _is_revoked(word, out) else _end(word),
             "any number" if (one := left[word.word]) is None else str(one),
-            word.note,
+            Text(word.note),
             f"…{word.word[-8:]}",
         )
     Listing().print(table)
-    print("`swarm invite --list --json` prints the words themselves", file=sys.stderr)
+    say("`swarm invite --list --json` prints the words themselves")
     return 0
 
 
 def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bool, as_qr: bool) -> None:
     if as_qr:
-        invites.qr_code(word, error="l").terminal(sys.stderr, compact=True)
+        invites.qr_code(word, error="l").terminal(drawn(sys.stderr), compact=True)
     print(json.dumps(said) if as_json else word)
     try:
         made_words.keep(folder, word, note)
     except OSError as error:
-        print(f"the word is not on the list of this folder's words: {error}", file=sys.stderr)
+        say(f"the word is not on the list of this folder's words: {error}")
     if set(peer_folder.running(folder)) - {"up"}:
         return
     again = f"start a peer of the run here again (`swarm start` or `swarm join`, --folder {folder})"
@@ -100,7 +101,7 @@ def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bo
             f"no peer of this folder runs, and the last of others was heard {duration(age)} ago: if they have"
             " left since, as at the end of a run, nobody answers to this invite"
         )
-    print(f"{why}: {again}", file=sys.stderr)
+    say(f"{why}: {again}")
 
 
 def _end(word: Word) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from pathlib import Path
 
 from peers.build import run_folder
-from peers.errors import WrongUsage
+from peers.errors import WrongUsage, say
 from peers.runtime import pause as pauses
 from peers.runtime import peer_folder
 
@@ -20,7 +19,7 @@ def pause(folder: Path, seconds: float | None) -> int:
     now = time.time()
     until = math.inf if seconds is None else now + seconds
     pauses.keep(folder, until)
-    print(f"paused {pauses.sentence(until, now)}: {_who(folder)}", file=sys.stderr)
+    say(f"paused {pauses.sentence(until, now)}: {_who(folder)}")
     return 0
 
 
@@ -38,11 +37,11 @@ def resume(folder: Path) -> int:
     """Let them go on. Raises WrongUsage, OSError."""
     _check(folder)
     if pauses.until(folder, time.time()) is None:
-        print(f"{folder} is not paused", file=sys.stderr)
+        say(f"{folder} is not paused")
         return 0
     pauses.end(folder)
     names = _names(folder)
-    print(f"no longer paused: {', '.join(names) or 'no peer of this folder runs now'}", file=sys.stderr)
+    say(f"no longer paused: {', '.join(names) or 'no peer of this folder runs now'}")
     return 0
 
 

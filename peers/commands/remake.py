@@ -165,9 +165,11 @@ class _Maker:
                 learner.step(self._mean(vectors, step.made.recipe))
                 weights, state = learner.digest(), digest_of(learner.state())
                 alike = (weights, state) == (step.made.weights, step.made.state)
-                print(f"version {step.made.version}: {self._what(step)}: {_said(step, weights, state)}")
+                line = f"version {step.made.version}: {self._what(step)}: {_said(step, weights, state)}"
+                say(line, sys.stdout)
                 if not alike:
-                    print("\n".join(self._reasons(step, vectors)), file=sys.stderr)
+                    for reason in self._reasons(step, vectors):
+                        say(reason)
                     return False
         return True
 
@@ -222,7 +224,7 @@ class _Maker:
         masked = [k for k, check in enumerate(made.checks) if objection(check, drift)]
         if (masked, made.weight) != ([*said.masked], said.weight):
             text = f"{step.made.version}: member {which + 1} signed another mask or another weight"
-            print(text, file=sys.stderr)
+            say(text)
         return made.vector
 
     def _manifest(self, step: Step, which: int) -> BatchManifest:

@@ -11,14 +11,13 @@ stays. Not handled here: how a list reaches other machines (peers.runtime.revoca
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from peers.build import invitations, made_words
 from peers.build.run_folder import RunFolder
-from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.errors import CannotHere, Refusal, WrongUsage, say
 from peers.runtime import contacts, members, peer_folder, revocations, run_keys
 from swarm import invite as invites
 from swarm.core.revocation import NONE, FullList, Revocations, sealed
@@ -41,14 +40,14 @@ def main(folder: Path, who: str) -> int:
         told = known(run)
         new, open_still = _revocations(run, who.strip().lstrip("…"), int(time.time()))
         if all(_is_in(one, told.list.entries) for one in new):
-            print(f"{who} is revoked already", file=sys.stderr)
+            say(f"{who} is revoked already")
         else:
             publish(run, (*told.list.entries, *new), told.list.pardons)
             _renew_own(run)
             for one in new:
                 print(_sentence(one))
     for sentence in open_still:
-        print(sentence, file=sys.stderr)
+        say(sentence)
     return 0
 
 
@@ -205,4 +204,4 @@ def _say_who_tells_it(run: RunFolder, number: int) -> None:
         " was brought back from a copy start one before you revoke: others may have another list of this"
         " number, and then do not take this one"
     )
-    print(f"list {number} of this run's revocations: {told}", file=sys.stderr)
+    say(f"list {number} of this run's revocations: {told}")

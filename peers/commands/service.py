@@ -22,7 +22,7 @@ from typing import Any
 
 from peers.commands import arguments
 from peers.commands.parser import add_command, sentence
-from peers.errors import CannotHere, WrongUsage
+from peers.errors import CannotHere, WrongUsage, say
 from swarm import extras
 
 MARK = "# written by `swarm service install`\n"
@@ -123,11 +123,10 @@ def install(
         write_durably(_word_file(unit), word.encode(), mode=0o600)
     write_durably(unit, text.encode(), mode=0o600)
     if replaced:
-        print(replaced, file=sys.stderr)
+        say(replaced)
     print(unit)
-    print(
+    say(
         "run these: the first starts it now and with every login, the second also without a login",
-        file=sys.stderr,
     )
     print(f"systemctl --user daemon-reload && systemctl --user enable --now {unit.name}")
     print("loginctl enable-linger")
@@ -146,7 +145,7 @@ def remove(name: str | None) -> int:
     (unit.parent / "default.target.wants" / unit.name).unlink(missing_ok=True)
     unit.unlink()
     _word_file(unit).unlink(missing_ok=True)
-    print("run this: it lets the peer finish and leave", file=sys.stderr)
+    say("run this: it lets the peer finish and leave")
     print(f"systemctl --user stop {unit.name}; systemctl --user daemon-reload")
     return 0
 

@@ -9,7 +9,6 @@ run folder is derived from the scenario's seed, so that the same seed gives the 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
@@ -104,9 +103,8 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
         outcome = World(loaded, spawn, sinks=sinks, journal=out, disks=folders).run()
     print(summary.text())
     print(f"journal sha256 {outcome.sha256} ({outcome.events} events)")
-    print(
+    say(
         f"{outcome.virtual / 3600:.1f} virtual hours in {outcome.wall:.1f} s, {outcome.calls} callbacks",
-        file=sys.stderr,
     )
     return 0
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from dashboard.text import duration
 from peers.build import run_folder
 from peers.commands import journals
 from peers.console import Listing, drawable
-from peers.errors import CannotHere, WrongUsage
+from peers.errors import CannotHere, WrongUsage, say
 from peers.runtime import pause, peer_folder
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE
 from swarm.config import Config
@@ -53,7 +52,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     if (until := pause.until(folder, now := time.time())) is not None:
-        print(f"the peers of {folder} are paused {pause.sentence(until, now)}", file=sys.stderr)
+        say(f"the peers of {folder} are paused {pause.sentence(until, now)}")
     state = State(run.settings, config.peer.history)
     tails = list[Tail]()
 
@@ -73,7 +72,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     if not watch:
         at, old = _asleep(state, now, folder)
         if old:
-            print(old, file=sys.stderr)
+            say(old)
         _show(state, at, as_json)
         return 0
     with _screen() as (console, put, every):
@@ -154,7 +153,7 @@ def leave(folder: Path) -> int:
     if not peers and run_folder.spec_content(folder) is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     if not peers:
-        print(f"no peer of {folder} is running", file=sys.stderr)
+        say(f"no peer of {folder} is running")
         return 0
     # `swarm up` restarts its children: ask it, and it asks them.
     asked = {"up": peers["up"]} if "up" in peers else peers
@@ -170,14 +169,14 @@ def leave(folder: Path) -> int:
     while (left := peer_folder.running(folder)) and time.monotonic() < began + LEAVE_PATIENCE:
         if not told and time.monotonic() > began + TOLD_AFTER:
             told = True
-            print(f"waiting for {_named(left)}: {FINISHING}, within {LEAVE_PATIENCE:.0f} s", file=sys.stderr)
+            say(f"waiting for {_named(left)}: {FINISHING}, within {LEAVE_PATIENCE:.0f} s")
         time.sleep(0.1)
     if left:
         raise CannotHere(
             f"{_named(left)} did not leave within {LEAVE_PATIENCE:.0f} s: a peer that still finishes its"
             " group or step leaves by itself after it; `kill -9` ends it now, and that group or step is lost"
         )
-    print(f"left: {', '.join(peers)}", file=sys.stderr)
+    say(f"left: {', '.join(peers)}")
     return 0
 
 

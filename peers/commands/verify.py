@@ -65,10 +65,11 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
     group = _group(evidence, run, tokens.vocabulary)
     weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
     found, replayed = _replayed(run, tokens, group, weights, config)
-    print("\n".join(_lines(group, replayed, found)))
+    for line in _lines(group, replayed, found):
+        say(line, sys.stdout)
     holds = found.off > 0 or found.claimed > 0
     print(_word(found) if holds else "the evidence does not hold: this group alone shows nothing")
-    print(f"the learner {evidence.auditor} said: {evidence.why}", file=sys.stderr)
+    say(f"the learner {evidence.auditor} said: {evidence.why}")
     return DONE if holds else REFUSED
 
 
@@ -123,7 +124,7 @@ def _weights(group: Group, paths: list[Path]) -> Weights:
             weights = Weights.of(path.read_bytes(), group.version)
             if weights.digest == group.weights:
                 return weights
-            print(f"{path} has other bytes than version {group.version}", file=sys.stderr)
+            say(f"{path} has other bytes than version {group.version}")
     raise CannotHere(
         f"version {group.version} is not here: bring the .safetensors file that lies beside the evidence at"
         " the learner, or name one that has the version's bytes with --release"

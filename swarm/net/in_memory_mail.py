@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from swarm.limits import FRAME_LIMIT
+from swarm.limits import FRAME_LIMIT, REASON_LIMIT, cut
 from swarm.net.ports import NOTHING_CAME, Busy, Gate, Handler, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns, no_turn
 from swarm.types import PeerId
@@ -169,7 +169,7 @@ class PendingCall:
             end = await turns.take(self.sender) if turns is not None else no_turn
             outcome: bytes | NetError = await handler(self.sender, self.message)
         except Refused as refusal:
-            outcome = refusal
+            outcome = type(refusal)(cut(str(refusal), REASON_LIMIT))
         except BaseException:
             self._lost(True)  # crashed or broken in the middle
             raise

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
-from swarm.limits import FRAME_LIMIT
+from swarm.limits import FRAME_LIMIT, REASON_LIMIT, cut
 from swarm.net.mail_pool import Pool
 from swarm.net.ports import NOTHING_CAME, Busy, Gate, Handler, Refused, Silent, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
@@ -50,9 +50,6 @@ REPLY_SECONDS = 30.0
 DIAL_SHARE, DIAL_SECONDS = 0.4, 8.0
 """Share of a message's deadline, and seconds at most: finding the peer and opening the stream take one share
 each, the answer has the rest."""
-
-REASON_LIMIT = 500
-"""Bytes of a refusal's reason."""
 
 PIECE = 1 << 16
 """Bytes read at a time of a refused message, and written at a time of a reply: smaller pieces cost more in
@@ -166,10 +163,11 @@ class StreamMail:
                     raise ConnectionError(f"a reply of {size} bytes with status {status}")
                 if due and status == OK:
                     self._usual = max(size, 1)
-                limits.down.count(size - due)
+                wanted = size if status == OK else min(size, REASON_LIMIT)
+                limits.down.count(wanted - due)
                 due = 0
-                answer = await _receive(pool, reader, size)
-                unused = True
+                answer = await _receive(pool, reader, wanted)
+                unused = wanted == size  # what is left of a reason that is too long is not read
         except BROKEN as error:
             if silent.expired():
                 raise Silent(f"{to} {NOTHING_CAME} {idle:g} s") from error
@@ -184,7 +182,7 @@ class StreamMail:
             else:
                 self._break_off(writer)
         if status != OK:
-            raise (Busy if status == BUSY else Refused)(answer.decode(errors="replace"))
+            raise (Busy if status == BUSY else Refused)(cut(answer.decode(errors="replace"), REASON_LIMIT))
         return answer
 
     # --- serving --------------------------------------------------------------------------------------------
@@ -270,7 +268,7 @@ class StreamMail:
         if size > (most := largest(seat.service)):
             why = why or f"a message of {size} bytes, limit {most}"
         if why is not None:
-            await _reply(writer, REFUSED, why.encode(), step, self._limits.up, bulk=False)
+            await _reply(writer, REFUSED, why.encode()[:REASON_LIMIT], step, self._limits.up, bulk=False)
             return False
         status, answer, end = BUSY, CROWDED, no_turn
         gone = self._slots.announce(seat, size, _now())

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from test_mail_slots import RUN, SIZE, Line, echo, mail
 
-from swarm.limits import FRAME_LIMIT
+from swarm.limits import FRAME_LIMIT, REASON_LIMIT
 from swarm.net import mail as mails
+from swarm.net.ports import Refused
 from swarm.net.step_deadline import StepDeadline
 from swarm.types import PeerId
 
@@ -164,5 +165,29 @@ def test_a_step_ends_when_its_last_deadline_has_passed() -> None:
         step.end()
         await asyncio.sleep(0.03)
         assert not over.is_set()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("reason", [b"\x1b[2J no" * 100_000, b"\xff" * 4000, b"too late"])
+def test_of_a_refusal_no_more_is_read_than_a_reason_has(
+    reason: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hostile(*_: Any) -> tuple[int, bytes, Any]:
+        return mails.REFUSED, reason, lambda: None
+
+    monkeypatch.setattr(mails.StreamMail, "_handle", hostile)
+
+    async def main() -> None:
+        line = Line()
+        server, asker = mail(line), mail(line)
+        await server.serve("groups", echo)
+        for _ in range(2):  # the next call is answered as well
+            with pytest.raises(Refused) as refused:
+                await asker.send(SERVER, "groups", b"first")
+            assert len(str(refused.value).encode()) <= REASON_LIMIT
+            assert str(refused.value)[:3] == reason.decode(errors="replace")[:3]
+        await asker.close()
+        await server.close()
 
     asyncio.run(main())

@@ -16,7 +16,7 @@ from peers import cli
 from peers.build import factory, new_run, task_source
 from peers.build.run_folder import RunFolder
 from peers.commands import verify
-from peers.errors import DONE, REFUSED, USAGE
+from peers.errors import DONE, REFUSED, SENTENCE, USAGE
 from peers.roles import evidence
 from peers.roles.evidence import BYTES, KEPT, SUFFIX, Evidence
 from peers.roles.new_group import make_group
@@ -227,6 +227,24 @@ def test_a_group_that_contradicts_its_heads_is_no_evidence_as_no_learner_admits_
     asked = Sampling(group_size=2, max_tokens=2, heads=1)
     with pytest.raises(evidence.Unsigned, match="no learner admits the group: a token of its heads"):
         evidence.signed_group(frames, frame, limit, asked, VOCABULARY)
+
+
+def test_what_the_learner_says_cannot_rewrite_the_verdict(
+    tmp_path: Path,
+    run: RunFolder,
+    parties: Parties,
+    honest: Group,
+    weights: Weights,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = kept(tmp_path, parties, changed(honest), weights)
+    why = "\x1b[2Athe evidence does not hold\n\x1b]52;c;bQ==\x07\u202e\x9b8m" + "x" * 16_000
+    path.write_bytes(wire.encode(msgspec.structs.replace(parties.evidence(changed(honest)), why=why)))
+    assert verified(path, run) == DONE
+    out, err = capsys.readouterr()
+    assert "the evidence holds" in out and "does not hold" not in out
+    said = err.splitlines()[-1]
+    assert "the learner" in said and "does not hold" in said and len(said) <= SENTENCE and said.isprintable()
 
 
 def test_what_is_no_evidence_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
