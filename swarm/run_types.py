@@ -70,8 +70,8 @@ class Membership(Struct, omit_defaults=True):
     signature: Annotated[bytes, Meta(max_length=64)]
     """By the delegation's key, over the peer id, delegation and origin."""
     origin: Annotated[bytes, Meta(max_length=64)] = b""
-    """Of a renewed one: keys of one or two invites by which the peer came, so that to revoke one of them
-    reaches it (swarm.core.revocation.named)."""
+    """Of a renewed one: the first bytes of the keys of all invites by which the peer came, the newest first,
+    so that to revoke one of them reaches it (swarm.core.revocation.named)."""
 
 
 REVOKED = 1024

@@ -23,6 +23,7 @@ from peers.errors import Refusal, Unreached
 from peers.runtime import peer_folder, revocations, uses
 from peers.runtime.peer_folder import MEMBERSHIP
 from swarm import wire
+from swarm.core.revocation import link, named
 from swarm.durable import write_durably
 from swarm.invite import Invite
 from swarm.net.ports import Mail, NetError
@@ -69,7 +70,7 @@ async def _is_better(
 ) -> bool:
     """Whether the run's owner revoked the kept membership, and not what another invite gives. Those who are
     connected are asked for the list."""
-    if mine.delegation.key == kept.delegation.key or mine.delegation.key in kept.origin:
+    if link(mine.delegation.key) in named(kept, b""):
         return False  # the same invite, or one of those that a renewal names
     try:
         run = run_folder.read(path)

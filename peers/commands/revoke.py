@@ -12,15 +12,16 @@ stays. Not handled here: how a list reaches other machines (peers.runtime.revoca
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from peers.build import invitations, made_words
+from peers.build.made_words import Word
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage, say
 from peers.runtime import contacts, members, peer_folder, revocations, run_keys
 from swarm import invite as invites
-from swarm.core.revocation import NONE, FullList, Revocations, sealed
+from swarm.core.revocation import NONE, FullList, Revocations, link, sealed
 from swarm.durable import write_durably
 from swarm.identity import human_name, public_key
 from swarm.invite import InviteError
@@ -98,7 +99,7 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
             f"by which word {human_name(peer)} came, if by one, is not known here, and with it it could come"
             " back under another key: revoke the word too (`swarm invite --list` shows those made here)"
         ]
-    came_by, *claimed = met[peer].invites
+    came_by, *claimed = map(link, met[peer].invites)
     told = [
         f"{human_name(peer)} came first by {_word(run, key)}, as nothing but its membership says: revoke that"
         " word too if this peer had it"
@@ -106,8 +107,11 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
         if not run.revocations.has_invite(key)
     ]
     if not run.revocations.has_invite(came_by):
-        others = sorted(one.peer for one in met.values() if came_by in one.invites and one.peer != peer)
-        found.append(Revocation(at=now, invite=came_by, kept=tuple(others[:REVOKED])))
+        others = sorted(
+            one.peer for one in met.values() if came_by in map(link, one.invites) and one.peer != peer
+        )
+        key = next((key for key, _ in _made(run) if link(key) == came_by), came_by)
+        found.append(Revocation(at=now, invite=key, kept=tuple(others[:REVOKED])))
         if (more := len(others) - REVOKED) > 0:
             told.append(
                 f"{more} of {len(others)} others who came by the same word are out too, since a list names"
@@ -116,13 +120,19 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
     return found, told
 
 
-def _word(run: RunFolder, key: bytes) -> str:
-    """What `swarm invite --list` shows of the invite with this key, where that has it."""
+def _made(run: RunFolder) -> Iterator[tuple[bytes, Word]]:
+    """Key and word of each invite that `swarm invite --list` shows and that makes members."""
     for one in made_words.words(run):
-        given = invites.read(one.word, 0.0).delegate
-        if given is not None and given.delegation.key == key:
+        if (given := invites.read(one.word, 0.0).delegate) is not None:
+            yield given.delegation.key, one
+
+
+def _word(run: RunFolder, came_by: bytes) -> str:
+    """What `swarm invite --list` shows of the invite with this link, where that has it."""
+    for key, one in _made(run):
+        if link(key) == came_by:
             return f"the word …{one.word[-8:]}" + f" ({one.note})" * bool(one.note)
-    return f"the invite with the key {key.hex()[:16]}"
+    return f"the invite with the key {came_by.hex()[:16]}"
 
 
 def _invite(run: RunFolder, who: str) -> bytes | None:

@@ -112,7 +112,7 @@ class Heartbeats:
 
     def _seal(self, beat: Beat, limit: Limit) -> bytes:
         """Seal a heartbeat with as much of it as fits beside a membership: what only people read goes first,
-        then addresses, then what learners say to each other in a round."""
+        then addresses, then what learners say to each other in a round, and what follows from the rest."""
         less: tuple[dict[str, object], ...] = (
             {"hardware": ""},
             {"fetching": None, "wasted": {}},
@@ -120,6 +120,7 @@ class Heartbeats:
             {"addresses": beat.addresses[:1]},
             {"addresses": ()},
             {"closed": None, "denied": None, "mean": b""},
+            {"name": "", "state": ""},
         )
         for left_out in less:
             try:

@@ -11,8 +11,9 @@ key is, one is made for as many peers as the invite says (peers.runtime.uses).
 A member asks itself, seeds and then others every CHECK seconds, from RENEW seconds before the end on. It
 keeps the answer in its folder, so that it can rejoin with its first invite after that has expired. A
 membership that the owner gave as final (`swarm invite --expires`) is not renewed, nor is one that has ended.
-From WARN seconds before the end on, the page and the terminal say so. It names the invite that made the one
-before, and the one by which its peer is said to have come first, so that whoever revokes either reaches it.
+From WARN seconds before the end on, the page and the terminal say so. It names the
+invites by which its peer came, all of them in their order, so that whoever revokes one reaches it; one with
+LINKS of them the owner alone renews.
 Not handled here: revoking (peers.runtime.revocations).
 """
 
@@ -31,7 +32,7 @@ from peers.runtime.peer_folder import MEMBERSHIP
 from swarm import events, wire
 from swarm import invite as invites
 from swarm.core.membership import needs_membership
-from swarm.core.revocation import carried
+from swarm.core.revocation import LINKS, carried, link
 from swarm.durable import write_durably
 from swarm.grammar import an, some
 from swarm.identity import Keyring
@@ -68,7 +69,7 @@ def granter(owner: Keyring, run_name: str, run_folder: Path) -> Renews:
         one = claim.delegation
         uses.take(run_folder, one, peer, now)
         until = one.expires if one.final else int(now + invites.LIFETIME)
-        return invites.renewed(owner, run_name, one.role, peer, until, origin=one.key, final=one.final)
+        return invites.renewed(owner, run_name, one.role, peer, until, origin=link(one.key), final=one.final)
 
     return grant
 
@@ -83,17 +84,21 @@ def renewer(owner: Keyring | bytes, run_name: str, given: Given = lambda _: None
     public = owner if isinstance(owner, bytes) else owner.public
 
     def renew(peer: PeerId, old: Membership, now: float) -> Membership:
-        role, until, origin = old.delegation.role, int(now + invites.LIFETIME), carried(old, public)
+        role, until = old.delegation.role, int(now + invites.LIFETIME)
         if old.delegation.final:
             raise Refused("the run's owner gave this membership an end of its own")
         if not isinstance(owner, bytes):
-            return invites.renewed(owner, run_name, role, peer, until, origin=origin)
+            way = carried(old, public, public)
+            assert way is not None  # a membership names no more links than the owner carries
+            return invites.renewed(owner, run_name, role, peer, until, origin=way)
         delegate = given(role)
         if delegate is None or delegate.delegation.final:
             raise Refused(f"this peer has neither the owner's key nor an invite for {role.value}s")
         if delegate.delegation.expires <= old.delegation.expires:
             raise Refused("the invite that this peer has ends no later")
-        return invites.admit(delegate, peer, origin)
+        if (way := carried(old, public, delegate.delegation.key)) is None:
+            raise Refused(f"it came by {LINKS} invites: the machine with the run's owner.key alone renews it")
+        return invites.admit(delegate, peer, way)
 
     return renew
 

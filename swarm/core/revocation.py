@@ -29,6 +29,13 @@ IT, YOU = "its membership of this run was revoked", "your membership of this run
 KEY = 32
 """Bytes of an invite's key."""
 
+LINK = 9
+"""Of these in a membership's way: two of a run's invites never have the same ones, and a way of LINKS is as
+short as two keys."""
+
+LINKS = 7
+"""Invites of a way at most: each of them lasts for a month."""
+
 
 class FullList(ValueError):
     """A list that has REVOKED entries takes no more."""
@@ -84,8 +91,8 @@ class Revocations:
         self._pardons = {one.peer: one.at for one in new.pardons}
         self._invites = {}
         for one in new.entries:
-            if one.invite:
-                self._invites[one.invite] = _stricter(one, self._invites.get(one.invite, one))
+            if key := link(one.invite):
+                self._invites[key] = _stricter(one, self._invites.get(key, one))
         return True
 
     def opened(self, data: bytes) -> RevocationList:
@@ -121,27 +128,38 @@ class Revocations:
         return self._pardons.get(sampler, 0.0)
 
     def has_invite(self, key: bytes) -> bool:
-        """Whether the invite with this key makes no members any more."""
-        return key in self._invites
+        """Whether the invite with this key, or this link, makes no members any more."""
+        return link(key) in self._invites
+
+
+def link(key: bytes) -> bytes:
+    """What an invite with this key is in a membership's way."""
+    return key[:LINK]
 
 
 def named(membership: Membership, owner: bytes) -> tuple[bytes, ...]:
-    """Keys of the invites by which a member came: the first is proven, and the others are what the holders of
-    that one say.
+    """Links of the way by which a member came, the newest first: the first is proven, and each of the others
+    is what the holders of the one before it say.
 
-    An invite's key signs what its holder likes. With the owner's own key nobody else makes a membership, and
+    An invite's key signs what its holder likes: a member may make up links before its own, and cannot lose
+    one that comes after, which others sign. With the owner's own key nobody else makes a membership, and
     what it names first is the key by which the one before was signed. Without an invite there is none.
     """
     key, said = membership.delegation.key, membership.origin
-    keys = [said[at : at + KEY] for at in range(0, len(said), KEY)]
-    return tuple(dict.fromkeys(keys if key == owner else [key, *keys]))
+    size = KEY if len(said) in (KEY, 2 * KEY) else LINK  # earlier versions named one or two whole keys
+    # a rest that is no whole link is left out: with it a longer way could be read as whole keys
+    links = [link(said[at : at + size]) for at in range(0, len(said) - size + 1, size)]
+    return tuple(dict.fromkeys(links if key == owner else [link(key), *links]))
 
 
-def carried(membership: Membership, owner: bytes) -> bytes:
-    """`Membership.origin` of the one that takes this one's place: the key that is proven, and the one of
-    whose invite its peer is said to have come first."""
-    keys = named(membership, owner)
-    return b"".join((*keys[:1], *keys[1:][-1:]))
+def carried(membership: Membership, owner: bytes, signer: bytes) -> bytes | None:
+    """`Membership.origin` of the one that `signer` makes in this one's place: its whole way. None where that
+    and the signer's are more than LINKS: then the owner alone, whose key is no link, goes on with it. (More
+    than LINKS of its own a member has made up: no other's are among those that are left out then.)"""
+    links = [one for one in named(membership, owner) if one != link(signer)]
+    if signer != owner and len(links) >= LINKS:
+        return None
+    return b"".join(links[:LINKS])
 
 
 def _stricter(one: Revocation, other: Revocation) -> Revocation:

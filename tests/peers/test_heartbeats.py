@@ -14,6 +14,7 @@ from peers.runtime.frames import Frames
 from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.run_keys import SIZE, RunKeys
 from swarm import invite
+from swarm.core.revocation import LINK, LINKS
 from swarm.identity import Keyring, human_name
 from swarm.limits import BEAT_LIMIT, RECORD_LIMIT
 from swarm.protocol import PHASES, Phase, Role
@@ -27,8 +28,8 @@ HARDWARE = (
 
 
 def frames(role: Role, renewed: bool = True) -> Frames:
-    """Of a member of a private run; a renewed membership is the longest."""
-    origin = invite.delegate(OWNER, "private-lab", role, 1_795_000_000).delegation.key
+    """Of a member of a private run; a membership whose way has LINKS invites is the longest."""
+    origin = os.urandom(LINK * LINKS)
     given = invite.delegate(OWNER, "private-lab", role, 1_795_000_001)
     membership = invite.admit(given, ME.me, origin if renewed else b"")
     return Frames(RUN, ME, membership, RunKeys(os.urandom(SIZE)))

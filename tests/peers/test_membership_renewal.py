@@ -24,7 +24,7 @@ from swarm.config import Config, DelayLaw, Run
 from swarm.config_loading import run_dict
 from swarm.core import revocation
 from swarm.core.membership import Trust
-from swarm.core.revocation import named
+from swarm.core.revocation import LINKS, link, named
 from swarm.durable import write_durably
 from swarm.invite import InviteError
 from swarm.net.in_memory import EPOCH, MemoryNetwork
@@ -252,20 +252,77 @@ def out_with(word: invite.Delegate, mine: Membership) -> bool:
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"x" * 32, b"x" * 64, b"x", BOBS.delegation.key, 2 * BOBS.delegation.key], ids=len
+    "said",
+    [b"", b"x" * 32, b"x" * 64, b"x", BOBS.delegation.key, 2 * BOBS.delegation.key, bytes(range(63))],
+    ids=len,
 )
 def test_a_renewed_member_is_out_with_its_word_whatever_it_says_of_where_it_came_from(said: bytes) -> None:
     once = renewed(said)
     again = renewer(OWNER, "lab")(ADA.me, once, EPOCH)
     assert out_with(WORD, once) and out_with(WORD, again)
-    assert named(again, OWNER.public)[0] == WORD.delegation.key, "the one that is proven"
+    assert named(again, OWNER.public)[0] == link(WORD.delegation.key), "the one that is proven"
 
 
 def test_who_was_renewed_by_a_member_s_word_is_out_with_either_word() -> None:
     longer = invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 90 * DAY))
     for mine in (renewed(by=longer), renewer(OWNER, "lab")(ADA.me, renewed(by=longer), EPOCH)):
         assert out_with(longer, mine) and out_with(WORD, mine) and not out_with(BOBS, mine)
-        assert named(mine, OWNER.public) == (longer.delegation.key, WORD.delegation.key)
+        assert named(mine, OWNER.public) == (link(longer.delegation.key), link(WORD.delegation.key))
+
+
+def words(count: int) -> list[invite.Delegate]:
+    """Each of which ends a day later than the one before."""
+    ends = (int(EPOCH + (10 + number) * DAY) for number in range(count))
+    return [invite.delegate(OWNER, "lab", Role.LEARNER, end) for end in ends]
+
+
+def by(word: invite.Delegate, mine: Membership) -> Membership:
+    return renewer(OWNER.public, "lab", lambda _: word)(ADA.me, mine, EPOCH)
+
+
+@pytest.mark.parametrize("owners", [(), (0,), (1,), (3,), (0, 2, 4)], ids=str)
+def test_a_way_is_kept_whole_and_each_of_its_words_ends_it(owners: tuple[int, ...]) -> None:
+    """Of one that members' words renewed, and the owner's machine before some of them."""
+    mine, ways = invite.admit(WORD, ADA.me), words(5)
+    came = [WORD]
+    for number, word in enumerate(ways):
+        if number in owners:
+            mine = renewer(OWNER, "lab")(ADA.me, mine, EPOCH - 25 * DAY)  # it ends before the words do
+        mine = by(word, mine)
+        came.append(word)
+        keys = tuple(link(each.delegation.key) for each in reversed(came))
+        assert named(mine, OWNER.public) == keys
+        assert all(out_with(each, mine) for each in came) and not out_with(BOBS, mine)
+    assert named(renewer(OWNER, "lab")(ADA.me, mine, EPOCH), OWNER.public) == keys
+
+
+@pytest.mark.parametrize("made_up", range(65))
+def test_links_that_a_member_makes_up_wash_no_revocation_off(made_up: int) -> None:
+    mine = invite.admit(WORD, ADA.me, bytes(range(made_up)))
+    for word in words(LINKS + 2):
+        try:
+            mine = by(word, mine)
+        except Refused as refused:
+            assert "owner.key alone renews it" in str(refused)
+            mine = renewer(OWNER, "lab")(ADA.me, mine, EPOCH - 25 * DAY)  # it ends before the words do
+        assert out_with(WORD, mine)
+
+
+def test_beyond_so_many_words_the_owner_alone_renews_and_forgets_none() -> None:
+    mine, ways = invite.admit(WORD, ADA.me), words(LINKS)
+    for word in ways[:-1]:
+        mine = by(word, mine)
+    with pytest.raises(Refused, match=f"came by {LINKS} invites"):
+        by(ways[-1], mine)
+    longer = invite.lengthen(OWNER, "lab", ways[0], int(EPOCH + 60 * DAY))
+    mine = by(longer, mine)  # one of its own is no other link
+    mine = renewer(OWNER, "lab")(ADA.me, mine, EPOCH)
+    assert all(out_with(each, mine) for each in (WORD, *ways[:-1]))
+    assert wire.decode(wire.encode(mine), Membership) == mine
+    mine = renewer(OWNER, "lab")(ADA.me, mine, EPOCH)
+    assert len(named(mine, OWNER.public)) == LINKS
+    with pytest.raises(Refused, match=f"came by {LINKS} invites"):
+        by(invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 90 * DAY)), mine)
 
 
 def test_nobody_is_renewed_without_a_word_that_ends_later_and_has_no_end_of_its_own() -> None:

@@ -19,6 +19,7 @@ from peers.runtime.membership_renewal import MembershipRenewal, granter, renewer
 from swarm import identity, invite, wire
 from swarm.config import DelayLaw
 from swarm.core.membership import Trust
+from swarm.core.revocation import link
 from swarm.identity import Keyring
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Refused
@@ -121,7 +122,7 @@ def test_who_has_the_owners_key_makes_a_membership_of_a_claim_and_nobody_else(
     assert isinstance(second, str) and second.startswith(uses.TAKEN)
     assert isinstance(first, Membership) and isinstance(again, Membership)
     assert trust().objection(ADA.me, Role.LEARNER, first, EPOCH) is None
-    assert first.origin == made.delegation.key != first.delegation.key
+    assert first.origin == link(made.delegation.key) != link(first.delegation.key)
     assert (first.delegation.expires == made.delegation.expires) is final and first.delegation.final is final
 
 
