@@ -374,6 +374,7 @@ def _add_task(commands: Any) -> None:
         help="a task such as digit-sums, data:FILE or gym:NAME, or a config such as my.toml",
     )
     it.add_argument("-n", type=int, default=5, metavar="N", help="exercises (default: 5)")
+    it.add_argument("--say", metavar="TEXT", help="a completion: what does it earn?")
 
 
 def _add_config(commands: Any) -> None:

@@ -303,6 +303,10 @@ def heard(sentence: str) -> None:
         hear(one_line(sentence, SENTENCE))
 
 
+WARNING = "warning: "
+"""What a sentence begins with that `swarm up` shows of the seed's."""
+
+
 def say(sentence: str, stream: TextIO | None = None) -> None:
     """Print a sentence on stderr or `stream`, on one line, whoever's words are in it. A closed terminal is no
     error, and neither is a log on a full disk: it lacks this line."""

@@ -360,7 +360,8 @@ def task_try(args: argparse.Namespace) -> int:
         say(f"swarm: a run by these settings does not begin: {why}")
     from peers.commands import task_try as trial
 
-    return trial.main(loaded.config.run, args.n, loaded.config.run.model.name != "embedded", args.json)
+    modelled = loaded.config.run.model.name != "embedded"
+    return trial.main(loaded.config.run, args.n, modelled, args.json, args.say)
 
 
 def config_show(args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from peers.build import run_sources
 from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, keep_spec
+from peers.errors import WARNING, say
 from peers.runtime import run_keys
 from swarm import PROTOCOL, wire
 from swarm.blocks import Blocks
@@ -23,7 +24,7 @@ from swarm.durable import copy_durably, sync, write_durably
 from swarm.identity import open_key
 from swarm.run_types import Spec
 from swarm.tasks import catalog as tasks
-from swarm.tasks import task_files
+from swarm.tasks import probes, task_files
 from swarm.tasks.base import CodePolicy
 from swarm.types import Digest, Task
 
@@ -114,9 +115,12 @@ def _names(folder: Path) -> list[str]:
 
 
 def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str], texts: CodePolicy) -> None:
-    """Render the first task's prompt: a run whose model and tasks do not fit must not start."""
+    """Render the first task's prompt and score answers to it: a run whose model, tasks and rewards do not fit
+    must not start."""
     source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None, texts=texts)
     try:
         render(source.task(0))
+        for line in probes.of_new_run(source):
+            say(f"{WARNING}{line}")
     finally:
         source.close()

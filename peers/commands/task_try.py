@@ -1,18 +1,17 @@
-"""`swarm task try`: shows exercises of a task, the rewards of a right and a wrong answer to each, and the
-time that scoring takes.
+"""`swarm task try`: shows exercises of a task, what a right and a wrong answer to each earn and what is none
+(the prompt itself, nothing, a refusal), and the time that scoring takes. `--say` scores a text of one's own.
 
 The argument is a name such as `digit-sums` or `data:./problems.jsonl`, or a config file. Exercises are drawn
 as a peer of that run would draw them, and prompts are rendered for the model where one is named. Reward code
 runs without a sandbox, as on its author's machine, and so does gym:, which scores its own answers here. When
-a reward raises, hangs, returns NaN or the wrong number of values, the sentence that a peer would emit is
-shown, and the exit code is 2. Not handled here: how good the rewards are.
+a reward raises, hangs, returns NaN or the wrong number of values, or not the same number twice, the sentence
+that a peer would emit is shown, and the exit code is 2. Not handled here: what is tried (swarm.tasks.probes).
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +25,8 @@ from peers.console import Listing
 from peers.errors import DONE, USAGE, CannotHere, WrongUsage
 from swarm.config import Run
 from swarm.tasks import catalog as tasks
-from swarm.tasks.base import RewardError, TaskSource
+from swarm.tasks import probes
+from swarm.tasks.base import TaskSource
 from swarm.tasks.worker import START_SECONDS
 from swarm.types import Task
 
@@ -36,38 +36,20 @@ WIDE = 100
 LONG, LINES = 1200, 16
 """Most characters and lines of a prompt or answer that are shown; JSON has all of them."""
 
-OTHERS = 3
-"""Number of following exercises whose answers are tried on this one; the one with the least reward is shown
-as the wrong answer."""
-
 
 @dataclass(frozen=True)
-class Attempt:
-    completion: str
-    reward: float | None
-    """None when the rewards could not be computed."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One exercise with its right and wrong answer."""
+class Trial(probes.Tried):
+    """One exercise, and what answers to it earn."""
 
     index: int
     prompt: str
+    """As the model reads it, where one is named."""
     answer: str
-    right: Attempt
-    wrong: Attempt
-    seconds: float
-    """Seconds to score all completions that were tried."""
-    scored: int
-    """Number of these completions."""
-    problem: str
-    """The sentence that a peer would emit; empty when nothing is wrong."""
 
 
-def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
-    """Try `count` exercises; `modelled`: the run names a model, and its tokenizer renders the prompts.
-    Returns an exit code."""
+def main(run: Run, count: int, modelled: bool, as_json: bool, text: str | None = None) -> int:
+    """Try `count` exercises; `modelled`: the run names a model, and its tokenizer renders the prompts;
+    `text`: a completion to score, too. Returns an exit code."""
     if count < 1:
         raise WrongUsage(f"-n {count}: there is nothing to try; give 1 or more")
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
@@ -76,41 +58,34 @@ def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
         say(f"waiting for the imports of {', '.join(imported)}, {START_SECONDS:.0f} s at most")
     source = tasks.source(run.task, run.seed, texts="trust", say=say)
     try:
-        trials = [_tried(source, index, render) for index in range(count)]
+        trials = [_tried(source, index, render, text) for index in range(count)]
     finally:
         source.close()
     if as_json:
-        about = {"environment": source.environment, "rewards": list(tasks.named_rewards(run.task))}
-        print(
-            json.dumps(about | {"tasks": [asdict(trial) for trial in trials]}, indent=2, ensure_ascii=False)
-        )
+        print(json.dumps(_told(run, source.environment, trials, text), indent=2, ensure_ascii=False))
     else:
         console = Listing(highlight=False)
         console.print(_page(run, trials), width=min(console.width, WIDE))
     return USAGE if any(trial.problem for trial in trials) else DONE
 
 
-def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None) -> Trial:
+def _told(run: Run, environment: str, trials: Sequence[Trial], text: str | None) -> dict[str, object]:
+    """What JSON says: `said` is what the text earns on the first exercise."""
+    said = {"said": trials[0].said.reward} if text is not None and trials[0].said else {}
+    return {
+        "environment": environment,
+        "rewards": list(tasks.named_rewards(run.task)),
+        **said,
+        "warnings": probes.warnings(trials),
+        "tasks": [asdict(trial) for trial in trials],
+    }
+
+
+def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None, text: str | None) -> Trial:
     task = source.task(index)
-    others = dict.fromkeys(source.task(index + 1 + k).answer for k in range(OTHERS))
-    wrong = [answer for answer in others if answer != task.answer] or [task.answer[::-1] + "?"]
-    completions, start = [task.answer, *wrong], time.perf_counter()
-    rewards: Sequence[float | None]
-    try:
-        rewards, problem = source.rewards(task, completions), ""
-    except RewardError as error:
-        rewards, problem = [None] * len(completions), str(error)
-    seconds = time.perf_counter() - start
-    pairs = sorted(zip(wrong, rewards[1:], strict=True), key=lambda pair: pair[1] or 0.0)
+    found = probes.tried(source, task, text)
     return Trial(
-        index=index,
-        prompt=render(task) if render else _plain(task),
-        answer=task.answer,
-        right=Attempt(task.answer, rewards[0]),
-        wrong=Attempt(*pairs[0]),
-        seconds=round(seconds, 6),
-        scored=len(completions),
-        problem=problem,
+        **vars(found), index=index, prompt=render(task) if render else _plain(task), answer=task.answer
     )
 
 
@@ -174,8 +149,12 @@ def _head(run: Run) -> RenderableType:
 def _exercise(trial: Trial) -> RenderableType:
     table = _grid()
     table.add_row("prompt", _shown(trial.prompt))
-    for label, attempt in (("right", trial.right), ("wrong", trial.wrong)):
-        table.add_row(label, _worth(attempt, trial.problem == ""))
+    for label, attempt in (("right", trial.right), ("wrong", trial.wrong), ("said", trial.said)):
+        if attempt is not None:
+            table.add_row(label, _worth(attempt, trial.problem == ""))
+    if trial.problem == "":
+        none = [f"{probe.what} → {_number(probe.reward)}" for probe in trial.probes]
+        table.add_row("none", Text(", ".join(none)))
     if trial.problem:
         table.add_row("problem", Text(trial.problem, style="red"))
     took = f"{1000 * trial.seconds:.1f} ms" if trial.seconds < 1 else f"{trial.seconds:.1f} s"
@@ -185,9 +164,13 @@ def _exercise(trial: Trial) -> RenderableType:
     )
 
 
-def _worth(attempt: Attempt, scored: bool) -> Text:
+def _number(reward: float | None) -> str:
+    return "no reward" if reward is None else f"{reward:g}"
+
+
+def _worth(attempt: probes.Attempt, scored: bool) -> Text:
     text = _shown(attempt.completion)
-    reward = f"{attempt.reward:g}" if scored and attempt.reward is not None else "no reward"
+    reward = _number(attempt.reward if scored else None)
     return text.append("\n" if "\n" in text.plain else "  ").append(f"→ {reward}", style="bold")
 
 
@@ -218,6 +201,8 @@ def _summary(trials: Sequence[Trial]) -> Text:
             f" In {len(trials) - better} of {len(trials)} the right one earns no more: do the rewards expect"
             " another form?"
         )
+    for line in probes.warnings(trials):
+        said.append(f"\n{line}", style="yellow")
     return said
 
 

@@ -34,7 +34,7 @@ from dashboard.views import Problem
 from peers.build.run_folder import close, make_folder, read
 from peers.commands import journals
 from peers.console import drawable, spoken
-from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
+from peers.errors import WARNING, CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder, peer_of
 from peers.runtime.signals import FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm import config_loading
@@ -99,6 +99,8 @@ class PeerProcess:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
+    begins: int = 0
+    """Bytes of the log that are of earlier processes."""
     deaths: int = 0
     restart_at: float = 0.0
     """When the process is (re)started."""
@@ -108,6 +110,7 @@ class PeerProcess:
 
     def start(self) -> None:
         with _opened(self.log) as log:
+            self.begins = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "peers.cli", *self.words],
                 stdin=subprocess.DEVNULL,
@@ -132,6 +135,14 @@ class PeerProcess:
     def age(self) -> float:
         """Seconds since the process began; 0 where none runs."""
         return time.monotonic() - self.started_at if self.process is not None else 0.0
+
+    def warnings(self) -> list[str]:
+        """What it has warned of since its last start."""
+        try:
+            said = self.log.read_bytes()[self.begins :].decode(errors="replace")
+        except OSError:
+            return []  # the disk fails: its log says the same once it can be read
+        return [line for line in said.splitlines() if line.startswith(WARNING)]
 
     def last_line(self) -> str:
         try:
@@ -193,6 +204,8 @@ class Children:
                 f"learning rate {lr:g}, what is known for this model and task; run.optimizer.lr sets another"
             )
             self.console.print(said, style="dim", highlight=False, soft_wrap=True)
+        for line in self.children[Role.SEED].warnings():
+            self._tell(line)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
             self._tell(f"page: {page.read_text()}", style="")
         for role, count in (

@@ -44,6 +44,10 @@ class RewardError(Exception):
     reward. The message names the function and says why. Another group may succeed."""
 
 
+class Abstained(RewardError):
+    """No function applies to any completion of a group: the task's columns may be for others."""
+
+
 class UnscoredSource(Protocol):
     """A source of tasks, without rewards."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from swarm.grammar import nearest
 from swarm.tasks import sandbox
-from swarm.tasks.base import LARGEST, CodePolicy, RewardError
+from swarm.tasks.base import LARGEST, Abstained, CodePolicy, RewardError
 from swarm.tasks.worker import MEMORY, Worker
 
 BUILT_IN = {
@@ -135,7 +135,7 @@ class RunRewards:
         if not scored:
             count = len(completions)
             said = f"each returned None for {count} of {count} completions"
-            raise RewardError(f"none of {', '.join(self._names)} applies to this task: {said}")
+            raise Abstained(f"none of {', '.join(self._names)} applies to this task: {said}")
         if not all(abs(total) <= LARGEST for total in scored):
             raise RewardError(
                 f"the weighted sum of the rewards is not finite, or above {LARGEST:g} in absolute value"

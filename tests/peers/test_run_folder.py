@@ -170,6 +170,22 @@ def test_a_run_whose_tasks_run_texts_as_code_is_begun_as_the_peers_settings_say(
     assert new_run.create(tmp_path / "run", gym, policy, "trust").spec.task == {}
 
 
+def test_a_run_whose_rewards_cannot_be_recomputed_is_not_begun_and_one_that_teaches_nothing_is_told(
+    tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import random\n"
+        "def chance(completions, **row):\n    return [random.random() for _ in completions]\n"
+        "def alike(completions, **row):\n    return [0.5 for _ in completions]\n"
+    )
+    chance, alike = (TaskSettings(rewards=(f"{tmp_path}/mine.py:{name}",)) for name in ("chance", "alike"))
+    with pytest.raises(TaskError, match="not the same number twice"):
+        new_run.create(tmp_path / "run", Run(task=chance), policy)
+    assert run_folder.read(tmp_path / "run") is None
+    new_run.create(tmp_path / "run", Run(task=alike), policy)
+    assert "warning: Every answer that was tried earns 0.5" in capsys.readouterr().err
+
+
 def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> None:
     run = new_run.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
     genesis = (run.path / "genesis").read_bytes()

@@ -19,8 +19,19 @@ from swarm.tasks import catalog
 
 ROOT = Path(__file__).parents[2]
 REWARDS = """
+import random
+
+
 def number(completions, answer, **kwargs):
     return [1.0 if text.strip() == str(gold) else -0.5 for text, gold in zip(completions, answer)]
+
+
+def talks(completions, answer, **kwargs):
+    return [float(len(text) > 16 or text == str(gold)) for text, gold in zip(completions, answer)]
+
+
+def chance(completions, **kwargs):
+    return [random.random() for _ in completions]
 
 
 def hangs(completions, **kwargs):
@@ -119,6 +130,41 @@ def test_a_config_shows_prompts_as_its_model_reads_them_and_its_weighted_rewards
         assert "Answer briefly." in task["prompt"] and "How much is" in task["prompt"]
         assert task["prompt"] not in ("", task["answer"]) and task["prompt"].rstrip().endswith("assistant")
         assert (task["right"]["reward"], task["wrong"]["reward"]) == (3.0, -1.0)
+
+
+def test_what_is_no_answer_is_tried_and_an_author_hears_where_it_earns(tried: Try) -> None:
+    for reward, warned in (
+        ("exact", []),
+        ("mine.py:talks", ["The prompt itself earns 1 in 2 of 2 exercises"]),
+    ):
+        chosen = ("data:sums.jsonl", "--set", f"task.rewards={reward}", "-n", "2")
+        told = json.loads(tried(*chosen, "--json").out)
+        assert [
+            line[: len("The prompt itself earns 1 in 2 of 2 exercises")] for line in told["warnings"]
+        ] == warned
+        whats = [probe["what"] for probe in told["tasks"][0]["probes"]]
+        assert whats == ["the prompt itself", "an empty answer", 'a refusal ("I do not know.")']
+        assert (told["tasks"][0]["probes"][0]["reward"] == 1.0) is bool(warned)
+        page = " ".join(tried(*chosen).out.split())
+        assert ("the reward pays for what is no answer" in page) is bool(warned)
+        assert "an empty answer → 0" in page
+
+
+def test_a_text_of_ones_own_is_scored(tried: Try) -> None:
+    chosen = ("data:sums.jsonl", "--set", "task.rewards=math", "-n", "1")
+    asked = json.loads(tried(*chosen, "--json").out)["tasks"][0]
+    for text, worth in ((asked["answer"], 1.0), ("I do not know.", 0.0), (asked["prompt"], 0.0)):
+        ran = tried(*chosen, "--say", text, "--json")
+        told = json.loads(ran.out)
+        assert (ran.code, told["said"]) == (0, worth)
+        assert told["tasks"][0]["said"] == {"completion": text, "reward": worth}
+    assert "said I do not know. → 0" in " ".join(tried(*chosen, "--say", "I do not know.").out.split())
+    assert "said" not in json.loads(tried(*chosen, "--json").out)
+
+
+def test_a_reward_with_chance_is_at_fault(tried: Try) -> None:
+    ran = tried("data:sums.jsonl", "--set", "task.rewards=mine.py:chance", "-n", "1")
+    assert ran.code == 2 and "the rewards are not the same number twice" in " ".join(ran.out.split())
 
 
 @pytest.mark.slow
