@@ -15,6 +15,7 @@ from dashboard.rounds import Mean, members
 from dashboard.sentences import News
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole
 from swarm import events as happened
+from swarm.core.revocation import WAS_REVOKED
 from swarm.identity import human_name
 from swarm.protocol import Phase, Role
 from swarm.types import PeerId
@@ -33,7 +34,7 @@ def _started(state: State, event: happened.Started, at: float) -> None:
         _join(state, event.peer, at, human_name(event.peer), event.role, again)
         state.rounds.restart(event.peer)
     peer.call(event.name)
-    peer.role, peer.gone = event.role, ""
+    peer.role, peer.gone, peer.revoked = event.role, "", False
     peer.version, peer.hardware, peer.since = (
         version_of(event.version),
         clean(event.hardware, 80),
@@ -49,7 +50,8 @@ def _join(state: State, peer: PeerId, at: float, name: str, role: Role, again: b
 
 
 def _left(state: State, event: happened.Left, at: float) -> None:
-    state.touch(event.peer, at).gone = "left"
+    peer = state.touch(event.peer, at)
+    peer.gone, peer.revoked = "left", peer.revoked or WAS_REVOKED in event.reason
 
 
 def _heard(state: State, event: happened.Heard, at: float) -> None:
@@ -73,7 +75,7 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
         _join(state, peer.id, at, peer.name, peer.role)
     elif peer.gone:
         state.say(at, News(f"back {peer.id}", "info", f"{peer.name} is back.", (peer.id,)))
-    peer.gone = ""
+    peer.gone, peer.revoked = "", False
     state.at(peer, peer.version, at)
     if peer.role is Role.LEARNER:
         state.agreement.show(peer.version, peer.id, event.beat.weights)
@@ -84,6 +86,14 @@ def _lost(state: State, event: happened.Lost, at: float) -> None:
     peer = state.peers.get(event.subject)
     if peer is not None and not peer.gone:
         peer.gone, peer.revision = "lost", state.revision
+
+
+def _rejected(state: State, event: happened.Rejected, at: float) -> None:
+    """This window refuses what a revoked peer says, its farewell too; what others refuse is their word."""
+    peer, mine = state.peers.get(event.sender), event.peer == state.recent.me != event.sender
+    if peer is not None and mine and WAS_REVOKED in event.reason and not peer.revoked:
+        peer.gone, peer.revoked, peer.heard = "left", True, at
+        peer.changed(state.revision)
 
 
 def _counted(state: State, event: happened.Counted, at: float) -> None:
@@ -191,6 +201,7 @@ FOLDS: dict[type[happened.Event], Callable[..., None]] = {
     happened.Left: _left,
     happened.Heard: _heard,
     happened.Lost: _lost,
+    happened.Rejected: _rejected,
     happened.Counted: _counted,
     happened.Transferred: _transferred,
     happened.Shown: _shown,

@@ -61,6 +61,8 @@ class PeerRow(msgspec.Struct, dict=True):
     """How many times as long as the run's pace it waits between them."""
     gone: str = ""
     """`lost` or `left` by an event; else empty."""
+    revoked: bool = False
+    """It left, or is heard no more, since the run's owner revoked it."""
     invited: bool = False
     """A heartbeat showed that the run's owner vouches for it."""
     introduced: bool = False
@@ -175,6 +177,7 @@ class PeerRow(msgspec.Struct, dict=True):
             proven=counts,
             status=status,
             gone=self.gone,
+            revoked=self.revoked,
             beating=self.beating,
             slower=self.slower,
             heard=self.heard,
@@ -220,6 +223,7 @@ class PeerRow(msgspec.Struct, dict=True):
         self.call(self.label)
         self.state = clean(self.state)
         self.gone = self.gone if self.gone in ("", "lost", "left") else ""
+        self.revoked = self.revoked and self.gone == "left"
         self.heard, self.timed = moment(self.heard), moment(self.timed)
         self.since = None if self.since is None else moment(self.since)
         self.order = (min(max(self.order[0], -1), 2**53), min(max(self.order[1], -1), 2**53))

@@ -18,6 +18,7 @@ from dashboard.peer import known_verdicts
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
 from swarm.core.discord import UNEQUAL
+from swarm.core.revocation import WAS_REVOKED
 from swarm.protocol import Phase
 from swarm.types import PeerId
 
@@ -382,7 +383,7 @@ class Recent:
             return
         self.distrust[event.sender] = known = self.distrust.pop(event.sender, None) or Distrust()
         known.kind, known.reason = clean(event.kind), clean(event.reason, 120)
-        known.revoked |= event.peer == self.me and "was revoked" in event.reason
+        known.revoked |= event.peer == self.me and WAS_REVOKED in event.reason
         known.marks.append(now)
         if len(self.distrust) > SENDERS:
             del self.distrust[next(iter(self.distrust))]

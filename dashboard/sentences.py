@@ -14,6 +14,7 @@ from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Level
 from swarm import events as happened
 from swarm.core.auditing import FOREVER, Finding
+from swarm.core.revocation import WAS_REVOKED
 from swarm.grammar import some
 from swarm.protocol import PARTS
 from swarm.types import PeerId, Verdict
@@ -180,6 +181,9 @@ def _audited(event: happened.Audited, name: Namer) -> News | None:
 
 def _rejected(event: happened.Rejected, name: Namer) -> News:
     who, why = name(event.sender), named(event.reason, name)
+    if WAS_REVOKED in event.reason and event.sender != event.peer:
+        text = f"{who} was revoked by the run's owner: nothing that it says is taken any more."
+        return News(f"revoked {event.sender}", "info", text, (event.sender,))
     text = f"{event.kind} from {who} was not believed: {why}."
     if event.sender == event.peer:  # nobody disbelieved it
         text = f"{event.kind} of {who} itself is left out: {why}."

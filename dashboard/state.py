@@ -28,6 +28,7 @@ from dashboard.incidents import Incidents
 from dashboard.lines import WIRE as LINES_AT_ONCE
 from dashboard.lines import Lines
 from dashboard.peer import MOVING, PeerRow
+from dashboard.protection import unprotected
 from dashboard.recent import Recent
 from dashboard.rounds import LearnerRounds
 from dashboard.samples import Samples
@@ -211,6 +212,7 @@ class State:
             version=self.version,
             released=moment(newest.released) if newest else None,
             age=max(now - moment(newest.released), 0.0) if newest else None,
+            note=unprotected(self, now),
             weights=clean(newest.weights[:12]) if newest else None,
             trained=self.tally.trained,
             reward=reward.last() if reward else None,

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboard.condition import condition
+from dashboard.protection import unprotected
 from dashboard.series import Series
 from dashboard.state import State
 from dashboard.text import clean, duration
@@ -75,6 +76,8 @@ def render(
         parts.append(Text.assemble((MARKS["waiting"], STYLES["waiting"]), " ", waits))
     if problems or not waits:
         parts.append(_problems(problems) if problems else _condition(state, now))
+    if note := unprotected(state, now):
+        parts.append(Text(f"  {note}", style="dim"))
     parts.append(Text())
     parts += [_peers(state, now, width), Text()]
     if curves is not None:
@@ -204,7 +207,7 @@ def _add_columns(table: Table, wide: bool) -> None:
 
 def _cells(row: Row, now: float, wide: bool) -> list[Text]:
     claims, alive = row.claims, row.status == "alive"
-    word = claims.state or "here" if alive else row.status
+    word = claims.state or "here" if alive else "revoked" if row.revoked else row.status
     if alive and (fetching := claims.fetching) is not None and fetching.size:
         word += f" {fetching.held / fetching.size:.0%}"
     works = row.version is not None

@@ -45,6 +45,8 @@ class Head(View):
     version: int
     released: float | None
     age: float | None
+    note: str
+    """What so few learners are not protected from, in a sentence; empty where they are enough."""
     weights: str | None
     """First 12 digits of the newest release's digest."""
     trained: int
@@ -187,6 +189,8 @@ class Row(View):
     status: Status
     gone: str
     """`lost` or `left` when an event said so; else the status follows from `heard`."""
+    revoked: bool
+    """It left since the run's owner revoked it."""
     beating: bool
     """It sends heartbeats, so silence means that something is wrong."""
     slower: float

@@ -13,7 +13,7 @@ from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Level, Problem
 from swarm.grammar import some
-from swarm.protocol import Role
+from swarm.protocol import RESTING, Role
 from swarm.types import PeerId
 
 FIRST_COME = 60.0
@@ -94,7 +94,7 @@ def _many(s: Situation, silent: list[tuple[PeerRow, float]], cause: str, todo: s
     peers = [peer for peer, _ in silent]
     roles = Counter(peer.role for peer in peers)
     counts = listed([some(count, str(role)) for role, count in roles.most_common()], most=5)
-    missing = [f"no {role} is left" for role in roles if role in _ROLES and not s.alive[role]]
+    missing = [f"no {_kind(s, role)} is left" for role in roles if role in _ROLES and not s.alive[role]]
     shortest = min(silence for _, silence in silent)
     return problem(
         f"lost many {listed(sorted(roles), most=5)}",
@@ -152,7 +152,7 @@ def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
             go_on = "learner goes on alone" if others == 1 else f"{others} learners average without it"
             return f"the other {go_on}", "warning"
         case Role.SAMPLER if others == 0:
-            return "no sampler is left, so no new groups come", "error"
+            return f"no {_kind(s, Role.SAMPLER)} is left, so no new groups come", "error"
         case Role.SAMPLER:
             goes = "sampler goes" if others == 1 else f"{others} samplers go"
             return f"the other {goes} on without its groups", "warning"
@@ -170,6 +170,11 @@ def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
         case Role.AUDITOR if others == 0:
             return "learners replay all that they draw themselves again", "warning"
     return "the others go on without it", "warning"
+
+
+def _kind(s: Situation, role: Role) -> str:
+    """Those of a role that are missed, where others may be here of which the run has seen nothing."""
+    return f"{role} that has delivered" if s.strangers[role] else str(role)
 
 
 def _restart(role: Role) -> str:
@@ -212,41 +217,55 @@ def _awaited(s: Situation) -> list[Role]:
 def absent(s: Situation) -> Iterator[Problem]:
     """A missing role without which the swarm stands still; not where `lost` names a silent peer of it, or
     where a new run waits for the first one."""
-    listening = s.now - s.recent.began if s.recent.beating else 0.0
+    listening = s.now - s.listening if s.recent.beating else 0.0
     costs = {
         Role.LEARNER: "nothing is trained",
         Role.SAMPLER: "no groups come and nothing can be trained",
         Role.SEED: WITHOUT_SEED,
     }
-    first = _awaited(s)
+    first = {*_awaited(s), *s.unsure, *(peer.role for peer, _ in s.silent)}
     for role, cost in costs.items():
-        silent = any(peer.role is role for peer, _ in s.silent)
-        if s.alive[role] or silent or role in first or not s.hears(role):
+        last = s.gone.get(role)
+        if s.alive[role] or role in first or not s.hears(role):
             continue
-        level: Level = "error" if role is not Role.SEED else "warning"
-        if (last := s.left.get(role)) is not None and s.now - last.heard > max(GOODBYE, 2 * s.beat):
-            yield problem(
-                f"no {role}",
-                level,
-                (
-                    f"No {role} is here: {cost}.",
-                    f"{last.name}, the last one, left {duration(s.now - last.heard)} ago.",
-                    _invite(role),
-                ),
-                [last],
-                last.heard,
-            )
-        elif last is None and listening > max(FIRST_COME, 2 * s.grace):
-            yield problem(
-                f"no {role}",
-                level,
-                (
-                    f"No {role} is here: {cost}.",
-                    f"None was heard in the {duration(listening)} that this window listens.",
-                    _invite(role),
-                ),
-                since=s.recent.began,
-            )
+        if s.strangers[role]:
+            yield from _unproven(s, role)
+            continue
+        if last is None and listening > max(FIRST_COME, 2 * s.grace):
+            cause = f"None was heard in the {duration(listening)} that this window listens."
+        elif last is not None and s.now - last.heard > max(GOODBYE, 2 * s.beat):
+            cause = f"{last.name}, the last one, {_went(last)} {duration(s.now - last.heard)} ago."
+        else:
+            continue
+        yield problem(
+            f"no {role}",
+            "error" if role is not Role.SEED else "warning",
+            (f"No {role} is here: {cost}.", cause, _invite(role)),
+            [last] if last is not None else [],
+            last.heard if last is not None else s.listening,
+        )
+
+
+def _went(peer: PeerRow) -> str:
+    if peer.revoked:
+        return "was revoked by the run's owner"
+    return "left" if peer.gone == "left" else "fell silent"
+
+
+def _unproven(s: Situation, role: Role) -> Iterator[Problem]:
+    """All of a role that are here are strangers."""
+    peers = s.strangers[role]
+    if not any(map(s.settled, peers)):
+        return
+    yield problem(
+        f"unproven {role}",
+        "info",
+        (
+            f"No group of {some(len(peers), role)} was admitted yet: {s.names(peers)}.",
+            "A first group takes as long as the model takes to sample it; its row has what was refused.",
+            "Wait for it. If none comes, `swarm why` in the folder of that peer says why.",
+        ),
+    )
 
 
 def _invite(role: Role) -> str:
@@ -256,19 +275,28 @@ def _invite(role: Role) -> str:
 
 
 def resting(s: Situation) -> Iterator[Problem]:
-    """A role without which the swarm stands still, all of which rests: no fault, but the answer to why."""
+    """A role without which the swarm stands still, all of which rests: no fault, but the answer to why. Of a
+    role that this window does not hear it knows its own peer alone."""
     for role, cost in ((Role.LEARNER, "nothing is trained"), (Role.SAMPLER, "no groups come")):
-        if not (peers := s.alive[role]) or s.working(role):
+        peers = s.alive[role]
+        others = [peer for peer in s.strangers[role] if peer.phase not in RESTING]
+        if not peers or s.working(role) or others or any(peer.role is role for peer, _ in s.silent):
             continue
-        shortest = min(map(s.since, peers))
+        shortest, one = min(map(s.since, peers)), len(peers) == 1
+        every = s.hears(role)
         yield problem(
             f"rest {role}",
             "info",
             (
-                f"Every {role} rests: {cost} until one goes on.",
-                f"{s.names(peers)} {'is' if len(peers) == 1 else 'are'} paused or limited by those who lend"
-                f" {'it' if len(peers) == 1 else 'them'}, for {duration(shortest)} or longer.",
-                "Nothing is broken: wait, let them go on with `swarm resume` there, or invite others.",
+                (
+                    f"Every {role} rests: {cost} until one goes on."
+                    if every
+                    else f"{s.names(peers)} {'rests' if one else 'rest'}: other {role}s are not heard here."
+                ),
+                f"{s.names(peers)} {'is' if one else 'are'} paused or limited by those who lend"
+                f" {'it' if one else 'them'}, for {duration(shortest)} or longer.",
+                "Nothing is broken: `swarm resume` there lets "
+                + (f"{'it' if one else 'them'} go on." if not every else "them go on; or invite others."),
             ),
             peers,
             s.now - shortest,
@@ -321,7 +349,7 @@ def distrust(s: Situation) -> Iterator[Problem]:
     """Senders whose frames are refused in numbers."""
     for sender, known in s.recent.distrust.items():
         count = sum(s.now - at < 60.0 for at in known.marks)
-        if count < FRAMES or sender in s.revoked:
+        if count < FRAMES or known.revoked:
             continue
         peer = s.state.peers.get(PeerId(sender))
         least = "At least " if count == known.marks.maxlen else ""

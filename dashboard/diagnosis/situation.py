@@ -59,15 +59,19 @@ class Situation:
         end, length = self.recent.pause
         self.listening = max(self.recent.began, end if length > 2.0 * LONGEST_BEAT * self.beat else 0.0)
         """Since when this window hears without a gap."""
-        self.revoked = {sender for sender, known in self.recent.distrust.items() if known.revoked}
-        """Whose frames are refused since the owner put them out, their farewells too."""
         self.alive: dict[Role, list[PeerRow]] = {role: [] for role in Role}
+        """Peers that are here and count; this window's own peer is, whatever its machine is busy with."""
+        self.strangers: dict[Role, list[PeerRow]] = {role: [] for role in Role}
+        """Others that are here, of which the run has seen nothing yet."""
         self.silent: list[tuple[PeerRow, float]] = []
         """Peers that should be here, and the seconds of their silence; without those that are history."""
         self.here: set[PeerId] = set()
-        """Ids of those alive."""
-        self.left: dict[Role, PeerRow] = {}
-        """Role -> the peer that left last."""
+        """Ids of all that are here."""
+        self.gone: dict[Role, PeerRow] = {}
+        """Role -> the one of those that left, were revoked or are history that was heard last."""
+        self.unsure: set[Role] = set()
+        """Roles of peers that were lost while this window did not listen either, and of its own where it does
+        not hear itself."""
         for peer in state.peers.values():
             self._sort_in(peer)
         self.newest: Release | None = state.newest
@@ -79,24 +83,18 @@ class Situation:
         """The newest groups by verdict, of samplers of which any was refused of late."""
 
     def _sort_in(self, peer: PeerRow) -> None:
-        if peer.gone == "left":
-            self.left[peer.role] = peer
-            return
+        counts, me = self.state.counts(peer.id) or bool(peer.verdicts), peer.id == self.recent.me
         # As long as it would be at the run's pace.
         silence = (self.now - max(peer.heard, self.listening)) / peer.slower if peer.beating else 0.0
-        if silence <= self.suspicion:
+        if peer.gone == "left" or (silence > self.patience + HISTORY and not me):
+            if counts and not (peer.role in self.gone and self.gone[peer.role].heard > peer.heard):
+                self.gone[peer.role] = peer
+        elif silence > self.patience if me else silence <= self.suspicion and peer.gone == "lost":
+            self.unsure.add(peer.role)
+        elif silence <= self.suspicion or me:
             self.here.add(peer.id)
-        if not (self.state.counts(peer.id) or peer.verdicts):
-            return  # a stranger that learners know nothing of: nobody depends on it
-        if silence <= self.suspicion:
-            self.alive[peer.role].append(peer)
-        elif (
-            peer.role is not Role.OBSERVER
-            and peer.id != self.recent.me
-            and peer.id not in self.revoked
-            and self.hears(peer.role)
-            and silence <= self.patience + HISTORY
-        ):
+            (self.alive if counts else self.strangers)[peer.role].append(peer)
+        elif counts and peer.role is not Role.OBSERVER and self.hears(peer.role):
             self.silent.append((peer, self.now - peer.heard))
 
     def _usual(self) -> float | None:
@@ -140,12 +138,14 @@ class Situation:
         here = any(self.alive[role] for role in Role if role is not Role.OBSERVER) or self.silent
         # Accuracy goes up and down, so that a window of a run that it ended asks whether everybody has gone.
         alone = not self.alive[Role.OBSERVER] or 0 < stop.accuracy <= judged
-        farewell = bool(self.left) and not here and alone
-        return (
-            farewell
-            or 0 < stop.versions <= self.version
-            or any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
-        )
+        farewell = any(peer.gone == "left" for peer in self.gone.values()) and not here and alone
+        return farewell or self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run is at its end, by its settings or by its seed's word."""
+        done = any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
+        return done or 0 < self.run.stop.versions <= self.version
 
     def hears(self, role: Role) -> bool:
         """See State.hears."""

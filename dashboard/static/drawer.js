@@ -43,6 +43,7 @@ const MEANINGS = {
 };
 const ABSENT = {
   lost: "Nobody has heard it for longer than the run's patience: its machine, its process or its network is gone. It is back by itself when it is heard again.",
+  revoked: "The run's owner revoked it: nothing that it says is taken any more.",
   left: "It left in good order. Start it again with the same key and it is the same peer.",
 };
 
@@ -121,9 +122,9 @@ function Doing({ peer }) {
   const silent = store.now() - peer.heard;
   const { phase, state } = peer.claims;
   return html`<section class="doing">
-    <p class="doing-state">${status === "alive" ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${state || "here"}<//>`} />` : html`<${Mark} kind=${status} word=${status} />`}
+    <p class="doing-state">${status === "alive" ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${state || "here"}<//>`} />` : html`<${Mark} kind=${status} word=${peer.revoked ? "revoked" : status} />`}
       <span class="muted small"> heard ${ago(silent)}</span></p>
-    <p>${status === "alive" ? MEANINGS[phase] ?? "" : ABSENT[status]}</p>
+    <p>${status === "alive" ? MEANINGS[phase] ?? "" : ABSENT[peer.revoked ? "revoked" : status]}</p>
     ${problems.map(({ key, level, text, cause, todo }) => html`<div key=${key} class=${`doing-problem ${level}`}>
       <p><${Mark} kind=${level} word=${level} /> <${Prose} text=${text} /></p>
       <p class="small"><span class="muted">Cause:</span> <${Prose} text=${cause} /></p>

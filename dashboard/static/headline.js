@@ -21,6 +21,7 @@ export function Headline() {
   return html`<section id="now" aria-labelledby="run" class="section now">
     <${Run} />
     <dl class="card figures"><${Version} /><${Reward} /><${Accuracy} /><${Alive} /><${Groups} /><${Tokens} /><${Busy} /><${Weights} /></dl>
+    <${Note} />
     <${Round} />
   </section>`;
 }
@@ -89,6 +90,12 @@ function Weights() {
   const note = split ? `different in ${count(agreement.different)} of ${some(compared, "version")}` : `at all learners, in ${some(compared, "version")}`;
   const value = html`<${Mark} kind=${split ? "warning" : "ok"} word=${split ? "differ" : "agree"} />`;
   return html`<${Figure} id="agreement" label="Weights" value=${value} note=${note} />`;
+}
+
+// What is so as long as the swarm is: no verdict.
+function Note() {
+  const note = useSelect(({ head }) => head?.note);
+  return note && html`<p class="muted small" id="note">${note}</p>`;
 }
 
 // --- the averaging round ---

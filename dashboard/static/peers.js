@@ -143,7 +143,7 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, share, si
       ${claims.label && html`<span class="small label"><${Claimed}>${claims.label}<//></span>`}
       <span class="muted small narrow">${peer.role}</span></span></span></th>
     <td class="c-mid">${peer.role}</td>
-    <td><${State} status=${status} word=${claims.state} silent=${silent} />${here && WAITING.has(claims.phase) && html` <${Fetched} fetching=${claims.fetching} />`}</td>
+    <td><${State} status=${status} word=${here ? claims.state : peer.revoked ? "revoked" : status} silent=${silent} />${here && WAITING.has(claims.phase) && html` <${Fetched} fetching=${claims.fetching} />`}</td>
     <td class="number">${lag == null ? "–" : html`<span class=${late ? "late" : ""}>${late && html`
       <span class="mark" aria-hidden="true">▲</span><span class="sr">too old to train on: </span>`}${count(lag)}</span>
       <span class="muted small beside">${aged}</span>`}</td>
@@ -161,7 +161,7 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, share, si
 
 function State({ status, word, silent }) {
   if (status === "alive") return word ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${word}<//>`} />` : html`<${Mark} kind="alive" word="here" />`;
-  return html`<${Mark} kind=${status} word=${status} />${silent && html` <span class="muted small">${silent}</span>`}`;
+  return html`<${Mark} kind=${status} word=${word} />${silent && html` <span class="muted small">${silent}</span>`}`;
 }
 
 // How much of a policy is there, of a peer that waits for it.

@@ -29,12 +29,16 @@ from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
 from peers.runtime import idle, peer_folder
 from peers.runtime.narration import LOG
 from swarm.config import Run
+from swarm.core.revocation import YOU
 from swarm.grammar import some
 from swarm.journal import Tail
 from swarm.protocol import PHASES, Role
 
 WORST = (CANNOT, UNREACHED, REFUSED, DONE)
 """Exit codes of several peers, the one that counts first."""
+
+OUT = "joining again is refused: ask the owner for a new invite, and join with it from an empty folder"
+"""What is left to who was revoked."""
 
 LATELY = 3
 """Last sentences of a peer that are shown."""
@@ -145,6 +149,8 @@ def _log(journal: Path) -> str:
 def _stopped(state: State, row: PeerRow, now: float) -> Reason:
     how = "the command that began the run" if row.role is Role.SEED else "`swarm join WORD`"
     again = f"{how} with the same --folder starts it again: it goes on where the swarm is"
+    if row.revoked:
+        return Reason(f"{YOU}, {duration(now - row.heard)} ago", OUT, REFUSED)
     if row.gone == "left" and 0 < state.run.stop.versions <= (row.version or 0):
         complete = f"it left {duration(now - row.heard)} ago: the run is complete, with version {row.version}"
         return Reason(complete, "`swarm export DIR` in this folder writes the model", DONE)

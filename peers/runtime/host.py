@@ -232,7 +232,7 @@ class Host:
                     service.cancel()
 
     async def _say_goodbye(self) -> None:
-        reason = "asked to stop" if self.stop.is_set() else "ended"
+        reason = self.revocations.refused or ("asked to stop" if self.stop.is_set() else "ended")
         self.emit(events.Left, name=self.who.name, reason=reason)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL):

@@ -155,8 +155,10 @@ class RevocationExchange:
 
     def _obey(self) -> None:
         host, revocations = self._host, self._trust.revocations
-        for peer in [peer for peer, _ in host.roster if self._trust.revoked(peer)]:
-            host.roster.forget(peer)
+        for peer in [peer for peer, _ in host.roster]:
+            if (why := self._trust.revoked(peer)) is not None:
+                host.roster.forget(peer)
+                host.emit(events.Rejected, sender=peer, kind="membership", reason=why)
         host.emit(events.Noted, level="warning", text=sentence(revocations))
         if revocations.why(host.ports.me, host.frames.membership) is not None and not self.refused:
             self.refused = GONE

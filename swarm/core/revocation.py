@@ -23,8 +23,11 @@ Verify = Callable[[bytes, bytes, bytes], bool]
 NONE = b""
 """The list of a run whose owner has revoked nobody."""
 
-IT, YOU = "its membership of this run was revoked", "your membership of this run was revoked by its owner"
+WAS_REVOKED = "was revoked"
+"""In each sentence that says so: by it a window tells who is out from who is silent."""
 
+IT = f"its membership of this run {WAS_REVOKED}"
+YOU = f"your membership of this run {WAS_REVOKED} by its owner"
 
 KEY = 32
 """Bytes of an invite's key."""
@@ -116,7 +119,7 @@ class Revocations:
         for key in self.named(membership):
             one = self._invites.get(key)
             if one is not None and peer not in one.kept and (said is None or said >= one.at):
-                return "the invite by which it became a member was revoked"
+                return f"the invite by which it became a member {WAS_REVOKED}"
         return None
 
     def named(self, membership: Membership) -> tuple[bytes, ...]:

@@ -3,6 +3,7 @@ window it is."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, digest
@@ -13,7 +14,7 @@ from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Run
 from swarm.identity import human_name
-from swarm.protocol import PHASES, Phase, Role
+from swarm.protocol import PHASES, ROLES, Phase, Role, Topic
 from swarm.types import Beat, Fetching, Lag, PeerId, Release
 
 START = 1_750_000_000.0
@@ -68,6 +69,10 @@ class Swarm:
         """Learners whose gradients are scaled down."""
         self.share = 0.001
         """What is left of them."""
+        self.lives: Counter[PeerId] = Counter()
+        """How often each was started again."""
+        self.strangers: set[PeerId] = set()
+        """Samplers that nobody invited and of which no group was admitted."""
         self.window = SEED
         """Whose journal is looked at."""
         self._seq, self._done, self._next_version, self._next_beat = 0, 0, START + every, START
@@ -85,9 +90,7 @@ class Swarm:
     def problems(self) -> dict[str, Problem]:
         return {problem.key: problem for problem in diagnose(self.state, self.now)}
 
-    def run(
-        self, seconds: float, look: Callable[[dict[str, Problem]], bool] = lambda _: False
-    ) -> float | None:
+    def run(self, seconds: float, look: Callable[[dict[str, Problem]], bool] | None = None) -> float | None:
         """Go on for so long, or until `look` is content with the problems: then the seconds that it took."""
         start = self.now
         while self.now < start + seconds:
@@ -100,14 +103,14 @@ class Swarm:
                 self._next_beat += self.beat
                 if self.listening:
                     self._beats()
-            if look(self.problems()):
+            if look is not None and look(self.problems()):
                 return self.now - start
         return None
 
     def _beats(self) -> None:
         self._seq += 1
         for peer, role in self.roles.items():
-            if peer in self.dead:
+            if peer in self.dead or not self._is_heard(peer, role):
                 continue
             phase, learner = self.phases.get(peer, DOING[role]), role is Role.LEARNER
             self._done += phase is not Phase.NO_CREDIT
@@ -117,7 +120,7 @@ class Swarm:
             beat = Beat(
                 name=human_name(peer),
                 role=role,
-                incarnation=1,
+                incarnation=1 + self.lives[peer],
                 seq=self._seq,
                 state=PHASES[phase],
                 phase=phase,
@@ -138,7 +141,12 @@ class Swarm:
                 fetching=self.fetching.get(peer),
                 slower=self.slower.get(peer, 1.0),
             )
-            self.emit(happened.Heard, self.window, subject=peer, beat=beat)
+            invited = peer not in self.strangers
+            self.emit(happened.Heard, self.window, subject=peer, beat=beat, invited=invited)
+
+    def _is_heard(self, peer: PeerId, role: Role) -> bool:
+        row = ROLES[self.roles.get(self.window, Role.SEED)]
+        return row.observes or peer == self.window or ROLES[role].heartbeat is Topic.BEAT
 
     def _version_of(self, peer: PeerId) -> int:
         if peer in self.phases and peer != SEED:

@@ -8,7 +8,6 @@ from made_up_swarm import Swarm
 
 from dashboard.condition import SILENT, condition
 from dashboard.diagnosis import diagnose
-from dashboard.protection import UNPROTECTED
 from dashboard.state import State, fold
 from dashboard.views import Condition
 from swarm.protocol import Role
@@ -33,7 +32,7 @@ def beaten(*peers: PeerId, seconds: int = 300) -> State:
 def test_the_worst_sentence_comes_first_and_the_others_are_counted() -> None:
     swarm = Swarm()
     swarm.run(40.0)
-    assert said(swarm.state, swarm.now) == Condition(kind="ok", text=f"{WELL} {UNPROTECTED[2]}")
+    assert said(swarm.state, swarm.now) == Condition(kind="ok", text=WELL)
     swarm.dead.update((*LEARNERS, SAMPLERS[0]))
     swarm.run(12.0)
     now = said(swarm.state, swarm.now)
@@ -65,8 +64,7 @@ def test_a_swarm_without_problems_says_how_many_samplers_it_can_use(
     swarm.run(40.0)
     now = said(swarm.state, swarm.now)
     assert now.kind == "ok"
-    assert now.text.startswith(f"{WELL}{advice}") and now.text.endswith(f" {UNPROTECTED[2]}")
-    assert bool(advice) == (now.text != f"{WELL} {UNPROTECTED[2]}")
+    assert now.text.startswith(f"{WELL}{advice}") and bool(advice) == (now.text != WELL)
 
 
 def test_who_has_just_come_advises_nothing() -> None:

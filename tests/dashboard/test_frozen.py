@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 from dashboard_story import LEARNERS, story
 from made_up_swarm import Swarm
+from rich.console import Console
 
 from dashboard.condition import condition
 from dashboard.diagnosis import diagnose
 from dashboard.protection import UNPROTECTED
 from dashboard.sentences import sentence_of
 from dashboard.state import State, fold
+from dashboard.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
 from swarm.core.discord import OPPOSED, UNEQUAL
@@ -46,9 +50,13 @@ def test_its_sentence_says_for_how_long() -> None:
 
 
 @pytest.mark.parametrize("learners", [1, 2])
-def test_the_first_line_says_what_so_few_learners_are_not_protected_from(learners: int) -> None:
+def test_a_note_and_no_verdict_says_what_so_few_learners_are_not_protected_from(learners: int) -> None:
     swarm = Swarm()
     swarm.dead.update(LEARNERS[learners:])
     swarm.run(40.0)
+    assert swarm.state.head(swarm.now).note == UNPROTECTED[learners]
+    shown = Console(width=200, file=(text := StringIO()))
+    shown.print(render(swarm.state, swarm.now, 200))
+    assert UNPROTECTED[learners] in text.getvalue()
     said = condition(swarm.state, swarm.now, ()).text
-    assert [number for number, text in UNPROTECTED.items() if text in said] == [learners]
+    assert not [text for text in UNPROTECTED.values() if text in said]

@@ -13,6 +13,7 @@ from test_membership_renewal import lab
 from peers import cli
 from peers.build.run_folder import RunFolder
 from peers.commands.why import Explained, explain
+from peers.runtime.revocations import GONE
 from swarm import events
 from swarm.config import Run, Stop
 from swarm.identity import Keyring
@@ -137,6 +138,14 @@ def test_a_peer_that_does_not_run_says_how_it_ended(tmp_path: Path) -> None:
     left = events.Left(at=NOW + 90, peer=ME, name="", reason="asked to stop")
     asked = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0, more=[left])
     assert asked.code == 3 and "as it was asked to" in "\n".join(asked.lines)
+
+
+def test_a_revoked_peer_is_not_told_to_join_again(tmp_path: Path) -> None:
+    left = events.Left(at=NOW + 90, peer=ME, name="", reason=GONE)
+    said = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0, more=[left])
+    text = "\n".join(said.lines)
+    assert said.code == 5 and "was revoked by its owner" in text and "ask the owner" in text
+    assert "as it was asked to" not in text and "starts it again" not in text
 
 
 @pytest.mark.parametrize(
