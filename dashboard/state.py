@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
+from collections.abc import Iterable
 from itertools import chain
 
 from dashboard import pulse, views
@@ -144,6 +145,14 @@ class State:
             for peer in self.peers.values()
             if peer.role is role and peer.status(now, patience) == "alive"
         ]
+
+    def ended(self, ids: Iterable[PeerId]) -> None:
+        """These peers run no more, and said no goodbye: who knows it by their machine tells the table."""
+        for peer in ids:
+            row = self.peers.get(peer)
+            if row is not None and not row.gone:
+                row.gone = "lost"
+                row.changed(self.revision)
 
     # --- views ----------------------------------------------------------------------------------------------
 

@@ -65,21 +65,27 @@ MARKS = {
 
 
 def render(
-    state: State, now: float, width: int, problems: Sequence[Problem] | None = None, waits: str = ""
+    state: State,
+    now: float,
+    width: int,
+    problems: Sequence[Problem] | None = None,
+    waits: str = "",
+    quiet: float | None = None,
 ) -> RenderableType:
     """The live view, at most `width` columns. `problems`: in the place of the state's own; `waits`: what is
-    said before them, such as for whom a start waits."""
+    said before them, such as for whom a start waits; `quiet`: seconds since anything was heard, where that is
+    not what `now` says."""
     curves = _curves(state, max(min(width - 30, 60), 10))
     parts: list[RenderableType] = [_top(state, now), Text()]
     problems = state.problems(now) if problems is None else problems
     if waits:
         parts.append(Text.assemble((MARKS["waiting"], STYLES["waiting"]), " ", waits))
     if problems or not waits:
-        parts.append(_problems(problems) if problems else _condition(state, now))
+        parts.append(_problems(problems) if problems else _condition(state, now, quiet))
     if note := unprotected(state, now):
         parts.append(Text(f"  {note}", style="dim"))
     parts.append(Text())
-    parts += [_peers(state, now, width), Text()]
+    parts += [_peers(state, now, width), *_unheard(state), Text()]
     if curves is not None:
         parts += [curves, Text()]
     return Group(*parts, _events(state))
@@ -151,17 +157,19 @@ def _top(state: State, now: float) -> Text:
         parts.append(f"reward {head.reward:.2f}")
     parts.append(f"{head.groups_per_second:.1f} groups/s")
     for role, (alive, known) in head.roles.items():
-        known = known if state.hears(Role(role)) else alive
-        if not known:
-            continue
-        parts.append(f"{alive} of {known} {role}s" if alive < known else some(known, role))
+        if not state.hears(Role(role)):
+            parts += [f"{some(alive, role)} heard"] if alive else []
+        elif known:
+            parts.append(f"{alive} of {known} {role}s" if alive < known else some(known, role))
     if head.strangers:
         parts.append(some(head.strangers, "stranger"))
     return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
 
 
-def _condition(state: State, now: float) -> Text:
-    said = condition(state, now, (), max(now - state.last, 0.0) if state.last else 0.0)
+def _condition(state: State, now: float, quiet: float | None) -> Text:
+    if quiet is None:
+        quiet = max(now - state.last, 0.0) if state.last else 0.0
+    said = condition(state, now, (), quiet)
     return Text.assemble((MARKS[said.kind], STYLES[said.kind]), " ", said.text)
 
 
@@ -195,6 +203,16 @@ def _peers(state: State, now: float, width: int) -> Table:
     if len(rows) > ROWS:
         table.add_row(Text(f"and {len(rows) - ROWS} more", style="dim"))
     return table
+
+
+def _unheard(state: State) -> list[RenderableType]:
+    """Of a window that does not hear all peers: who does."""
+    if not state.peers or state.hears(Role.SAMPLER):
+        return []
+    text = (
+        "Other samplers are not heard here: the page and `swarm status INVITE` show all peers of the swarm."
+    )
+    return [Text(text, style="dim")]
 
 
 def _add_columns(table: Table, wide: bool) -> None:

@@ -20,6 +20,7 @@ from dashboard.terminal import render
 from dashboard.text import duration
 from peers.build import run_folder
 from peers.commands import journals
+from peers.commands.leaving import Leaving
 from peers.console import Listing, drawable
 from peers.errors import CannotHere, WrongUsage, say
 from peers.runtime import pause, peer_folder
@@ -70,15 +71,15 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
 
     state, now = read(state)
     if not watch:
-        at, old = _asleep(state, now, folder)
+        at, old, quiet = _asleep(state, now, folder)
         if old:
             say(old)
-        _show(state, at, as_json)
+        _show(state, at, as_json, quiet)
         return 0
     with _screen() as (console, put, every):
         while True:
-            at, old = _asleep(state, now, folder)
-            shown = render(state, at, console.width)
+            at, old, quiet = _asleep(state, now, folder)
+            shown = render(state, at, console.width, quiet=quiet)
             put(Group(Text(old, "yellow"), Text(), shown) if old else shown)
             time.sleep(every)
             state, now = read(state)
@@ -96,28 +97,30 @@ def _screen() -> Iterator[tuple[Console, Callable[[RenderableType], None], float
         yield console, lambda view: console.print(Group(view, Text())), PRINTED
 
 
-def _asleep(state: State, now: float, folder: Path) -> tuple[float, str]:
-    """The time of which a folder's state tells, and a sentence where that is past: where no peer runs it is
-    when the last event was written, since nobody has listened from then on and the silence of others means
-    nothing."""
+def _asleep(state: State, now: float, folder: Path) -> tuple[float, str, float]:
+    """The time of which a folder's state tells, a sentence where that is past, and seconds since anything was
+    heard. Where no peer runs it is when the last event was written: nobody has listened from then on, so the
+    silence of others means nothing, and of the folder's own peers none is there."""
     if peer_folder.running(folder):
-        return now, ""
+        return now, "", max(now - state.last, 0.0)
     if not state.last:
-        return now, (
+        says = (
             f"no journal of {folder} tells of a peer: none has run there, or its folder peers/ was removed;"
             f" `swarm join` with --folder {folder} starts one"
         )
-    ago = duration(max(time.time() - state.last, 0.0))
-    return state.last, f"no peer of {folder} runs: this is what was known {ago} ago"
+        return now, says, 0.0
+    state.ended(filter(None, map(peer_folder.peer_of, sorted(folder.glob("peers/*")))))
+    past = max(time.time() - state.last, 0.0)
+    return state.last, f"no peer of {folder} runs: this is what was known {duration(past)} ago", past
 
 
-def _show(state: State, at: float, as_json: bool) -> None:
-    """As it stands `at` a time."""
+def _show(state: State, at: float, as_json: bool, quiet: float) -> None:
+    """As it stands `at` a time, `quiet` seconds after anything was heard."""
     if as_json:
-        print(msgspec.json.encode(state.view(at, quiet=max(at - state.last, 0.0))).decode())
+        print(msgspec.json.encode(state.view(at, quiet=quiet)).decode())
     else:
         console = Listing()
-        console.print(render(state, at, console.width))
+        console.print(render(state, at, console.width, quiet=quiet))
 
 
 def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:
@@ -135,7 +138,7 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
             return
         if not watched.has_history:
             await _wait(watched.leaving, LISTEN)
-        _show(feed.state, feed.clock(), as_json)
+        _show(feed.state, now := feed.clock(), as_json, max(now - feed.state.last, 0.0))
 
     return watching.observe(word, folder, config, not watch, look)
 
@@ -162,14 +165,17 @@ def leave(folder: Path) -> int:
             f"{nameless[0]} does not say which process it is, since the disk lost or refused it, or another"
             f" machine or container runs it: `fuser {nameless[0]}` does, and `kill` asks it to leave"
         )
-    for pid in asked.values():
-        with contextlib.suppress(ProcessLookupError):  # it has left meanwhile
-            os.kill(pid, signal.SIGTERM)
     began, told = time.monotonic(), False
-    while (left := peer_folder.running(folder)) and time.monotonic() < began + LEAVE_PATIENCE:
-        if not told and time.monotonic() > began + TOLD_AFTER:
+    leaving = Leaving(asked, began)
+    while (left := peer_folder.running(folder)) and (now := time.monotonic()) < began + LEAVE_PATIENCE:
+        for name in leaving.asked([name for name in asked if name in left], now):
+            with contextlib.suppress(ProcessLookupError):  # it has left meanwhile
+                os.kill(asked[name], signal.SIGTERM)
+        if not told and now > began + TOLD_AFTER:
             told = True
             say(f"waiting for {_named(left)}: {FINISHING}, within {LEAVE_PATIENCE:.0f} s")
+        elif told and (said := leaving.news(left, now)):
+            say(said)
         time.sleep(0.1)
     if left:
         raise CannotHere(

@@ -33,10 +33,11 @@ from dashboard.terminal import headline, new_problem, render, summary
 from dashboard.views import Problem
 from peers.build.run_folder import close, make_folder, read
 from peers.commands import journals
+from peers.commands.leaving import Leaving
 from peers.console import drawable, spoken
 from peers.errors import WARNING, CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder, peer_of
-from peers.runtime.signals import FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
+from peers.runtime.signals import ENDED, FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm import config_loading
 from swarm.config import Config, Swarm
 from swarm.config_loading import LoadedConfig
@@ -149,7 +150,7 @@ class PeerProcess:
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         except OSError as error:
             return f"{self.log} cannot be read: {error.strerror}"
-        return lines[-1].removeprefix("swarm: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("swarm: ") if lines else "(no output yet)"
 
 
 def _opened(log: Path) -> IO[bytes]:
@@ -224,23 +225,25 @@ class Children:
                 show()
 
     def end(self) -> None:
-        """Ask all children to leave, after TOO_LATE where the run is complete; kill those that have not left
-        LEAVE_PATIENCE after this began, or at a second signal."""
-        asked = time.monotonic()
-        running = [child.process for child in self.children.values() if child.process is not None]
-        unasked = running
+        """Ask all children to leave, the seed last, after TOO_LATE where the run is complete; kill those that
+        have not left LEAVE_PATIENCE after this began, or at a second signal."""
+        running = {name: one.process for name, one in self.children.items() if one.process is not None}
+        leaving = Leaving(running, time.monotonic())
         if self.signalled is not None and running:
-            said = f"asked {some(len(running), 'peer')} to leave: {FINISHING}, within {LEAVE_PATIENCE:.0f} s;"
-            self.console.print(f"{said} Ctrl-C again ends them now", style="dim", highlight=False)
-        while any(process.poll() is None for process in running):
-            late = time.monotonic() - asked > TOO_LATE
-            if unasked and (late or self.signalled is not None or not self.complete):
-                for process in unasked:
-                    process.terminate()
-                unasked = []
+            peers = some(len(running), "peer")
+            self._tell(
+                f"asked {peers} to leave: {FINISHING}; {ENDED} Ctrl-C again ends them now", style="dim"
+            )
+        while left := {name: process for name, process in running.items() if process.poll() is None}:
+            now = time.monotonic()
+            if leaving.waited(now) > TOO_LATE or self.signalled is not None or not self.complete:
+                for name in leaving.asked(left, now):
+                    left[name].terminate()
+                if said := leaving.news(left, now):
+                    self._tell(said, style="dim")
             time.sleep(LOOK / 5)
-            if self.signals > 1 or time.monotonic() - asked > LEAVE_PATIENCE:
-                for process in running:
+            if self.signals > 1 or leaving.waited(time.monotonic()) > LEAVE_PATIENCE:
+                for process in running.values():
                     if process.poll() is None:
                         os.killpg(process.pid, signal.SIGKILL)
         self._read()
@@ -250,6 +253,9 @@ class Children:
         if self.signalled is not None:
             ended = f"was stopped by {signal.Signals(self.signalled).name}, and goes on with the same command"
             self.console.print(summary(self.state, self.now(), None, self.journal.path, ended))
+            if self.state.version:
+                made = f"writes the model of version {self.state.version}"
+                self._tell(f"`swarm export DIR --folder {self.folder}` {made}", style="")
             raise Interrupted(self.signalled)
         model = self.folder / "exported"
         exported = subprocess.run(

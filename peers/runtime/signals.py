@@ -29,6 +29,9 @@ LEAVE_PATIENCE = 120.0
 FINISHING = "each finishes the group or step at hand"
 """What peers do that were asked to leave."""
 
+ENDED = f"whoever is still here after {LEAVE_PATIENCE:.0f} s is ended."
+"""What becomes of those that do not."""
+
 FILES = 1 << 16
 """Open files that a peer lets itself have: far more than it needs. Of a hard limit of a billion, as
 containers have it, no more is taken: some libraries close all descriptors below the limit, one by one."""

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from peers.commands import status, up
+from peers.commands.leaving import SEED_LEAVES
 from peers.errors import CannotHere
 from peers.runtime import peer_folder
+from peers.runtime.signals import LEAVE_PATIENCE
 from swarm.config import Config
 
 STEP = 100.0
@@ -82,6 +84,29 @@ def test_one_ctrl_c_of_up_lets_a_step_of_a_hundred_seconds_be_finished(
     assert not house.killed and hours.now >= 1000.0 + STEP  # type: ignore[attr-defined]
     said = " ".join(capsys.readouterr().err.split())
     assert "finishes the group or step at hand" in said and "Ctrl-C again ends them now" in said
+
+
+@pytest.mark.parametrize(("step", "asked_after"), [(3.0, 3.0), (1e9, LEAVE_PATIENCE - SEED_LEAVES)])
+def test_the_seed_leaves_last_and_who_is_waited_for_is_said(
+    house: up.Children,
+    hours: Hours,
+    capsys: pytest.CaptureFixture[str],
+    step: float,
+    asked_after: float,
+) -> None:
+    """It hears the last release and the others' farewells; one that hangs does not keep it for ever."""
+    seed, began = Peer(hours, 1.0), hours.now
+    house.children = {"seed": SimpleNamespace(process=seed)} | house.children  # type: ignore[dict-item]
+    house.children["learner-1"].process.step = step  # type: ignore[union-attr]
+    house._on_signal(signal.SIGINT, None)
+    house.end()
+    assert seed.ends - 1.0 - began == pytest.approx(asked_after, abs=0.2)
+    assert hours.now - began < LEAVE_PATIENCE + 1.0
+    said = capsys.readouterr().err
+    assert "whoever is still here after 120 s is ended" in " ".join(said.split())
+    assert ("1 of 2 have left; waiting for " in said) and ("waiting for seed, learner-1 (15 s)" in said) is (
+        step > 9
+    )
 
 
 def test_a_second_ctrl_c_ends_them_at_once(house: up.Children, hours: Hours) -> None:

@@ -13,6 +13,7 @@ from test_membership_renewal import lab
 from peers import cli
 from peers.build.run_folder import RunFolder
 from swarm import events
+from swarm.identity import open_key
 from swarm.journal import to_line
 from swarm.protocol import Phase, Role
 from swarm.types import PeerId
@@ -133,3 +134,39 @@ def test_who_watches_where_nothing_can_be_redrawn_reads_one_print_after_another(
         assert cli.main(["status", "--watch", "--folder", str(lab.path)]) == 130
     assert all("no peer of" in said and "version 0" in said and said.endswith("\n\n") for said in seen)
     assert not capsys.readouterr().out, "nothing is printed twice"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_folder_in_which_nothing_runs_is_not_said_to_be_well(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str], elsewhere: bool
+) -> None:
+    """All were killed with their machine, so that none said goodbye."""
+    own = [open_key(lab.path / "peers" / name / "key").me for name in ("seed", "learner-1")]
+    told = [(own[0], Role.SEED), (own[1], Role.LEARNER), *([(LEARNER, Role.LEARNER)] if elsewhere else [])]
+    began = time.time() - 300.0
+    lines: list[events.Event] = [
+        events.Heard(
+            at=began + second,
+            peer=own[0],
+            subject=who,
+            beat=beat(seq=second + 1, at=began + second, role=role, version=3, phase=Phase.SERVING),
+        )
+        for second in range(60)
+        for who, role in told
+    ]
+    (lab.path / "peers" / "seed" / "journal.jsonl").write_bytes(b"".join(map(to_line, lines)))
+    assert cli.main(["status", "--folder", str(lab.path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "All is well" not in said and said.count("●") == elsewhere and said.count("◌ lost") == 2
+    assert (
+        "Nothing was heard for 4" if elsewhere else "Every peer that was here has left or is lost"
+    ) in said
+
+
+def test_a_samplers_folder_says_that_it_does_not_hear_the_others(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left(lab)
+    assert cli.main(["status", "--folder", str(lab.path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Other samplers are not heard here" in said and "1 learner" in said
