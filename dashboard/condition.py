@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dashboard.balance import balance
-from dashboard.diagnosis.presence import AWAITED
+from dashboard.diagnosis.presence import AWAITED, LOADING
 from dashboard.diagnosis.situation import Situation
 from dashboard.text import duration
 from dashboard.views import Condition, Problem
@@ -34,7 +34,7 @@ def condition(state: State, now: float, problems: Sequence[Problem], quiet: floa
     """`problems`, worst first; `quiet`: seconds since another peer was heard, 0 in a replay."""
     if problems := [problem for problem in problems if not state.strange(problem)]:
         worst = problems[0]
-        kind = "waiting" if worst.key == AWAITED else worst.level
+        kind = "waiting" if worst.key.startswith((AWAITED, LOADING)) else worst.level
         join = any(problem.key == AWAITED for problem in problems)
         return Condition(kind=kind, text=worst.text, more=len(problems) - 1, join=join)
     patience = state.run.pace.patience

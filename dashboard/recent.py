@@ -361,6 +361,8 @@ class Recent:
 
     def _came_or_left(self, event: happened.Event, now: float) -> None:
         self._drop_faults(event.peer)
+        if event.peer == self.me and isinstance(event, happened.Started):
+            self.began = event.at  # nobody listened between its two lives
 
     def _audited(self, event: happened.Audited, now: float) -> None:
         if (until := number(event.until)) > now:

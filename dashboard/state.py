@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from dashboard import pulse, views
@@ -41,7 +41,7 @@ from dashboard.tally import VerdictTally
 from dashboard.text import LARGEST, clean, moment, proper
 from dashboard.timeline import Timeline
 from swarm import events as happened
-from swarm.config import Run
+from swarm.config import Run, Swarm
 from swarm.identity import human_name
 from swarm.page_settings import History
 from swarm.protocol import ROLES, Role, Topic
@@ -62,6 +62,8 @@ class State:
 
     def __init__(self, run: Run | None = None, history: History | None = None) -> None:
         self.run, self.history = run or Run(), history or History()
+        self.starts: Mapping[Role, int] = {}
+        """Peers, by role, that the command starts beside this window which began it."""
         self.revision = 0
         self.timeline = Timeline()
         self.peers: dict[PeerId, PeerRow] = {}
@@ -377,6 +379,15 @@ class State:
         self._gone.append((self.revision, peer))
         if len(self._gone) > self.history.peers:
             self.reset = max(self.reset, self._gone.popleft()[0])
+
+
+def starts(wanted: Swarm) -> Mapping[Role, int]:
+    """Peers that `swarm up` starts beside its seed, by role."""
+    return {
+        Role.LEARNER: wanted.learners,
+        Role.SAMPLER: wanted.samplers,
+        Role.EVALUATOR: wanted.evaluators,
+    }
 
 
 def curve_name(name: str) -> bool:

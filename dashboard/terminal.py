@@ -69,19 +69,14 @@ def render(
     now: float,
     width: int,
     problems: Sequence[Problem] | None = None,
-    waits: str = "",
     quiet: float | None = None,
 ) -> RenderableType:
-    """The live view, at most `width` columns. `problems`: in the place of the state's own; `waits`: what is
-    said before them, such as for whom a start waits; `quiet`: seconds since anything was heard, where that is
-    not what `now` says."""
+    """The live view, at most `width` columns. `problems`: in the place of the state's own; `quiet`: seconds
+    since anything was heard, where that is not what `now` says."""
     curves = _curves(state, max(min(width - 30, 60), 10))
     parts: list[RenderableType] = [_top(state, now), Text()]
     problems = state.problems(now) if problems is None else problems
-    if waits:
-        parts.append(Text.assemble((MARKS["waiting"], STYLES["waiting"]), " ", waits))
-    if problems or not waits:
-        parts.append(_problems(problems) if problems else _condition(state, now, quiet))
+    parts.append(_problems(problems) if problems else _condition(state, now, quiet))
     if note := unprotected(state, now):
         parts.append(Text(f"  {note}", style="dim"))
     parts.append(Text())

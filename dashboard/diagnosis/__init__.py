@@ -27,6 +27,7 @@ LONGEST = 24
 """Problems at once: more than a person reads; those that cost least are left out."""
 
 RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
+    presence.loading,
     presence.lost,
     presence.absent,
     presence.awaited,

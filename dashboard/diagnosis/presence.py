@@ -36,6 +36,9 @@ FRAMES = 10
 AWAITED = "awaited"
 """Key of what a new run waits for."""
 
+LOADING = "loading"
+"""How the key of whom a start waits for begins."""
+
 MISSED = ("lost ", "no ")
 """How keys of problems begin that tell of peers which are not here."""
 
@@ -189,6 +192,32 @@ def _restart(role: Role) -> str:
     )
 
 
+def loading(s: Situation) -> Iterator[Problem]:
+    """Whom the command that began this window starts beside it, and who has not been heard yet: no fault, and
+    nobody has to be invited."""
+    if not (missing := _loading(s)):
+        return
+    left, every = sum(missing.values()), sum(s.state.starts.values())
+    so_far = f" ({duration(s.now - s.recent.began)} so far)" if s.recent.clock is not None else ""
+    kinds = listed([some(count, str(role)) for role, count in missing.items()], most=4)
+    yield problem(
+        f"{LOADING} {left}",
+        "info",
+        (
+            f"{left} of {every} peers {'is' if left == 1 else 'are'} loading{so_far}: {kinds}.",
+            "`swarm up` starts them on its machine, and each loads the program and the model.",
+            "Wait; the logs of those that do not come are in folder `logs` of the run.",
+        ),
+    )
+
+
+def _loading(s: Situation) -> dict[Role, int]:
+    came = Counter(
+        peer.role for peer in s.state.peers.values() if peer.beating and peer.heard >= s.recent.began
+    )
+    return {role: many - came[role] for role, many in s.state.starts.items() if came[role] < many}
+
+
 def awaited(s: Situation) -> Iterator[Problem]:
     """Whom a run waits for in which nothing was trained yet: no fault, since somebody has to come first."""
     if not (missing := _awaited(s)):
@@ -210,7 +239,7 @@ def awaited(s: Situation) -> Iterator[Problem]:
 def _awaited(s: Situation) -> list[Role]:
     if s.state.begun or not any(s.alive[role] for role in Role if role is not Role.OBSERVER):
         return []
-    known = {peer.role for peer in s.state.peers.values()}
+    known = {*(peer.role for peer in s.state.peers.values()), *_loading(s)}
     return [role for role in (Role.LEARNER, Role.SAMPLER) if role not in known and s.hears(role)]
 
 
@@ -223,7 +252,7 @@ def absent(s: Situation) -> Iterator[Problem]:
         Role.SAMPLER: "no groups come and nothing can be trained",
         Role.SEED: WITHOUT_SEED,
     }
-    first = {*_awaited(s), *s.unsure, *(peer.role for peer, _ in s.silent)}
+    first = {*_awaited(s), *_loading(s), *s.unsure, *(peer.role for peer, _ in s.silent)}
     for role, cost in costs.items():
         last = s.gone.get(role)
         if s.alive[role] or role in first or not s.hears(role):

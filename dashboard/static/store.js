@@ -95,7 +95,7 @@ export const store = {
     if (asleep || waking || (!snapshot.run && gap < QUIET)) return { state: "connecting", seconds: gap };
     if (!snapshot.run) return { state: "mute", seconds: gap };
     if (snapshot.replay && gap < QUIET) return { state: store.speed === 0 ? "paused" : "replay", seconds: 0 };
-    const seconds = gap + snapshot.quiet;
+    const seconds = gap + (snapshot.condition?.kind === "waiting" ? 0 : snapshot.quiet); // nobody is missed yet
     return { state: seconds < QUIET ? "live" : gap >= QUIET ? "lost" : "silent", seconds };
   },
 

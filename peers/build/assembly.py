@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dashboard.state import starts
 from dashboard.views import InviteView
 from peers.build import (
     base_model,
@@ -60,7 +62,7 @@ from peers.runtime.frames import MemberMail
 from peers.runtime.host import Host
 from peers.runtime.narration import narrated
 from peers.runtime.peer_folder import PeerFolder
-from peers.runtime.signals import SignalHandler, run_until_signalled
+from peers.runtime.signals import PARENT, SignalHandler, run_until_signalled
 from peers.runtime.status_line import live_line
 from peers.runtime.tracking import tracked
 from swarm import events
@@ -202,7 +204,8 @@ async def _act_as_seed(
         say(damage)
         host.emit(events.Noted, level="error", text=damage)
     on_signal.leave = host.leave
-    observer, settings = Observer(host, local.folder), config.peer.page
+    beside = starts(config.peer.swarm) if PARENT in os.environ else None  # a child of `swarm up`
+    observer, settings = Observer(host, local.folder, beside), config.peer.page
     async with observer.running(), kept_up(host, local, node, run), AsyncExitStack() as shown:
         await shown.enter_async_context(tracked(host, config.peer.track, run.path / run_folder.TRACKED))
         await node.reachability.settled()

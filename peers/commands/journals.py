@@ -46,7 +46,8 @@ def followed(state: State, event: AnyEvent) -> State:
     started again by a clock that had been set back. What the old one has would seem to be of this moment for
     as long."""
     if isinstance(event, Started) and event.peer == state.timeline.keeper and event.at < state.last - CLOCK:
-        state = State(state.run, state.history)
+        began_with, state = state.starts, State(state.run, state.history)
+        state.starts = began_with
     fold(state, event)
     return state
 

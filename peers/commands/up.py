@@ -27,8 +27,8 @@ from typing import IO, Any
 
 from rich.live import Live
 
-from dashboard.diagnosis.presence import AWAITED, returning
-from dashboard.state import State
+from dashboard.diagnosis.presence import returning
+from dashboard.state import State, starts
 from dashboard.terminal import headline, new_problem, render, summary
 from dashboard.views import Problem
 from peers.build.run_folder import close, make_folder, read
@@ -39,7 +39,7 @@ from peers.errors import WARNING, CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder, peer_of
 from peers.runtime.signals import ENDED, FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm import config_loading
-from swarm.config import Config, Swarm
+from swarm.config import Config
 from swarm.config_loading import LoadedConfig
 from swarm.durable import write_durably
 from swarm.grammar import some
@@ -182,6 +182,7 @@ class Children:
 
     def __post_init__(self) -> None:
         self.state = State(self.config.run)
+        self.state.starts = starts(self.config.peer.swarm)
         self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
         self.console = spoken("stderr")
@@ -209,12 +210,8 @@ class Children:
             self._tell(line)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
             self._tell(f"page: {page.read_text()}", style="")
-        for role, count in (
-            (Role.LEARNER, "learners"),
-            (Role.SAMPLER, "samplers"),
-            (Role.EVALUATOR, "evaluators"),
-        ):
-            for number in range(getattr(self.config.peer.swarm, count)):
+        for role, count in starts(self.config.peer.swarm).items():
+            for number in range(count):
                 word = ["--own", "--word-file", str(self.folder / "invites" / role)]
                 own = ["--config", str(self.folder / "peer.toml"), "--folder", str(self.folder)]
                 self._add(f"{role}-{number + 1}", ["join", *word, "--as", role, *own])
@@ -364,7 +361,7 @@ class Children:
         self._line_due = time.monotonic() + LINE_EVERY
         now = self.now()
         problem, self._problem = new_problem(self._problems(now), self._problem)
-        self._tell("; ".join(filter(None, (headline(self.state, now), self._missing(), problem))), style="")
+        self._tell("; ".join(filter(None, (headline(self.state, now), problem))), style="")
 
     @contextmanager
     def _drawn(self) -> Iterator[Callable[[], None]]:
@@ -372,22 +369,16 @@ class Children:
 
         def show() -> None:
             now = self.now()
-            view = render(self.state, now, self.console.width, self._problems(now), self._missing())
-            live.update(view)
+            live.update(render(self.state, now, self.console.width, self._problems(now)))
 
         with Live(console=self.console, refresh_per_second=4, transient=True) as live:
             yield show
 
-    def _missing(self) -> str:
-        return missing_peers(self.state, self.config.peer.swarm)
-
     def _problems(self, now: float) -> list[Problem]:
-        """What is wrong. Whom it starts itself nobody is told to invite, or to start again."""
+        """What is wrong. Whom it starts itself nobody is told to start again."""
         found = self.state.problems(now)
-        if not found:
-            return []
-        missing, back = self._missing(), self._returning(now)
-        return [returning(one, back) for one in found if not (missing and one.key == AWAITED)]
+        back = self._returning(now) if found else set[str]()
+        return [returning(one, back) for one in found]
 
     def _returning(self, now: float) -> set[str]:
         """Ids of own peers whose role has a process that ended, or began, since they were last heard: which
@@ -400,14 +391,6 @@ class Children:
         found = (peer_of(self.folder / "peers" / name) for name in self.children)
         rows = [self.state.peers[one] for one in found if one in self.state.peers]
         return {row.id for row in rows if young.get(row.role, math.inf) < now - row.heard}
-
-
-def missing_peers(state: State, wanted: Swarm) -> str:
-    """Who of the wanted peers has not come yet; nothing once all were heard."""
-    counts = ((Role.LEARNER, wanted.learners), (Role.SAMPLER, wanted.samplers))
-    came = [peer.role for peer in state.peers.values() if peer.beating]
-    missing = [some(most - came.count(role), role) for role, most in counts if came.count(role) < most]
-    return f"waiting for {' and '.join(missing)} (they load the program and the model)" if missing else ""
 
 
 def _cause_of_death(code: int) -> str:

@@ -15,7 +15,7 @@ full, only the saved history is lost. Not handled here: how a State is folded, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -71,12 +71,14 @@ class ReceivedHistory(NamedTuple):
 class Observer:
     """Construct it before the host runs; enter `running`; call `catch_up` once the host runs."""
 
-    def __init__(self, host: Host, peer_folder: Path) -> None:
+    def __init__(self, host: Host, peer_folder: Path, starts: Mapping[Role, int] | None = None) -> None:
+        """`starts` as of a State."""
         self._host, self._file = host, peer_folder / "history"
         self._dumped: tuple[float, bytes] | None = None
         self._saved = 0
         self._held: list[tuple[float, events.Event]] | None = None
         state, complaint = self._load_file()
+        state.starts = self._starts = starts or {}
         self.feed = Feed(state, host.now, host.ports.me)
         host.bus.add(self._on_event)
         if complaint:
@@ -135,6 +137,7 @@ class Observer:
             or theirs.state.head(now).trained < mine.head(now).trained
         ):
             return float("-inf")
+        theirs.state.starts = self._starts
         self.feed.state = theirs.state
         return theirs.made
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from nouns import NOW, beat
 
-from dashboard.state import State, fold
+from dashboard.condition import condition
+from dashboard.state import State, fold, starts
 from dashboard.terminal import headline, new_problem
 from peers.commands import up
-from peers.commands.up import missing_peers
 from peers.errors import guarded
 from swarm import events
 from swarm.config import Config, Swarm
@@ -23,21 +23,43 @@ from swarm.protocol import Role
 from swarm.types import PeerId
 
 
-def test_it_says_which_peers_have_not_come_yet() -> None:
-    state, wanted = State(), Swarm(learners=1, samplers=2)
-    says = [missing_peers(state, wanted)]
-    seed = Keyring.new().me
-    for role in (Role.SAMPLER, Role.LEARNER, Role.SAMPLER):
-        subject = Keyring.new().me
-        fold(state, events.Heard(at=NOW, peer=seed, subject=subject, beat=beat(role=role)))
-        says.append(missing_peers(state, wanted))
-    loading = "(they load the program and the model)"
+def test_it_says_which_peers_are_loading_and_misses_and_invites_none_meanwhile() -> None:
+    state, seed = State(), Keyring.new().me
+    state.starts = starts(Swarm(learners=1, samplers=2, evaluators=0))
+    comes = {90: Role.SAMPLER, 91: Role.LEARNER, 120: Role.SAMPLER}
+    here, says = [(seed, Role.SEED)], list[str]()
+    for second in range(130):
+        here += [(Keyring.new().me, comes[second])] if second in comes else []
+        for subject, role in here:
+            heard = events.Heard(
+                at=NOW + second, peer=seed, subject=subject, beat=beat(role=role, seq=second + 1)
+            )
+            fold(state, heard)
+        found = state.problems(NOW + second)
+        said = condition(state, NOW + second, found)
+        assert not any("swarm invite" in one.todo or "swarm join" in one.todo for one in found), second
+        assert (said.kind, said.join) == ("waiting", False) or second > 91
+        says += [one.text for one in found if second in (40, 90, 95, 129)]
     assert says == [
-        f"waiting for 1 learner and 2 samplers {loading}",
-        f"waiting for 1 learner and 1 sampler {loading}",
-        f"waiting for 1 sampler {loading}",
-        "",
+        "3 of 3 peers are loading (40 s so far): 1 learner and 2 samplers.",
+        "2 of 3 peers are loading (90 s so far): 1 learner and 1 sampler.",
+        "1 of 3 peers is loading (95 s so far): 1 sampler.",
     ]
+
+
+def test_peers_of_an_earlier_life_of_the_run_have_not_come_to_this_one() -> None:
+    state, seed, learner = State(), Keyring.new().me, Keyring.new().me
+    state.starts = starts(Swarm(learners=1, samplers=1, evaluators=0))
+    for second in (0, 1, 1000):
+        for subject, role in ((seed, Role.SEED), (learner, Role.LEARNER)):
+            if second < 1000 or subject is seed:
+                said = beat(role=role, seq=second + 1)
+                fold(state, events.Heard(at=NOW + second, peer=seed, subject=subject, beat=said))
+        if second == 1:
+            again = {"name": "", "role": Role.SEED, "version": 0, "hardware": ""}
+            fold(state, events.Started(at=NOW + 995, peer=seed, **again))  # type: ignore[arg-type]
+    (loading, *_) = state.problems(NOW + 1000)
+    assert loading.text == "2 of 2 peers are loading (5.0 s so far): 1 learner and 1 sampler."
 
 
 def test_it_says_the_worst_problem_once_until_it_is_another_one() -> None:
@@ -119,7 +141,7 @@ def test_whom_it_starts_itself_nobody_is_told_to_invite(
     house, seed = up.Children(tmp_path, Config()), Keyring.new().me
     house._print_line()
     assert capsys.readouterr().err.startswith(
-        "version 0, not evaluated yet, no reward yet, 0 groups trained; w"
+        "version 0, not evaluated yet, no reward yet, 0 groups trained; 6 of 6 peers are loading: 2 learners"
     )
     house.journal.path.parent.mkdir(parents=True)
     heard = events.Heard(at=time.time(), peer=seed, subject=seed, beat=beat(role=Role.SEED))
@@ -128,7 +150,7 @@ def test_whom_it_starts_itself_nobody_is_told_to_invite(
     house._line_due = 0.0
     house._print_line()
     said = capsys.readouterr().err
-    assert "1/1 seeds; waiting for 2 learners and 3 samplers" in said and "swarm invite" not in said
+    assert "1/1 seeds" in said and "swarm invite" not in said
 
 
 def test_nor_in_the_live_view_of_a_terminal(
@@ -142,7 +164,7 @@ def test_nor_in_the_live_view_of_a_terminal(
     with house._screen() as show:
         show()
     said = capsys.readouterr().err
-    assert "waiting for 2 learners and 3 samplers" in said
+    assert "6 of 6 peers are loading" in said
     assert "swarm invite" not in said and "Nobody trains" not in said
 
 
