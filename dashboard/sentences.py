@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dashboard.text import TEXT_LIMIT, clean, duration
+from dashboard.text import TEXT_LIMIT, clean, duration, is_full
 from dashboard.views import Level
 from swarm import events as happened
 from swarm.core.auditing import FOREVER, Finding
 from swarm.core.revocation import WAS_REVOKED
 from swarm.grammar import some
-from swarm.protocol import PARTS
+from swarm.protocol import PARTS, Part
 from swarm.types import PeerId, Verdict
 
 Namer = Callable[[PeerId], str]
@@ -156,6 +156,11 @@ def _saved(event: happened.Saved, name: Namer) -> News:
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
     row = PARTS.get(event.part)
+    if event.part == Part.DISK and is_full(event.detail):
+        text = (
+            f"The disk of {name(event.peer)} is full: kept in memory until there is space ({event.detail})."
+        )
+        return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
     what = row.text if row is not None else "broke and is being replaced"
     text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))

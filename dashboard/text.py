@@ -101,6 +101,14 @@ def count(into: MutableMapping[K, int], new: Mapping[K, int]) -> None:
         into[key] = min(into.get(key, 0) + whole(more), LARGEST)
 
 
+_FULL = re.compile("no space left|quota exceeded|file too large", re.IGNORECASE)
+
+
+def is_full(detail: str) -> bool:
+    """Whether what a disk says means that it is full, or takes no more of this user."""
+    return _FULL.search(detail) is not None
+
+
 def duration(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min`, `2.5 h`, `4 d`."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):

@@ -393,7 +393,9 @@ PARTS: Mapping[str, PartRow] = {
     Part.LEARNER: PartRow("a gradient, step or checkpoint failed"),
     Part.MEMORY: PartRow("a batch does not fit", "is not enough"),
     Part.REWARDS: PartRow("a reward function failed", "cannot be computed"),
-    Part.DISK: PartRow("a file could not be written or is damaged", momentary=True),
+    Part.DISK: PartRow(
+        "a file could not be written or is damaged", "refuses or lost something", momentary=True
+    ),
     Part.MEMBERSHIP: PartRow("it ends soon and nobody renews it", "is not renewed", momentary=True),
     Part.IDENTITY: PartRow("another process has the same key", "is another process's too", momentary=True),
     Part.TRACKER: PartRow("figures for a tracker of experiments are not kept", "takes no figures"),

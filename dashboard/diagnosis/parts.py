@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dashboard.diagnosis.situation import Situation, problem
 from dashboard.peer import PeerRow
 from dashboard.recent import OpenFault
-from dashboard.text import duration
+from dashboard.text import duration, is_full
 from dashboard.views import Problem
 from swarm.protocol import PARTS, Part
 
@@ -91,21 +91,23 @@ def disk(s: Situation) -> Iterator[Problem]:
     again = 1.5 * s.run.release.checkpoint_every * (s.usual or 0.0)
     for peer, part, fault in _broken(s, momentary=True):
         if part == Part.DISK and s.now - fault.last < max(SINGLE_FAILURE, again):
-            yield problem(
-                f"disk {peer.id}",
-                "warning",
-                (
-                    f"The disk of {peer.name} refuses or lost something: {fault.detail.rstrip('.')}.",
-                    (
-                        "It is full, read-only, slow or failing, its peer was stopped for a while, or"
-                        " somebody changed a file. The peer goes on; a crash would cost what is not written,"
-                        " and what is damaged is fetched again."
-                    ),
-                    "Make room on that disk, if it is full; what it refused is written by itself.",
-                ),
-                [peer],
-                fault.since,
-            )
+            yield problem(f"disk {peer.id}", "warning", _disk(peer, fault), [peer], fault.since)
+
+
+def _disk(peer: PeerRow, fault: OpenFault) -> tuple[str, str, str]:
+    detail = fault.detail.rstrip(".")
+    if is_full(detail):
+        return (
+            f"The disk of {peer.name} is full: kept in memory until there is space.",
+            f"It says: {detail}. The peer goes on; a crash before there is room costs what is not written.",
+            "Make room on that disk: what it refused is written by itself.",
+        )
+    return (
+        f"The disk of {peer.name} refuses or lost something: {detail}.",
+        "It is read-only, slow or failing, its peer was stopped for a while, or somebody changed a file. The"
+        " peer goes on; a crash would cost what is not written, and what is damaged is fetched again.",
+        "Look at that disk and at the peer's log; what it refused is written by itself once it takes it.",
+    )
 
 
 def memberships(s: Situation) -> Iterator[Problem]:

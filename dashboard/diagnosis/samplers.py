@@ -67,8 +67,8 @@ REFUSALS = {
     "over-quota": (
         "the learners have no room for them, or it has its part of the batches already",
         (
-            "Nothing is broken there: more learners, or fewer samplers, use what is sampled; with an invite"
-            " its part has no limit."
+            "Nothing is broken there: more learners, or fewer samplers, use what is sampled. An invite by the"
+            " run's owner has no such limit, one for strangers has."
         ),
     ),
 }

@@ -1,16 +1,19 @@
 """Emits Faulted events while a part of a peer fails, and Recovered when it works again.
 
 FaultReport    one part: Faulted at the first failure and each 60 s while it fails, Recovered when it works
-FaultReports   a learner's parts: Faulted at each failure, one Recovered for each part at the next step
+FaultReports   a learner's parts: as FaultReport each, all Recovered at the next step
 DiskFaults     the disk, by what it was for: as FaultReport each, Recovered when it takes everything again
 """
 
 from __future__ import annotations
 
+import re
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarm import events
+from swarm.limits import remember
 from swarm.protocol import Kind, Part
 
 if TYPE_CHECKING:
@@ -19,6 +22,13 @@ if TYPE_CHECKING:
 REPEAT_AFTER = 60.0
 """Seconds after which a lasting failure is reported again, with its newest reason: observers that joined
 later hear of it, too."""
+
+
+KINDS = 64
+"""Kinds of damage that are remembered: a peer keeps some dozen kinds of files."""
+
+_NUMBERS = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
+"""Digests are numbers, too."""
 
 
 class FaultReport:
@@ -47,12 +57,11 @@ class FaultReport:
 class FaultReports:
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._since: dict[Part, float] = {}
-        """Part -> its first failure since the last step."""
+        self._reports: dict[Part, FaultReport] = {}
+        """Of the parts that failed since the last step."""
 
     def failed(self, part: Part, detail: str) -> None:
-        self._since.setdefault(part, self._host.now())
-        self._host.emit(events.Faulted, part=part, detail=detail)
+        self._reports.setdefault(part, FaultReport(self._host, part)).failed(detail)
 
     def policy_lost(self, why: str) -> None:
         """A rank process of the learner was lost, and the policy with it."""
@@ -60,9 +69,9 @@ class FaultReports:
 
     def recovered(self) -> None:
         """All parts work: a step was taken."""
-        for part, began in self._since.items():
-            self._host.emit(events.Recovered, part=part, seconds=round(self._host.now() - began, 2))
-        self._since = {}
+        for report in self._reports.values():
+            report.recovered()
+        self._reports = {}
 
 
 class DiskFaults:
@@ -75,6 +84,8 @@ class DiskFaults:
         things and refuses others, in turns."""
         self._since: float | None = None
         """When what was reported and is not over began."""
+        self._lost: OrderedDict[str, float] = OrderedDict()
+        """What it lost, without numbers -> when that was told last."""
 
     @property
     def refuses(self) -> bool:
@@ -93,6 +104,14 @@ class DiskFaults:
             return False
         self.tell(what, "")
         return True
+
+    def damaged(self, what: str) -> None:
+        """Tell what the disk lost. What differs in numbers alone, such as a version, is one damage: it is
+        told once in REPEAT_AFTER."""
+        kind, now = _NUMBERS.sub("#", what), self._host.now()
+        if now - self._lost.get(kind, now - REPEAT_AFTER) >= REPEAT_AFTER:
+            remember(self._lost, kind, now, KINDS)
+            self._host.emit(events.Faulted, part=Part.DISK, detail=what)
 
     def tell(self, what: str, why: str) -> None:
         """What came of writing `what`: why the disk refused it, a sentence; empty when the disk took it."""

@@ -46,7 +46,7 @@ from swarm.core.membership import Trust
 from swarm.core.roster import Roster
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut, remember
 from swarm.net.ports import Ports
-from swarm.protocol import ROLES, TOPICS, Key, Part, Phase, Role, Topic
+from swarm.protocol import ROLES, TOPICS, Key, Phase, Role, Topic
 from swarm.run_types import Membership
 from swarm.types import Beat, Digest, PeerId
 
@@ -140,7 +140,7 @@ class Host:
 
     def disk_damaged(self, what: str) -> None:
         """Tell what a disk lost."""
-        self.emit(events.Faulted, part=Part.DISK, detail=what)
+        self.disk.damaged(what)
 
     def move(self) -> None:
         """Wake whoever waits in `changed`."""

@@ -131,8 +131,8 @@ class Batcher:
         if (limit := quota.bound(sampler)) is not None:
             left = math.ceil(buffer * limit.most / quota.groups) - mine
             why = (
-                f"a sampler without an invite has at most {self._size.share:.0%} of a batch while others"
-                " deliver"
+                f"your share is limited to {self._size.share:.0%} of a batch while others deliver, because"
+                " your invite is one for strangers"
             )
             rooms.append(Room(left, f"{why} (run.batch.share): send more later"))
         if self.quotas.newcomer(sampler, now) and quota.newcomers is not None:

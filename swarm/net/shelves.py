@@ -12,7 +12,7 @@ refuses is held in memory. Not handled: two processes on one folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -272,6 +272,7 @@ class Shelf:
     def _read_back(self, folder: Path) -> None:
         """Take up what is marked; remove the rest, which a crash left behind."""
         make_folder(folder)
+        damaged: list[tuple[Shelved, str]] = []
         for mark in ("release", "begun"):
             for path in sorted(folder.glob(f"*.{mark}")):
                 held = self._read_mark(path)
@@ -280,7 +281,8 @@ class Shelf:
                     wrong = shelved.check()
                     self._place(shelved)
                     if wrong and mark == "release":
-                        self._damaged(shelved, wrong)
+                        damaged.append((shelved, wrong))
+        self._left_out(damaged)
         known = {f"{root}{end}" for root in self._shelved for end in ("", ".release", ".begun")}
         for path in folder.iterdir():
             if path.is_file() and path.name not in known:
@@ -298,13 +300,24 @@ class Shelf:
 
     def _damaged(self, shelved: Shelved, what: str) -> None:
         shelved.check()
-        lost, held = len(shelved.missing), shelved.held
-        self._on_damage(
-            f"{what}; {lost} of {len(shelved.at)} blocks of version {held.version} are left out until they"
-            " are fetched again"
+        self._left_out([(shelved, what)])
+
+    def _left_out(self, damaged: Sequence[tuple[Shelved, str]]) -> None:
+        """Tell of versions that lack blocks, once they were checked: of all together, since a disk that lost
+        one has often lost many."""
+        if not damaged:
+            return
+        (one, what), more = damaged[-1], len(damaged) - 1
+        and_more = (
+            f", and some of {more} more versions," if more > 1 else ", and some of another," if more else ""
         )
-        self._note(held, "begun")
-        self._unlink(f"{held.root}.release")
+        self._on_damage(
+            f"{what}; {len(one.missing)} of {len(one.at)} blocks of version {one.held.version}{and_more} are"
+            " left out until they are fetched again"
+        )
+        for shelved, _ in damaged:
+            self._note(shelved.held, "begun")
+            self._unlink(f"{shelved.held.root}.release")
 
     def _note(self, held: Held, mark: str) -> None:
         if self._folder is not None:

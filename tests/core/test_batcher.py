@@ -180,7 +180,8 @@ def test_a_stranger_has_its_share_of_the_buffer_while_others_fill_the_rest_of_a_
     batcher.scoring[STRANGER] += 1
     assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [4, 6]
     why = batcher.room(STRANGER, 1, NOW).why
-    assert "at most 50% of a batch" in why and "run.batch.share" in why
+    assert "your share is limited to 50% of a batch" in why and "run.batch.share" in why
+    assert "your invite is one for strangers" in why and "without an invite" not in why
     assert batcher.room(SAMPLER, 1, NOW).groups > 6, "its owner vouches for it"
 
 

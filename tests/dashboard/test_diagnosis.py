@@ -230,7 +230,7 @@ CASES = {
         5,
         65,
         (LEARNERS[0],),
-        r"no space left\. .*Make room",
+        r"is full: kept in memory until there is space.* no space left\. .*Make room",
     ),
     "a membership that ends": Case(
         "membership",
