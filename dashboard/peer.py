@@ -86,6 +86,8 @@ class PeerRow(msgspec.Struct, dict=True):
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
     wasted: dict[str, int] = {}
     """One of UNJUDGED -> tokens that the peer says it made for nothing, since its start."""
+    accuracies: tuple[float, float] = (-1.0, -1.0)
+    """Of an evaluator: those of its last evaluation and of the one before; -1: there is none."""
     trained: int = 0
     """Groups in this learner's optimizer steps."""
     rtt: float | None = None
@@ -143,6 +145,7 @@ class PeerRow(msgspec.Struct, dict=True):
         self.upload, self.download, self.slower = number(beat.upload), number(beat.download), granted(beat)
         self.fetching = _fetch_view(beat.fetching)
         self.wasted = known(beat.wasted, UNJUDGED)
+        self.accuracies = beat.accuracy, beat.accuracy_before
         self.lag = {cause: _delay(getattr(beat.lag, cause)) for cause in Causes.__struct_fields__}
         self.clocks = [*self.clocks[1 - CLOCKS :], round(moment(beat.at) - at, 3)]
         return True

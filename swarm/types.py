@@ -326,7 +326,7 @@ class Fetching(Struct):
     size: Size
 
 
-class Beat(Struct, tag="beat"):
+class Beat(Struct, tag="beat", omit_defaults=True):
     """A heartbeat: which peer is alive, what it does, at which version. At most 1.5 KiB sealed."""
 
     name: Word
@@ -390,3 +390,5 @@ class Beat(Struct, tag="beat"):
     """Names the mean that a learner got in its last round (swarm.core.same_mean)."""
     audits: bool = False
     """Of a member that replays groups beside its own work (peers.roles.audit_duty)."""
+    accuracy_before: Finite = -1.0
+    """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none."""

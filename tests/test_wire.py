@@ -387,9 +387,9 @@ def test_a_frame_is_compressed_from_a_kilobyte_on() -> None:
     def sealed(letters: int) -> bytes:
         return seal(msgspec.structs.replace(BEAT, hardware="x" * letters), RUN, ME)
 
-    spare = wire.COMPRESS_FROM - (len(sealed(100)) - 1)
-    assert len(sealed(99 + spare)) == wire.COMPRESS_FROM and sealed(99 + spare)[0] == 0
-    assert sealed(100 + spare)[0] == 1 and len(sealed(100 + spare)) < wire.COMPRESS_FROM
+    spare = wire.COMPRESS_FROM - (len(sealed(300)) - 1)
+    assert len(sealed(299 + spare)) == wire.COMPRESS_FROM and sealed(299 + spare)[0] == 0
+    assert sealed(300 + spare)[0] == 1 and len(sealed(300 + spare)) < wire.COMPRESS_FROM
 
 
 def test_the_limit_of_a_group_grows_with_its_completions_and_tokens_up_to_that_of_mail() -> None:

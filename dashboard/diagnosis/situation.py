@@ -18,6 +18,7 @@ from dashboard.peer import PeerRow
 from dashboard.recent import Trace
 from dashboard.text import clean
 from dashboard.views import Level, Problem
+from swarm.core.completion import is_complete
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import PeerId, Release
 
@@ -143,9 +144,12 @@ class Situation:
 
     @property
     def complete(self) -> bool:
-        """Whether the run is at its end, by its settings or by its seed's word."""
-        done = any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
-        return done or 0 < self.run.stop.versions <= self.version
+        """Whether the run is at its end, by its settings: by its accuracy once its seed says so, too."""
+        called = any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
+        gone = self.gone.get(Role.EVALUATOR)
+        judges = [*self.alive[Role.EVALUATOR], *([gone] if gone is not None else [])]
+        accuracies = [peer.accuracies for peer in judges] if called else []
+        return is_complete(self.run.stop, self.version, accuracies)
 
     def hears(self, role: Role) -> bool:
         """See State.hears."""

@@ -230,8 +230,9 @@ async def _mend(node: Node, run: RunFolder, host: Host, damaged: dict[str, str])
 
 
 def _named(run: RunFolder, node: Node) -> list[str]:
-    """Addresses for invites: this seed's, and those of peers that are connected now."""
-    others = [one.addresses for one in contacts.of_run(run.path) if one.peer in node.peers()]
+    """Addresses for invites: this seed's, and those of members that are connected now."""
+    here = [one for one in contacts.of_run(run.path) if one.peer in node.peers()]
+    others = [one.addresses for one in here if one.vouched or run.settings.private]
     return [one for one in invitations.mixed([node.addresses(), *others]) if invites.can_name(one)]
 
 

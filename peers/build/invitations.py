@@ -105,20 +105,23 @@ def run_of(path: Path) -> RunFolder:
 
 
 def _addresses(run: RunFolder) -> list[str]:
-    """Of up to three peers that were heard lately, seeds first; then those of words that are kept, and of
-    peers that were heard long ago. Raises Refusal when there is none."""
+    """Of up to three members that were heard lately, seeds first; then those of words that are kept, and of
+    members that were heard long ago; of strangers where none of these is known. Raises Refusal when there is
+    nobody."""
     out, since = run.revocations, time.time() - LIVE
     met = [one for one in contacts.of_run(run.path) if out.why(one.peer) is None]
-    lately = sorted((one for one in met if one.heard >= since), key=_rank)
-    before = [one for one in met if one.heard < since]
+    members = [one for one in met if one.vouched or run.settings.private]
+    lately, before = ([one for one in members if (one.heard >= since) is late] for late in (True, False))
+    lately.sort(key=_rank)
     found = [*mixed(one.addresses for one in lately), *_kept(run), *mixed(one.addresses for one in before)]
-    named = [one for one in dict.fromkeys(found) if invites.can_name(one)][: invites.ADDRESSES]
+    named = [one for one in dict.fromkeys(found) if invites.can_name(one)]
+    named = named or [one for one in mixed(one.addresses for one in met) if invites.can_name(one)]
     if not named:
         raise Refusal(
             f"no peer of this run that others could dial is known in {run.path}: start one here first, with"
             " `swarm start` or `swarm join`"
         )
-    return named
+    return named[: invites.ADDRESSES]
 
 
 def last_heard(path: Path) -> float | None:

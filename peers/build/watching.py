@@ -85,7 +85,8 @@ def observe(
                 on_signal.leave, host.status.phase = leaving.set, Phase.WATCHING
 
                 async def role() -> None:
-                    has_history = await observer.catch_up(sources())
+                    named = {address.rsplit("/p2p/", 1)[1] for address in invite.addresses}
+                    has_history = await observer.catch_up(sorted(sources(), key=lambda one: one not in named))
                     await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
 
                 kept = tracked(host, config.peer.track, path / run_folder.TRACKED)

@@ -61,7 +61,7 @@ class DrawReturns:
         """A group came that is its sampler's draw of a known release."""
         host = self._host
         known, same = host.releases.known(group.version, group.weights), host.releases.candidates.by_weights()
-        released = released_here(group, known, host.roster.ahead)
+        released = released_here(group, known, host.releases.released_here)
         began = min(map(host.releases.released_here, same.get(group.weights, ())), default=released)
         if not self.returns.came(group, released, began, host.now()):
             self._since = host.now()

@@ -84,7 +84,7 @@ class Evaluator:
         host.status.finished(1, 0, host.now())
         if rewards:
             accuracy = sum(reward >= evaluation.right for reward in rewards) / len(rewards)
-            host.status.accuracy = accuracy
+            host.status.accuracy_before, host.status.accuracy = host.status.accuracy, accuracy
             host.emit(events.Evaluated, version=newest.version, accuracy=accuracy, tasks=len(rewards))
         return True
 

@@ -35,7 +35,7 @@ class Freshness:
 
     def _released(self, group: Group) -> float:
         known = self._host.releases.known(group.version, group.weights)
-        return released_here(group, known, self._host.roster.ahead)
+        return released_here(group, known, self._host.releases.released_here)
 
     def _is_outside(self, version: int, released: float, window: Window) -> bool:
         held = self._host.releases.held

@@ -102,7 +102,7 @@ class LearnerInbox:
             run.sampling,
             decoder.vocabulary,
             host.releases.known,
-            host.roster.ahead,
+            host.releases.released_here,
         )
         self.batcher = Batcher(run.batch, run.window)
         self.sampler_evidence = SamplerEvidence()

@@ -5,7 +5,10 @@ late.
              ^       |
              |       +-> folder/history, every `history.save` seconds and at the end
              |       +-> service `history` -> an observer that joined late
-    own file, or a seed's snapshot when that is newer
+    own file, or a member's snapshot when that is newer: a seed's, if one is here
+
+A snapshot is its sender's word for all that was, and a page shows it as what happened: it is taken of members
+alone. Where none answers the history begins now.
 
 `catch_up` asks before anybody reads the feed; events that arrive meanwhile are folded after the snapshot.
 When a file or a snapshot cannot be read, a warning says so and the State begins without it; when the disk is
@@ -31,6 +34,7 @@ from swarm.durable import write_durably
 from swarm.limits import FRAME_LIMIT
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Kind, Role, Service
+from swarm.run_types import Membership
 from swarm.types import Finite, PeerId, Struct
 
 ANSWER_LIMIT = 3670016
@@ -60,6 +64,8 @@ class Past(Struct):
     age: Finite
     """Seconds since the snapshot was made: an age, because clocks of two peers differ."""
     state: Annotated[bytes, Meta(max_length=FRAME_LIMIT)]
+    membership: Membership | None = None
+    """That of who answers: the run's owner vouches for it."""
 
 
 class ReceivedHistory(NamedTuple):
@@ -101,7 +107,7 @@ class Observer:
         await self._save()
 
     async def catch_up(self, sources: Sequence[PeerId]) -> bool:
-        """Take over a seed's State, unless this one is newer. False when no seed answered."""
+        """Take over a member's State, unless this one is newer. False when no member answered."""
         self._held = []
         theirs = None
         try:
@@ -109,7 +115,7 @@ class Observer:
                 await self._host.ports.clock.sleep(GOSSIP_DELAY)
                 theirs = await self._ask(sources)
         except TimeoutError:
-            self._warn("no seed sent the history: it begins now")
+            self._warn("no member of the run sent the history: it begins now")
         finally:
             held, self._held = self._held, None
             since = self._choose_state(theirs)
@@ -144,16 +150,18 @@ class Observer:
     # --- service `history` ----------------------------------------------------------------------------------
 
     async def _ask(self, sources: Sequence[PeerId]) -> ReceivedHistory | None:
-        host = self._host
+        host, members = self._host, set(self._host.members())
         seeds = [peer for peer, beat in host.roster if beat.role is Role.SEED]
-        asked = [peer for peer in dict.fromkeys([*sources, *seeds]) if peer != host.ports.me]
-        asked.sort(key=lambda peer: peer not in host.roster)  # an invite may name peers that are gone
+        asked = [peer for peer in dict.fromkeys([*seeds, *sources]) if peer != host.ports.me]
+        # any number of strangers may be connected, and an invite may name peers that are gone
+        asked.sort(key=lambda peer: (peer not in members, peer not in host.roster))
         for place, peer in enumerate(asked, 1):
             patience = PATIENCE if place == len(asked) else PATIENCE_EACH
             try:
                 answer = wire.decode(
                     await host.ports.mail.send(peer, Service.HISTORY, b"", timeout=patience), Past
                 )
+                self._mind_stranger(peer, answer)
                 made = host.now() - min(max(answer.age, 0.0), DUMP_LIFETIME)
                 run, history = host.config.run, host.config.peer.history
                 return ReceivedHistory(
@@ -168,6 +176,14 @@ class Observer:
                 host.emit(events.Rejected, sender=peer, kind=Service.HISTORY, reason=str(error))
         return None
 
+    def _mind_stranger(self, peer: PeerId, answer: Past) -> None:
+        """Raises WireError where the run's owner does not vouch for who answers."""
+        host, shown = self._host, answer.membership
+        if shown is not None:
+            host.trust.lack(peer, shown.delegation.role, shown, host.now())
+        if peer not in host.members():
+            raise wire.WireError("nobody vouches for who sends it: a history is taken of members alone")
+
     async def _answer(self, sender: PeerId, _: bytes) -> bytes:
         now = self._host.now()
         if self._dumped is None or not 0 <= now - self._dumped[0] < DUMP_LIFETIME:
@@ -175,7 +191,8 @@ class Observer:
                 self._dumped = now, snapshot.dump(self.state, ANSWER_LIMIT)
             except snapshot.SnapshotError as error:
                 raise Refused(str(error)) from error
-        return wire.encode(Past(age=now - self._dumped[0], state=self._dumped[1]))
+        shown = self._host.frames.membership
+        return wire.encode(Past(age=now - self._dumped[0], state=self._dumped[1], membership=shown))
 
     # --- the disk -------------------------------------------------------------------------------------------
 

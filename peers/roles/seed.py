@@ -2,7 +2,8 @@
 
 It publishes version 0 and holds the newest releases on its disk (peers.runtime.releases). A swarm whose peers
 all died goes on from the last released version, or from the one before if its bytes are damaged. The seed
-observes: its journal has every event of the swarm. It also announces that the run is complete.
+observes: its journal has every event of the swarm. It also announces that the run is complete: peers that
+find so, too, leave then (swarm.core.completion).
 """
 
 from __future__ import annotations
@@ -22,13 +23,11 @@ class Seed:
     def __init__(self, host: Host, genesis: Weights | None) -> None:
         """`genesis` is version 0 as a release's bytes, None where the run was not started here."""
         self.host, self._genesis = host, genesis
-        self._accuracy = 0.0
-        host.bus.add(self._watch)
 
     async def run(self) -> None:
         await self._begin()
         while not self.host.stop.is_set():
-            if self._complete():
+            if self.host.is_complete(self.host.status.version):
                 return await self._end()
             self.host.status.phase = Phase.SERVING
             if not await self._hold():
@@ -81,14 +80,6 @@ class Seed:
     def _set_status(self, release: Release) -> None:
         self.host.status.version, self.host.status.weights = release.version, release.weights
         self.host.status.finished(1, 0, self.host.now())
-
-    def _watch(self, event: events.Event) -> None:
-        if isinstance(event, events.Evaluated):
-            self._accuracy = event.accuracy
-
-    def _complete(self) -> bool:
-        stop = self.host.config.run.stop
-        return 0 < stop.versions <= self.host.status.version or 0 < stop.accuracy <= self._accuracy
 
     async def _end(self) -> None:
         self.host.status.phase = Phase.COMPLETE

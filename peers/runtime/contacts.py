@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from peers.runtime.host import Host
 from swarm import wire
@@ -49,6 +49,14 @@ class Contact(Struct, frozen=True):
     """Where it can be dialled, most widely reachable first."""
     heard: Finite
     """When its last heartbeat came, unix seconds by the machine's clock: other programs read it."""
+    own: bool = False
+    """It is a peer of this run folder."""
+
+    @property
+    def vouched(self) -> bool:
+        """Whether words may name it: a member by its role, or one's own. Strangers of a public run sample and
+        watch, and whoever joins by a word is connected with whom it names."""
+        return self.own or ROLES[self.role].member
 
 
 Kept = Annotated[tuple[Contact, ...], Meta(max_length=MOST + 1)]
@@ -108,8 +116,8 @@ class Contacts:
 
     async def _save(self, host: Host) -> None:
         told = host.ports.addresses()[:4]
-        mine = [Contact(peer=self._me, role=host.who.role, addresses=told, heard=time.time())] if told else []
-        content = wire.encode((*mine, *self._known.values()))
+        me = Contact(peer=self._me, role=host.who.role, addresses=told, heard=time.time(), own=True)
+        content = wire.encode((*([me] if told else []), *self._known.values()))
         lost = "the addresses of other peers are not on the disk"
         await host.disk.write("contacts", lost, Kind.SAVE, write_durably, self._file, content)
 
@@ -146,6 +154,7 @@ def of_run(path: Path) -> list[Contact]:
     newest: dict[PeerId, Contact] = {}
     for file in path.glob(f"peers/*/{CONTACTS}"):
         for contact in kept(file.parent):
-            if contact.heard >= newest.get(contact.peer, contact).heard:
-                newest[contact.peer] = contact
+            before = newest.get(contact.peer, contact)
+            later = contact if contact.heard >= before.heard else before
+            newest[contact.peer] = structs.replace(later, own=contact.own or before.own)
     return sorted(newest.values(), key=lambda contact: -contact.heard)

@@ -97,6 +97,7 @@ class Heartbeats:
             astray=status.astray,
             mean=status.mean,
             accuracy=status.accuracy,
+            accuracy_before=status.accuracy_before,
             mirror=status.mirror,
             audits=status.audits,
             upload=limits.upload,

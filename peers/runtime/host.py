@@ -41,12 +41,13 @@ from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from swarm import events, wire
 from swarm.config import Config
+from swarm.core.completion import is_complete
 from swarm.core.gossip_limits import GossipLimits
 from swarm.core.membership import Trust
 from swarm.core.roster import Roster
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut, remember
 from swarm.net.ports import Ports
-from swarm.protocol import ROLES, TOPICS, Key, Phase, Role, Topic
+from swarm.protocol import RESTING, ROLES, TOPICS, Key, Phase, Role, Topic
 from swarm.run_types import Membership
 from swarm.types import Beat, Digest, PeerId
 
@@ -118,6 +119,8 @@ class Host:
         self._bundles = EventBundles(self)
         self.revocations, self.aside = RevocationExchange(self), SetAsideNews(self)
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
+        self._ends: OrderedDict[PeerId, None] = OrderedDict()
+        """Seeds that said that the run is complete."""
         self.bus.add(self._bundles.collect)
         self.ports.mail.guard(self._shut_out)
         self.hearing = GossipLimits(self.known_sender, self.now)
@@ -182,7 +185,7 @@ class Host:
         return [self.ports.me, *(peer for peer, beat in self.roster if ROLES[beat.role].posts)]
 
     def members(self) -> list[PeerId]:
-        """Members of a private run that have shown it here, this peer among them."""
+        """Those that have shown their membership here, this peer among them: all peers of a private run."""
         return [self.ports.me, *self.trust.members(self.now())]
 
     def seal(self, noun: object, limit: Limit = MAIL_LIMIT) -> bytes:
@@ -289,6 +292,11 @@ class Host:
         except wire.WireError as error:
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
+    @property
+    def is_of_author(self) -> bool:
+        """Whether what is read now was just said by who signed it: gossip of its author."""
+        return self._author is not None
+
     def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[wire.Opened, T]:
         """Open a frame of this run, and decode it. Raises WireError for everything else."""
         try:
@@ -326,8 +334,40 @@ class Host:
         if beat.phase is Phase.LEAVING:
             self.roster.forget(opened.sender)
         if beat.role is Role.SEED and beat.phase is Phase.COMPLETE:
-            self.leave()
+            self._called_complete(opened.sender)
+        self._look_for_end()
         self.move()
+
+    def is_complete(self, version: int) -> bool:
+        """Whether the run is complete (`run.stop`) with this version, by what evaluators said here."""
+        mine = self.status.accuracy, self.status.accuracy_before
+        accuracies = [mine] if self.who.role is Role.EVALUATOR else []
+        accuracies += [
+            (beat.accuracy, beat.accuracy_before)
+            for _, beat in self.roster
+            if beat.role is Role.EVALUATOR and beat.phase not in RESTING
+        ]
+        return is_complete(self.config.run.stop, version, accuracies)
+
+    def _newest(self) -> int:
+        newest = self.releases.awaited(())
+        return newest.version if newest is not None else -1
+
+    def _called_complete(self, seed: PeerId) -> None:
+        """A seed says that the run is complete. Tell once where nothing heard here agrees."""
+        if seed not in self._ends and not self.is_complete(newest := self._newest()):
+            text = (
+                f"{seed} says that the run is complete, at version {newest}, and neither the releases nor the"
+                " evaluators heard here say so: this peer goes on"
+            )
+            self.emit(events.Noted, level="warning", text=text)
+        remember(self._ends, seed, None, DELIVERED_KEPT)
+
+    def _look_for_end(self) -> None:
+        """Leave once a seed said that the run is complete and this peer finds so, too. Peers do not leave
+        before: a seed says it when it holds the last release, which others may have yet to fetch."""
+        if self._ends and not self.stop.is_set() and self.is_complete(self._newest()):
+            self.leave()
 
     def _hear_events(self, data: bytes) -> None:
         opened, bundle = self.read(data, EVENT_LIMIT, events.Bundle)
@@ -368,4 +408,5 @@ class Host:
             for peer, silent in lost:
                 self.emit(events.Lost, subject=peer, silent=round(silent, 1))
                 self.move()
+            self._look_for_end()
             await self.ports.clock.sleep(min(look, until - self.now() + LATER))

@@ -22,6 +22,7 @@ mean (swarm.learn.weights), how blocks travel (swarm.net.blobs).
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -38,9 +39,10 @@ from peers.runtime.release_doubts import ReleaseDoubts
 from peers.runtime.release_lines import ReleaseLines
 from peers.runtime.release_queries import ReleaseQueries
 from swarm import events, wire
-from swarm.core.releases import Releases
+from swarm.core.releases import PUBLISHERS, Releases
+from swarm.core.roster import CLOCK
 from swarm.image import Draft
-from swarm.limits import RELEASE_LIMIT
+from swarm.limits import RELEASE_LIMIT, remember
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.protocol import Kind, Role, Service, Topic
@@ -91,6 +93,8 @@ class ReleaseExchange:
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
         self.queries = ReleaseQueries(host, self)
         self._missed = MissedReleases(host, self.candidates, self.patches.bases, self.remember)
+        self._mistimed = OrderedDict[PeerId, None]()
+        """Publishers whose last release was of another time than it was heard at."""
         self.lacks = False
         """A release that I wait for could not be had at once."""
         self._changes = Changes()
@@ -183,7 +187,9 @@ class ReleaseExchange:
 
     def _keep(self, release: Release, sealed: bytes) -> bool:
         """True when it is news."""
-        news = self.candidates.hear(release, sealed)
+        host = self._host
+        live = host.is_of_author or release.publisher == host.ports.me
+        news = self.candidates.hear(release, sealed, host.steady(), live)
         self.lines.lineage.hear(release)
         if self._is_here(release) and self.doubts.is_next(release):
             self.hold(release)
@@ -191,8 +197,25 @@ class ReleaseExchange:
             self._host.emit(events.Released, release=release)
         if news:
             self.doubts.look(release)
+        if news and live:
+            self._compare_time(release)
         self.move()
         return news
+
+    def _compare_time(self, release: Release) -> None:
+        """Tell, once, of a publisher whose releases are of another time than its heartbeats: no age follows
+        from what it says."""
+        host, publisher = self._host, release.publisher
+        apart = host.now() - self._told(release)
+        if abs(apart) <= CLOCK or publisher not in host.roster:
+            self._mistimed.pop(publisher, None)
+        elif publisher not in self._mistimed:
+            remember(self._mistimed, publisher, None, PUBLISHERS)
+            when = f"{abs(apart):.0f} s {'ago' if apart > 0 else 'from now'}"
+            self._warn(
+                f"{publisher} says that version {release.version}, which it released now, is of {when}: ages"
+                " are counted from when its releases are heard"
+            )
 
     def remember(self, sealed: bytes, by: PeerId | None = None) -> bool:
         """Take a sealed release that a peer (or the disk) kept. False: no news, or, with an event, none."""
@@ -322,7 +345,12 @@ class ReleaseExchange:
         return self.candidates.known(version, weights)
 
     def released_here(self, release: Release) -> float:
-        """When it was released, by this peer's clock."""
+        """When it was released, by this peer's clock: what its publisher says, as far as it can be true."""
+        now = self._host.now()
+        return now - self.candidates.age(release, self._host.steady(), lambda one: now - self._told(one))
+
+    def _told(self, release: Release) -> float:
+        """When it was released by its publisher's word, by this peer's clock."""
         return release.released - self._host.roster.ahead(release.publisher)
 
     def heard_of(self, beat: Beat) -> bool:

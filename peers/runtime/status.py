@@ -63,6 +63,7 @@ class PeerStatus:
     not in the heartbeat."""
     refused: int = 0
     accuracy: float = -1.0
+    accuracy_before: float = -1.0
     speed: float = 0.0
     """See swarm.types.Beat."""
     silence: float = 0.0

@@ -3,7 +3,8 @@
 In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time;
 out goes a Judgement. The order of the questions is the order of their cost to an attacker: membership, shape,
 repetition, age in versions, origin, whether it is what its sampler was to draw, age in seconds, room. A
-group's age is that of a release that its publisher signed, never what the sampler says. Rewards are
+group's age is that of a release that its publisher signed, as far as that can be true, never what the sampler
+says. Rewards are
 recomputed and compared by the learner, since that needs the task. A group that was admitted but outgrows the
 window before it is trained on is dropped by the batcher: nothing older than the window is ever trained.
 What the newest policy sampled has no age in seconds, whenever that was released: a run whose samplers were
@@ -42,8 +43,9 @@ in another format."""
 REPEATED = "already judged"
 """Why a group is a duplicate that was delivered again; any other one is a second group of a slot."""
 
-Ahead = Callable[[PeerId], float]
-"""Peer -> seconds by which its clock is ahead of this one's, where that is more than gossip's delay."""
+Released = Callable[[Release], float]
+"""When a known release was released, unix seconds by this peer's clock: what its publisher says, as far as it
+can be true (swarm.core.releases)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,10 @@ class Admission:
         sampling: Sampling,
         vocabulary: int,
         known: KnownReleases,
-        ahead: Ahead = lambda _: 0.0,
+        released: Released = lambda release: release.released,
     ) -> None:
         self._draws, self._window, self._sampling, self._vocabulary = draws, window, sampling, vocabulary
-        self._known, self._ahead = known, ahead
+        self._known, self._released = known, released
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         """Marks of groups and of slots."""
 
@@ -94,7 +96,7 @@ class Admission:
         must not be believed, or None; `aside`: why it is set aside; `withholds`: why its draws teach nothing;
         `full`: why there is no room for its groups."""
         known = self._known(group.version, group.weights)
-        versions, seconds = version - group.version, now - released_here(group, known, self._ahead)
+        versions, seconds = version - group.version, now - released_here(group, known, self._released)
         drawn = False
 
         def verdict(what: Verdict, why: str, release_unknown: bool = False) -> Judgement:
@@ -131,7 +133,7 @@ class Admission:
     def not_drawn(self, group: Group, now: float) -> str | None:
         """Why a group that somebody shows is not what its sampler was to draw, or None."""
         known = self._known(group.version, group.weights)
-        return self._not_drawn(group, known, now - released_here(group, known, self._ahead))
+        return self._not_drawn(group, known, now - released_here(group, known, self._released))
 
     def _repeats(self, group: Group) -> str | None:
         if mark(group.id) in self._seen:
@@ -153,7 +155,7 @@ class Admission:
 
     def by_my_clock(self, group: Group) -> Group:
         """The group with the time of its release by this peer's clock: its age is counted from there."""
-        released = released_here(group, self._known(group.version, group.weights), self._ahead)
+        released = released_here(group, self._known(group.version, group.weights), self._released)
         if released == group.times.released:
             return group
         return structs.replace(group, times=structs.replace(group.times, released=released))
@@ -208,12 +210,12 @@ def _too_many(versions: int, window: Window) -> str | None:
     return f"{versions} versions old, the window is {window.versions}" if versions > window.versions else None
 
 
-def released_here(group: Group, known: Sequence[Release], ahead: Ahead) -> float:
+def released_here(group: Group, known: Sequence[Release], released: Released) -> float:
     """When the group's policy was released, by this peer's clock. `known`: the releases of its version and
     weights; without one the sampler's word counts."""
     told = group.times.released
     nearest = min(known, key=lambda release: abs(release.released - told), default=None)
-    return told - ahead(nearest.publisher) if nearest is not None else told
+    return released(nearest) if nearest is not None else told
 
 
 def unknown_release(group: Group, known: Sequence[Release]) -> str | None:

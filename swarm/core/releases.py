@@ -14,7 +14,9 @@ member has one: any number of its announcements costs `patience` once. A held re
 one that is only announced. One whose version is above the `ceiling` of the moment is neither awaited nor
 named, held or not: one learner is not followed to where half of them cannot be.
 Announcements that were outranked or are unavailable are remembered: groups that were sampled from them have
-to be judged.
+to be judged, by the release's age. That is since it was announced, where that was heard; its publisher's word
+counts where somebody passed the announcement on, between when it came and when the version before it was
+released.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from swarm.limits import remember
 from swarm.types import Digest, PeerId, Release
@@ -61,6 +63,17 @@ def rank(release: Release) -> Rank:
         release.learners,
         tuple(-ord(letter) for letter in release.weights),
     )
+
+
+class Announced(NamedTuple):
+    """An announcement as it came."""
+
+    sealed: bytes
+    """The frame that its publisher signed."""
+    heard: float
+    """When it came first, in seconds of a clock that nobody sets."""
+    live: bool
+    """It came from its publisher, by gossip: it was released then. Others pass on what may be old."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,9 +114,8 @@ class Releases:
         """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in seconds;
         `ceiling(publisher)` is the highest version of a publisher that is believed now, and a release that is
         `denied` now is not believed either."""
-        self._heard: dict[Release, bytes] = {}
-        """Announcement -> the frame that its publisher signed; the last ANNOUNCEMENTS * keep, in the order of
-        arrival."""
+        self._heard: dict[Release, Announced] = {}
+        """The last ANNOUNCEMENTS * keep, in the order of arrival."""
         self._by_weights: dict[Digest, list[Release]] = {}
         """Weights -> the announcements of these: a peer looks for a way among them at each release."""
         self._keep, self._patience, self._ceiling, self._denied = keep, patience, ceiling, denied
@@ -151,14 +163,37 @@ class Releases:
     def sealed(self, release: Release) -> bytes:
         """The frame that its publisher signed; empty when it is not known."""
         one = self._candidates.get(_key(release))
-        return one.sealed if one is not None and one.release == release else self._heard.get(release, b"")
+        if one is not None and one.release == release:
+            return one.sealed
+        return self._heard[release].sealed if release in self._heard else b""
 
-    def hear(self, release: Release, sealed: bytes = b"") -> bool:
-        """Record an announcement. True when it is new; a release that waits for its next try is tried at
-        once."""
-        if release not in self._heard:
+    def age(self, release: Release, now: float, told: Callable[[Release], float]) -> float:
+        """Seconds since a release, at `now` by the clock of `hear`; `told(release)` is its age by its
+        publisher's word. None is older than the version before, and none younger than its announcement."""
+        ages, here = list[float](), [release]
+        while here:
+            each = {one: self._age_alone(one, now, told) for one in here}
+            youngest = min(here, key=each.__getitem__)
+            ages.append(each[youngest])
+            if (known := self._heard.get(youngest)) is not None and known.live:
+                break
+            here = self.known(youngest.version - 1, youngest.parent)
+        known = self._heard.get(release)
+        return max(min(ages), now - known.heard if known is not None else -math.inf)
+
+    def _age_alone(self, release: Release, now: float, told: Callable[[Release], float]) -> float:
+        if (known := self._heard.get(release)) is None:
+            return told(release)
+        since = now - known.heard
+        return since if known.live else max(since, told(release))
+
+    def hear(self, release: Release, sealed: bytes = b"", at: float = 0.0, live: bool = False) -> bool:
+        """Record an announcement, as Announced. True when it is new; a release that waits for its next try is
+        tried at once."""
+        if (before := self._heard.get(release)) is None:
             self._by_weights.setdefault(release.weights, []).append(release)
-        self._heard[release] = sealed
+            before = Announced(sealed, at, live)
+        self._heard[release] = before._replace(sealed=sealed)
         if len(self._heard) > ANNOUNCEMENTS * self._keep:
             self._forget_oldest()
         if release in self._disbelieved:
@@ -183,7 +218,7 @@ class Releases:
             return
         self._forget(one)
         for other in self.known(release.version, release.weights):
-            self.hear(other, self._heard[other])
+            self.hear(other, self._heard[other].sealed)
         if one.held and (left := self._candidates.get(_key(release))) is not None:
             left.held = True
 

@@ -326,13 +326,13 @@ def test_two_groups_that_differ_in_anything_sampled_have_two_ids() -> None:
 def test_an_age_is_counted_around_a_publishers_wrong_clock(off: float) -> None:
     heard, told = Releases(keep=8), group(released=NOW + off)
     heard.hear(release(version=told.version, weights=told.weights, released=NOW + off))
-    judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
+    judges = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda one: one.released - off)
     young = judges.judge(told, version=0, full=None, distrust=None, now=NOW + 7.0)
     assert (young.verdict, young.seconds) == (Verdict.ADMIT, 7.0)
     mine = judges.by_my_clock(told)
     assert mine.times.released == NOW and mine.id == told.id
     assert staleness(mine, WINDOW, 1, NOW + 59.0) is None and staleness(mine, WINDOW, 1, NOW + 61.0)
-    other = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
+    other = Admission(DRAWS, WINDOW, SAMPLING, VOCABULARY, heard.known, lambda one: one.released - off)
     assert other.judge(told, version=1, full=None, distrust=None, now=NOW + 61.0).verdict is Verdict.STALE
 
 
@@ -344,7 +344,7 @@ def test_the_age_is_by_the_clock_of_the_publisher_whose_time_is_nearest() -> Non
     )
     ahead = {"a": 3.0, "b": 100.0, "c": 200.0}
     for known in ([far, near, later], [later, near, far]):
-        assert released_here(its, known, lambda peer: ahead[peer]) == told - 3.0
+        assert released_here(its, known, lambda one: one.released - ahead[one.publisher]) == told - 3.0
 
 
 def test_a_group_of_no_known_release_is_no_return_of_a_draw() -> None:

@@ -532,6 +532,8 @@ def test_who_leaves_cleanly_is_not_missed_unless_it_was_the_last() -> None:
 
 def test_a_complete_run_ends_without_a_word() -> None:
     swarm = Swarm()
+    swarm.state.run = msgspec.structs.replace(swarm.state.run, stop=Stop(accuracy=0.9))
+    swarm.judged = 0.94, 0.91
     swarm.run(WARM)
     swarm.phases[SEED] = Phase.COMPLETE
     swarm.run(1.5)
@@ -539,6 +541,19 @@ def test_a_complete_run_ends_without_a_word() -> None:
         swarm.leave(peer)
     swarm.emit(happened.Faulted, SEED, part="network", detail="no peer is connected any more")
     assert swarm.run(30.0, bool) is None
+
+
+def test_a_seed_alone_does_not_end_a_run() -> None:
+    swarm = Swarm()
+    swarm.state.run = msgspec.structs.replace(swarm.state.run, stop=Stop(accuracy=0.9))
+    swarm.judged = 0.94, 0.89
+    swarm.run(WARM)
+    swarm.phases[SEED] = Phase.COMPLETE
+    swarm.run(1.5)
+    for learner in LEARNERS:
+        swarm.leave(learner)
+    swarm.run(30.0)
+    assert "No learner is here" in " ".join(problem.text for problem in swarm.problems().values())
 
 
 def test_a_window_of_a_run_that_its_accuracy_ended_misses_nobody() -> None:

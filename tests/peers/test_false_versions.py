@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from nouns import beat, release
 from still_host import still_host
@@ -17,16 +18,17 @@ from peers.runtime import release_doubts
 from peers.runtime.host import Host
 from peers.runtime.release_doubts import LEAD, QUIET, TRIES
 from peers.runtime.release_votes import Why, mark
+from peers.runtime.releases import ReleaseExchange
 from swarm.config import BatchSize, DelayLaw
 from swarm.core.lineage import Fork
 from swarm.core.releases import rank
-from swarm.events import Adopted, Bus, Event, Forked, Noted, Rejected, Released, Trained
+from swarm.events import Adopted, Bus, Event, Forked, Judged, Noted, Rejected, Released, Trained
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
-from swarm.types import Digest, PeerId, Release
+from swarm.types import Digest, PeerId, Release, Verdict
 
 LIES: dict[str, Callable[[Liar, bytes], Release]] = {
     "a thousand versions ahead": lambda liar, data: liar.release(liar.newest() + 1000, data),
@@ -274,3 +276,25 @@ def test_what_most_learners_deny_is_refused_once_and_its_publisher_is_named_for_
             assert type(event) is Noted and f"version 11 of {LYING} is not followed" in event.text
 
     hearing(scene, 10, 10, 10)
+
+
+@pytest.mark.parametrize("lie", [-3600.0, 3600.0])
+def test_the_time_that_a_publisher_gives_its_releases_makes_nobody_s_groups_stale_and_is_told(
+    lie: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, liar = ReleaseExchange._release, PeerId("learner-0")
+
+    def false(self: ReleaseExchange, *args: Any, **more: Any) -> Release:
+        made = true(self, *args, **more)
+        mine = made.publisher == liar and made.version > 0
+        return msgspec.structs.replace(made, released=made.released + lie) if mine else made
+
+    monkeypatch.setattr(ReleaseExchange, "_release", false)
+    told = Told(scenario(0.6, (3, 4)))
+    assert [one for one in told.of(Released, "learner-0") if one.release.publisher == liar]
+    judged = told.of(Judged)
+    stale = [one for one in judged if one.verdict is Verdict.STALE]
+    assert len(judged) > 100 and not stale and all(-1.0 < one.seconds < 60.0 for one in judged)
+    named = [one.text for one in told.of(Noted) if one.peer != liar and "is of 3600 s" in one.text]
+    assert named and all(text.startswith(f"{liar} says that version") for text in named)
+    assert len(named) == len({one.peer for one in told.of(Noted) if one.text in named}), "each says it once"

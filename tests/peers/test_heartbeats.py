@@ -80,7 +80,7 @@ def fullest(role: Role) -> Beat:
                 "wasted": dict.fromkeys(causes, 10**9),
             }
         case Role.EVALUATOR:
-            said |= {"accuracy": of()}
+            said |= {"accuracy": of(), "accuracy_before": of()}
     return Beat(**said)
 
 

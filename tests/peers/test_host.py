@@ -8,15 +8,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from nouns import beat
+from nouns import beat, release
 from still_host import membership, still_host
 
 from peers.runtime.host import DELIVERED_KEPT, LATER, TRAFFIC_EVERY, Host
 from peers.runtime.run_keys import digest_of
 from swarm import events
-from swarm.config import DelayLaw
+from swarm.config import Config, DelayLaw, Run, Stop
 from swarm.core.gossip_limits import OFFENCES_BURST, SILENCE
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, TEXT_LIMIT
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Part, Phase, Role, Topic
 from swarm.sim.clock import run
@@ -118,23 +118,85 @@ def test_a_heartbeat_that_came_before_a_newer_one_counts_for_nothing() -> None:
     play(scene)
 
 
+def released(its: Scene, version: int) -> None:
+    """A learner's release, which is the run's newest."""
+    learner = its.other("learner", Role.LEARNER)
+    said = release(version=version, publisher="learner", released=its.host.now())
+    its.host.releases.hear(learner.seal(said, RELEASE_LIMIT))
+
+
 @pytest.mark.parametrize(
-    ("role", "phase", "ends"),
+    ("role", "phase", "version", "ends"),
     [
-        (Role.SEED, Phase.COMPLETE, True),
-        (Role.SEED, Phase.SERVING, False),
-        (Role.LEARNER, Phase.COMPLETE, False),
+        (Role.SEED, Phase.COMPLETE, 7, True),
+        (Role.SEED, Phase.COMPLETE, 6, False),
+        (Role.SEED, Phase.COMPLETE, -1, False),
+        (Role.SEED, Phase.SERVING, 7, False),
+        (Role.LEARNER, Phase.COMPLETE, 7, False),
     ],
 )
-def test_a_run_that_its_seed_calls_complete_is_left(role: Role, phase: Phase, ends: bool) -> None:
+def test_a_run_that_its_seed_calls_complete_is_left_where_its_last_version_was_heard(
+    role: Role, phase: Phase, version: int, ends: bool
+) -> None:
     async def scene(its: Scene) -> None:
+        if version >= 0:
+            released(its, version)
         waits = asyncio.create_task(its.host.changed(60.0))
         await asyncio.sleep(0)
-        its.hear("other", role, phase=phase)
+        for seq in (1, 2):
+            its.hear("other", role, phase=phase, seq=seq)
         await asyncio.sleep(0.01)
         assert its.host.stop.is_set() == ends and waits.done(), "whoever waits for news has some"
+        told = [event.text for event in its.of(events.Noted) if "says that the run is complete" in event.text]
+        doubted = (role, phase) == (Role.SEED, Phase.COMPLETE) and not ends
+        assert len(told) == doubted and all("other says" in text for text in told)
 
-    play(scene)
+    play(scene, config=Config(run=Run(stop=Stop(versions=7))))
+
+
+def test_a_release_that_comes_after_the_seed_s_word_ends_the_run_at_the_next_heartbeat() -> None:
+    async def scene(its: Scene) -> None:
+        its.hear("seed", Role.SEED, phase=Phase.COMPLETE)
+        its.hear("seed", Role.SEED, phase=Phase.LEAVING, seq=2)
+        released(its, 7)
+        assert not its.host.stop.is_set()
+        its.hear("sampler", Role.SAMPLER)
+        assert its.host.stop.is_set()
+
+    play(scene, config=Config(run=Run(stop=Stop(versions=7))))
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "ends"),
+    [
+        ([(0.9, 0.9)], True),
+        ([(1.0, -1.0)], False),
+        ([(1.0, 0.8), (1.0, 0.8)], False),
+        ([(1.0, 1.0), (0.3, 0.25)], False),
+        ([(1.0, 1.0), (-1.0, -1.0)], False),
+        ([(1.0, 1.0), (0.95, 0.9), (0.3, 0.25)], True),
+        ([], False),
+    ],
+)
+def test_a_run_ends_by_the_accuracy_that_half_of_its_evaluators_found_twice(
+    accuracies: list[tuple[float, float]], ends: bool
+) -> None:
+    async def scene(its: Scene) -> None:
+        for number, (last, before) in enumerate(accuracies):
+            its.hear(f"evaluator-{number}", Role.EVALUATOR, accuracy=last, accuracy_before=before)
+        its.hear("seed", Role.SEED, phase=Phase.COMPLETE)
+        assert its.host.stop.is_set() == ends == its.host.is_complete(3)
+
+    play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))
+
+
+def test_an_evaluator_that_rests_keeps_nobody_in_a_run_that_is_complete() -> None:
+    async def scene(its: Scene) -> None:
+        its.hear("evaluator", Role.EVALUATOR, accuracy=0.95, accuracy_before=0.9)
+        its.hear("resting", Role.EVALUATOR, accuracy=0.2, accuracy_before=0.1, phase=Phase.PAUSED)
+        assert its.host.is_complete(3)
+
+    play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))
 
 
 @pytest.mark.parametrize("observes", [False, True])

@@ -154,6 +154,28 @@ def test_a_word_names_three_live_peers_seeds_first(tmp_path: Path) -> None:
     assert made(guest, Role.SAMPLER).addresses == (address(4), address(5), address(2))
 
 
+@pytest.mark.parametrize(("private", "named"), [(False, [address(2)]), (True, [address(2), address(1)])])
+def test_a_word_names_members_alone_which_all_peers_of_a_private_run_are(
+    tmp_path: Path, private: bool, named: list[str]
+) -> None:
+    lab = started(tmp_path, private)
+    met(lab, {1: (Role.SAMPLER, 1.0), 2: (Role.LEARNER, 7200.0 if not private else 1.0)})
+    found = made(lab, Role.SAMPLER).addresses
+    assert [one for one in found if "192.0.2.1" in one] == named
+
+
+def test_strangers_are_named_where_nobody_else_is_known_and_ones_own_peers_are_none(tmp_path: Path) -> None:
+    lab = started(tmp_path)
+    met(lab, {1: (Role.SAMPLER, 1.0)})
+    assert made(lab, Role.SAMPLER).addresses[0] == address(1)
+    mine = Contact(
+        peer=KEYS[2].me, role=Role.SAMPLER, addresses=(address(2),), heard=time.time() - 60.0, own=True
+    )
+    write_durably(lab.path / "peers" / "sampler-1" / CONTACTS, wire.encode((mine,)))
+    met(lab, {1: (Role.SAMPLER, 1.0), 2: (Role.SAMPLER, 0.0)})
+    assert {one.rpartition("/")[2] for one in made(lab, Role.SAMPLER).addresses} == {KEYS[2].me}
+
+
 def test_a_lone_peer_is_named_by_all_its_addresses_before_one_that_is_gone(tmp_path: Path) -> None:
     guest = joined(tmp_path / "guest", started(tmp_path / "lab"))
     met(guest, {1: (Role.SEED, 7200.0), 2: (Role.LEARNER, 9.0)})

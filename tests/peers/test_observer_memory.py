@@ -24,6 +24,7 @@ from swarm.config import Config, DelayLaw, Peer, Run
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.page_settings import History
 from swarm.protocol import Phase, Role
+from swarm.run_types import Membership
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId
@@ -42,7 +43,7 @@ class World:
 
     @asynccontextmanager
     async def window(
-        self, name: str = "window", role: Role = Role.OBSERVER
+        self, name: str = "window", role: Role = Role.OBSERVER, member: bool = True
     ) -> AsyncIterator[tuple[Host, Observer]]:
         """A host that observes, and its watch, for as long as the block runs."""
         host = still_host(
@@ -51,7 +52,7 @@ class World:
             role,
             CONFIG,
             price=lambda kind: 0.01,
-            membership=membership(name, role),
+            membership=membership(name, role) if member else None,
             observes=True,
         )
         host.bus.add(self.journal.append)
@@ -188,6 +189,45 @@ def test_a_late_window_has_the_curves_of_before_it_came(tmp_path: Path) -> None:
                 assert host.now() - since < 5
                 assert curve(watch.state) == list(range(1, 30))
                 assert {SEED, LEARNER} <= set(watch.state.peers)
+
+    in_world(tmp_path, body)
+
+
+@pytest.mark.parametrize("claims", [None, membership("seed", Role.SEED)], ids=["nothing", "another's"])
+def test_a_stranger_s_history_is_not_taken_whether_a_member_is_here_or_not(
+    tmp_path: Path, claims: Membership | None
+) -> None:
+    async def lie(sender: PeerId, request: bytes) -> bytes:
+        state = State(CONFIG.run, CONFIG.peer.history)
+        fold(state, trained(10**6, EPOCH + 1e4, groups=10**9))
+        return wire.encode(module.Past(age=0.0, state=snapshot.dump(state), membership=claims))
+
+    async def body(world: World) -> None:
+        async with world.window("a-stranger", member=False) as (stranger, _):
+            await stranger.ports.mail.serve("history", lie)
+            async with world.window("first", member=False) as (_, watch):
+                assert not await watch.catch_up([PeerId("a-stranger")])
+                assert groups(watch) == 0
+            (refused,) = [event for event in world.journal if isinstance(event, events.Rejected)]
+            assert refused.sender == "a-stranger" and "of members alone" in refused.reason
+            async with world.window("seed", Role.SEED) as (seed, _):
+                train(seed, range(1, 5))
+                async with world.window("second", member=False) as (_, watch):
+                    assert await watch.catch_up([PeerId("a-stranger"), SEED])
+                    assert groups(watch) == 4 * 8
+
+    in_world(tmp_path, body)
+
+
+def test_a_seed_that_was_not_heard_yet_shows_its_membership_with_the_history(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        async with world.window("seed", Role.SEED) as (seed, _):
+            train(seed, range(1, 5))
+            async with world.window(member=False) as (host, watch):
+                host.trust._good.clear()
+                host.hear_beat = lambda data: None  # type: ignore[method-assign]
+                assert await watch.catch_up([SEED])
+                assert groups(watch) == 4 * 8
 
     in_world(tmp_path, body)
 
