@@ -130,7 +130,7 @@ def _silent(s: Situation, peer: PeerRow, silence: float) -> Problem:
                     " counts as lost."
                 )
             ),
-            _restart(peer.role),
+            _restart(s, peer.role),
         ),
         [peer],
         peer.heard,
@@ -180,13 +180,16 @@ def _kind(s: Situation, role: Role) -> str:
     return f"{role} that has delivered" if s.strangers[role] else str(role)
 
 
-def _restart(role: Role) -> str:
+def _restart(s: Situation, role: Role) -> str:
     if role is Role.SEED:
         return (
             "On its machine, read the end of `peers/seed/log` in the run folder; then start the run again"
             f" there with the same folder. {OTHER_WORDS}"
         )
-    return (
+    here = (
+        "If `swarm up` started it here, that starts it again when its process ends; its log is in `logs/`. "
+    )
+    return (here if role in s.state.starts else "") + (
         "On its machine, read the end of its `log` in the run folder, below `peers/`; then `swarm join`"
         " again: it goes on where the swarm is."
     )
@@ -320,7 +323,7 @@ def resting(s: Situation) -> Iterator[Problem]:
                 (
                     f"Every {role} rests: {cost} until one goes on."
                     if every
-                    else f"{s.names(peers)} {'rests' if one else 'rest'}: other {role}s are not heard here."
+                    else f"{s.names(peers)} {'rests' if one else 'rest'}; other {role}s are not heard here."
                 ),
                 f"{s.names(peers)} {'is' if one else 'are'} paused or limited by those who lend"
                 f" {'it' if one else 'them'}, for {duration(shortest)} or longer.",

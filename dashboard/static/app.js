@@ -3,7 +3,7 @@
 
 import { h, html, render, useEffect, useErrorBoundary, useState } from "./html.js";
 import { Events } from "./events.js";
-import { age, count } from "./format.js";
+import { age, count, some } from "./format.js";
 import { Headline } from "./headline.js";
 import { Invite } from "./invite.js";
 import { Learning } from "./learning.js";
@@ -107,7 +107,7 @@ function Alarm() {
   useEffect(() => {
     if (name !== undefined) document.title = `${number ? `(${number}) ` : ""}${name}, version ${version} · swarm`;
   }, [number, name, version]);
-  return number > 0 && html`<span class="alarm">${count(number)}<span class="sr"> problems</span></span>`;
+  return number > 0 && html`<span class="alarm" aria-hidden="true">${count(number)}</span><span class="sr">(${some(number, "problem")})</span>`;
 }
 
 start();

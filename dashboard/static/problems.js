@@ -9,6 +9,7 @@ import { Mark, memo, PeerLink, Prose, Section, useKeptOrder } from "./ui.js";
 
 const ORDER = ["error", "warning", "info"];
 const WORDS = { error: "broken", warning: "warning", info: "note" };
+const AGE = /\d (s|min|h|d)\b/; // in a sentence: a second one beside it would be of another moment
 const NAMES = 5; // peers named on a card; the sentence tells of all
 
 export function Problems() {
@@ -34,7 +35,7 @@ const Card = memo(function Card({ problem }) {
     <div class="problem-head">
       <${Mark} kind=${level} word=${WORDS[level]} />
       <p class="problem-text"><${Prose} text=${text} /></p>
-      ${since != null && html`<span class="muted small problem-since"><${For} since=${since} /></span>`}
+      ${since != null && !AGE.test(text) && html`<span class="muted small problem-since"><${For} since=${since} /></span>`}
     </div>
     <dl class="problem-body">
       <dt>Cause</dt><dd><${Prose} text=${cause} /></dd>
@@ -63,8 +64,7 @@ export function Verdict() {
   </p>`;
 }
 
-// Without a problem: the condition once more, under its heading.
+// Without a problem: the page's first line says how the swarm is.
 function Well() {
-  const { kind, text } = useSelect((state) => state.condition);
-  return html`<p class="card well" id="well"><${Mark} kind=${kind} /> <span class="word">${text}</span></p>`;
+  return html`<p class="card well" id="well"><${Mark} kind="ok" word="Nothing is wrong now." /></p>`;
 }

@@ -328,9 +328,15 @@ def test_the_first_line_of_the_page_is_the_worst_sentence(play: Play, size: View
             await expect(verdict).to_be_in_viewport(ratio=1)
             assert await page.evaluate(FIRST) == "verdict"
             await expect(page.locator("#problems .problem-text").first).to_be_attached()
+            await expect(page.locator("#problems .problem-since")).to_have_count(0)  # one age, not two
+            await expect(
+                page.locator("nav").get_by_role("link", name="What is wrong (1 problem)")
+            ).to_have_count(1)
             await look(page, f"verdict-{size['width']}")
             feed(heard(SAMPLERS[1], 120, time.time()))
             await expect(verdict).to_have_text(re.compile("✓ ?All is well: 6 peers are here."))
+            await expect(page.locator("#well")).to_have_text(re.compile("✓ ?Nothing is wrong now."))
+            await expect(page.locator("#note")).to_contain_text("Two learners train")
 
     play(scene)
 

@@ -101,6 +101,7 @@ def test_words_are_seen_though_the_clock_was_set_while_the_seed_made_them(
 
     def add(name: str, _: object) -> None:
         begun.append(name)
+        house.children[name] = up.PeerProcess(name, [], tmp_path / f"{name}.log")
         house.signalled = None if name == Role.SEED else 15
 
     monkeypatch.setattr(up.time, "sleep", sleep)
