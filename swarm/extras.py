@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -34,7 +34,7 @@ EXTRA_OF = {
     "bitsandbytes": "quant",
     "reasoning_gym": "gym",
     "verifiers": "verifiers",
-    "matplotlib": "bench",
+    "matplotlib": "plot",
     "psutil": "bench",
     "pyzmq": "bench",
     "scipy": "bench",
@@ -45,9 +45,20 @@ EXTRA_OF = {
 }
 """Module -> the extra that installs it."""
 
+TRIED = {"peft": "0.21.2", "torch": "2.13.0", "transformers": "5.24.0"}
+"""The newest versions that this program was tried with, of packages whose models it computes with: each of
+theirs names and imports something otherwise. The ranges of pyproject.toml end there."""
+
 WATCHING = "hivemind==1.1.12"
 """What an observer needs beside the distribution. Installed without the packages that it asks for it brings
 no torch, which no observer imports (swarm.net.bare_hivemind)."""
+
+
+def with_version(package: str) -> str:
+    """A package of TRIED with its version here, and the one that was tried where it is another."""
+    here, tried = version(package), TRIED[package]
+    also = "" if here.partition("+")[0] == tried else f" ({tried} was tried)"
+    return f"{package} {here}{also}"
 
 
 def install(extra: str) -> str:

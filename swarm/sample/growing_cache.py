@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
-from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, LinearAttentionLayer
 
 LEAST = 32
 """Tokens that a layer grows by at least."""
@@ -37,6 +37,23 @@ def keep_rows(cache: DynamicCache, indices: Tensor) -> None:
     for layer in cache.layers:
         keep = layer.batch_select_indices if isinstance(layer, GrowingLayer) else layer.reorder_cache
         keep(indices)
+
+
+def holds(cache: DynamicCache, rows: int) -> bool:
+    """Whether a model has put what it read, of so many rows, into the cache: states into all layers for them,
+    keys and values into one layer at least. Others may be for pictures, or read those of a layer below; where
+    there are states alone, transformers 5.24 spoils Mamba's when a mask is given."""
+    full = [(layer, _has(layer, rows)) for layer in cache.layers]
+    states = all(has for layer, has in full if isinstance(layer, LinearAttentionLayer))
+    return states and any(has for layer, has in full if isinstance(layer, CacheLayerMixin))
+
+
+def _has(layer: object, rows: int) -> bool:
+    """Whether a layer has a tensor with so many rows."""
+    held = [[*kept.values()] if isinstance(kept, dict) else [kept] for kept in vars(layer).values()]
+    return any(
+        isinstance(one, Tensor) and one.dim() > 1 and len(one) == rows for kept in held for one in kept
+    )
 
 
 def keeps_states(cache: DynamicCache) -> bool:

@@ -19,7 +19,6 @@ one task it is an EngineError. So is a prompt that the model has no room for wit
 from __future__ import annotations
 
 import gc
-import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,11 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from swarm import extras
 from swarm.blocks import Blocks
 from swarm.heads import Head, pack
 from swarm.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, Tokenizer
-from swarm.sample.growing_cache import bears_padding, growing_cache, keep_rows, keeps_states
+from swarm.sample.growing_cache import bears_padding, growing_cache, holds, keep_rows, keeps_states
 from swarm.types import Noise
 from swarm.weights import Weights
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OWN_CACHE = ("minimax", "recurrent_gemma")
-"""Architectures that take a cache and keep what they have read elsewhere."""
+CACHE_NAMES = ("cache", "past_key_values")
+"""What a forward pass calls its cache: transformers since 5.24, and before."""
 
-UNASKED = ("output_router_logits",)
-"""What a config may ask of every forward pass and sampling does not need: a mixture's loss of balance counts
-the tokens of the mask, and beside a cache a forward pass has others."""
+APART = 0.25
+"""Mean difference of logits with and without a cache, in their standard deviations, that no rounding makes:
+8 bits make a tenth of it, states of other tokens a whole one."""
 
 STRETCHED = ("linear", "dynamic", "yarn")
 """Kinds of rotary positions whose config may say how many they are before they are stretched."""
@@ -77,10 +77,11 @@ class HfEngine:
         that keeps no cache whose rows can be chosen."""
         self._policy = model.eval()
         self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if why := refusal(self._model):
-            raise ValueError(why)
-        takes = inspect.signature(type(self._model).forward).parameters
-        self._unasked = {name: False for name in UNASKED if name in takes}
+        if getattr(self._model.config, "output_router_logits", False):
+            # A mixture's loss of balance counts the tokens of the mask, and beside a cache a pass has others.
+            self._model.config.output_router_logits = False
+        self._cache_name = "" if _awaits_weights(self._model) else cache_name(self._model)
+        """Empty until the first call that samples from a model that awaits its weights."""
         empty = growing_cache(self._model.config, max_tokens)
         self._masked, self._padding = keeps_states(empty), bears_padding(empty)
         self._tokenizer = tokenizer
@@ -159,6 +160,11 @@ class HfEngine:
             raise EngineError(
                 "memory ran out while a release was loaded: there is no policy until one is loaded whole"
             )
+        if not self._cache_name:
+            try:
+                self._cache_name = cache_name(self._model)
+            except ValueError as error:
+                raise EngineError(str(error)) from error
         out: list[T] = []
         self._stopped = False
         while len(out) < count:
@@ -260,14 +266,7 @@ class HfEngine:
 
     def _forward(self, ids: Tensor, attend: Tensor | None, cache: DynamicCache) -> Tensor:
         """Logits after the last token (N, V); the cache grows by `ids` (N, new)."""
-        inputs: dict[str, Tensor] = {"input_ids": ids}
-        if attend is not None:
-            inputs["attention_mask"] = attend
-            inputs["position_ids"] = (attend.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        output = self._model(
-            **inputs, **self._unasked, past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
-        return output.logits[:, -1]
+        return _read(self._model, self._cache_name, ids, attend, cache)[:, -1]
 
     def _padded(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor | None]:
         """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded.
@@ -300,16 +299,76 @@ def positions(config: PretrainedConfig) -> int:
 
 
 def refusal(model: PreTrainedModel) -> str:
-    """Why the engine cannot sample from a model of this class, whose weights do not matter; empty where it
-    can."""
-    takes, kind = inspect.signature(type(model).forward).parameters, model.config.model_type
-    if kind not in OWN_CACHE and {"past_key_values", "logits_to_keep"} <= takes.keys():
-        return ""
-    return (
-        f"engine hf cannot sample from {kind} ({type(model).__name__}): it keeps what it has read in"
-        " another way than transformers' cache, of which the engine chooses rows; set peer.engine.name to"
-        " vllm or vllm-server, if that has the architecture, or take another model for the run"
+    """Why the engine cannot sample from a model, whose weights do not matter; empty where it can, and where
+    a model on the meta device does not tell."""
+    try:
+        cache_name(model)
+    except ValueError as error:
+        return str(error)
+    except RuntimeError:
+        if model.device.type != "meta":
+            raise
+    return ""
+
+
+def cache_name(model: PreTrainedModel) -> str:
+    """What the model's forward pass calls the cache: with that name a token is read after two others, of two
+    rows.
+
+    Raises ValueError for a model that does not keep what it reads in transformers' cache, and what a forward
+    pass raises for a lack of memory, or of values on the meta device.
+    """
+    why = list[str]()
+    for name in CACHE_NAMES:
+        try:
+            if not (fault := _fault(model, name)):
+                return name
+            why.append(fault)
+        except Exception as error:  # of code that differs from model to model and from version to version
+            if out_of_memory(error) or (model.device.type == "meta" and isinstance(error, RuntimeError)):
+                raise
+            why.append(f"{type(error).__name__}: {_brief(error)}")
+    raise ValueError(
+        f"engine hf cannot sample from {model.config.model_type} ({type(model).__name__}) with"
+        f" {extras.with_version('transformers')}: a token was tried, and {'; '.join(dict.fromkeys(why))}. The"
+        " engine chooses rows of transformers' cache: set peer.engine.name to vllm or vllm-server, if that"
+        " has the architecture, or take another model for the run"
     )
+
+
+def _awaits_weights(model: nn.Module) -> bool:
+    """Whether it has layers that are made, quantized, of the first release."""
+    return any(isinstance(layer, nn.Linear) and layer.weight is None for layer in model.modules())
+
+
+@torch.inference_mode()
+def _fault(model: PreTrainedModel, name: str) -> str:
+    """What is wrong when the model reads two tokens and then one by one, with a cache under this name; empty
+    where nothing is. Weights that are all alike, before the first release, tell less."""
+    cache = growing_cache(model.config, 4)
+    ids = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]], device=model.device)
+    attend = torch.ones_like(ids) if keeps_states(cache) else None
+    for old, new in ((0, 2), (2, 3), (3, 4)):
+        mask = None if attend is None else attend[:, :new]
+        logits = _read(model, name, ids[:, old:new], mask, cache)[:, -1]
+        if not holds(cache, len(ids)):
+            return "nothing of it is in the cache"
+    whole = model(input_ids=ids, use_cache=False).logits[:, -1].float()
+    apart = (logits.float() - whole).abs().mean() > APART * whole.std()
+    return "what is next is not what is next without a cache" if apart else ""
+
+
+def _read(
+    model: PreTrainedModel, name: str, ids: Tensor, attend: Tensor | None, cache: DynamicCache
+) -> Tensor:
+    """Logits after the last token at least (N, 1, V); the cache, which the model calls so, grows by `ids`
+    (N, new)."""
+    inputs: dict[str, Tensor] = {"input_ids": ids}
+    if attend is not None:
+        inputs["attention_mask"] = attend
+        inputs["position_ids"] = (attend.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+    logits: Tensor = model(**inputs, **{name: cache}, use_cache=True, logits_to_keep=1).logits
+    return logits
 
 
 def out_of_memory(error: BaseException) -> bool:
