@@ -36,7 +36,7 @@ from swarm.config import Config, EngineSettings
 from swarm.image import ReadOnly
 from swarm.process import Lost, Pipe
 from swarm.protocol import Role
-from swarm.sample.base import Completions, EngineError
+from swarm.sample.base import Completions, EngineError, NoRoom
 from swarm.types import Digest, Heads, Noise, Task
 from swarm.weights import Weights
 
@@ -161,7 +161,12 @@ class Rendered(Message, frozen=True):
     answer: Texts | Failed
 
 
-KINDS: dict[str, type[Exception]] = {"engine": EngineError, "damaged": Damaged, "value": ValueError}
+KINDS: dict[str, type[Exception]] = {
+    "room": NoRoom,
+    "engine": EngineError,
+    "damaged": Damaged,
+    "value": ValueError,
+}
 """Errors that a call may end with, as the protocol of engines has them."""
 
 Call = Fit | Setup | Load | Sample | Greedy

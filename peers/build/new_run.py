@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peers.build import run_sources
 from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, keep_spec
@@ -28,6 +29,9 @@ from swarm.tasks import probes, task_files
 from swarm.tasks.base import CodePolicy
 from swarm.types import Digest, Task
 
+if TYPE_CHECKING:
+    from swarm.learn.tokenization import Tokenization
+
 
 def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") -> RunFolder:
     """Create the folder of a new run from its pinned settings and the model folder `policy` (version 0).
@@ -42,7 +46,7 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     tokenization.of_run(policy, run)  # before anything is written
     owner = open_key(path / "owner.key")
     _copy_files(policy, path / "model")
-    render = tokenization.of_run(path / "model", run).render  # what peers have of it
+    tokens = tokenization.of_run(path / "model", run)  # what peers have of it
     if run.model.training != "full" and not base_model.from_hub(run):
         from swarm.learn.model import write_base
 
@@ -52,7 +56,8 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
         sync(path / "task" / name)
         sync(path / "task")
     sync(path)
-    _check_first_task(run, path / "task", render, texts)
+    _leave_out_long(run, path, tokens)
+    _check_first_task(run, path / "task", tokens.render, texts)
     genesis = _genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
     files, carried = (
@@ -112,6 +117,36 @@ def _digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _leave_out_long(run: Run, path: Path, tokens: Tokenization) -> None:
+    """Take the rows out of the data for whose prompts the model has no room; those of the Hub are counted.
+
+    Raises ModelError when no prompt fits, or one has a token that the model does not know.
+    """
+    if not run.task.name.startswith("data:"):
+        return None
+    from swarm.learn.pretrained import ModelError, config_of
+    from swarm.sample.hf import positions
+    from swarm.tasks.dataset import leave_out
+
+    most = positions(config_of(path / "model"))
+    room, folder = most - run.sampling.max_tokens, path / "task"
+    data = tasks.data(run.task, run.seed, folder if folder.is_dir() else None)
+    training, held = data.rows_without(lambda some: tokens.fits(some, room))
+    if not (count := len(training) + len(held)):
+        return None
+    own = f"run.sampling.max_tokens = {run.sampling.max_tokens}"
+    told = (
+        f"{count} of {data.usable} prompts are longer than the {room} tokens for which the model has room: it"
+        f" reads {most}, and {own} of these are the completion's"
+    )
+    if count == data.usable:
+        raise ModelError(f"{told}. Take a model that reads more, or shorter prompts or completions")
+    if folder.is_dir() and any(folder.glob("*.parquet")):
+        leave_out(folder, training, held)
+        return say(f"{told}. They are left out")
+    say(f"{told}. A data set of the Hub keeps them, and samplers pass them over: save it without them")
 
 
 def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str], texts: CodePolicy) -> None:

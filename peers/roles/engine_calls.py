@@ -22,7 +22,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.blocks import Damaged
 from swarm.protocol import Kind, Part, Phase
-from swarm.sample.base import Completions, Engine, EngineError
+from swarm.sample.base import Completions, Engine, EngineError, NoRoom
 from swarm.types import Release
 from swarm.weights import Weights
 
@@ -118,9 +118,12 @@ class EngineCalls:
         """When that call began, tokens a second of the one before, and most tokens of that one."""
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
-        """Call `function(*args)` on the Work port. Raises EngineError, after a Faulted event."""
+        """Call `function(*args)` on the Work port. Raises NoRoom, and EngineError after a Faulted
+        event."""
         try:
             result = await self.host.ports.work.run(kind, function, *args)
+        except NoRoom:
+            raise
         except EngineError as error:
             self._kind = kind
             self._fault.failed(str(error))

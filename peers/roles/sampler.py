@@ -41,7 +41,7 @@ from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.protocol import Phase, Service
-from swarm.sample.base import Engine, EngineError
+from swarm.sample.base import Engine, EngineError, NoRoom
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Release, Verdict
 from swarm.weights import Weights
@@ -97,6 +97,8 @@ class Sampler:
         """Verdict -> when one of its refusals was told last."""
         self._unscored = Counter[PeerId]()
         """Learner -> groups in a row that it could not score."""
+        self._told_long = False
+        """That prompts are too long."""
         self._scoring = 0
         """Groups that are being scored."""
         self._queue = asyncio.Lock()
@@ -194,9 +196,13 @@ class Sampler:
         try:
             sampled = await self._drawn(draws)
         except (RewardError, EngineError) as error:
-            self.curriculum.failed(weights, draws)
-            if isinstance(error, EngineError):
+            self.curriculum.failed(weights, draws, again=not isinstance(error, NoRoom))
+            if isinstance(error, EngineError) and not isinstance(error, NoRoom):
                 raise
+            if isinstance(error, NoRoom):
+                self._note_long(str(error))
+                if len(draws) > 1:
+                    return None  # the others come at once
             return await self._idle(Phase.NO_TASKS)
         if sampled is None:
             return self.curriculum.stopped(weights, draws)
@@ -204,6 +210,11 @@ class Sampler:
         tasks.create_task(self.outbox.count(weights, draws[-1].number + 1))
         for drawn in sampled:
             await self._start_delivery(tasks, self._score_and_deliver(drawn))
+
+    def _note_long(self, why: str) -> None:
+        if not self._told_long:
+            self._told_long = True
+            self.host.emit(events.Noted, level="warning", text=f"{why}; such tasks are left out")
 
     async def _start_delivery(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
         await self._places.acquire()

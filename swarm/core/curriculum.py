@@ -107,12 +107,13 @@ class Curriculum:
         """The last draws under a release were not sampled: they come next again."""
         self._counts[weights] = draws[0].number
 
-    def failed(self, weights: Digest, draws: Sequence[Draw]) -> None:
+    def failed(self, weights: Digest, draws: Sequence[Draw], again: bool = True) -> None:
         """The call that was to sample the last draws failed: they come again, half as many at once, so that
-        one that fails always keeps no other from being sampled. Alone it is left out after TRIES."""
+        one that fails always keeps no other from being sampled. Alone it is left out after TRIES, and at once
+        where it would fail `again`."""
         self.stopped(weights, draws)
         self.at_once = max(1, len(draws) // 2)
         self._failed = self._failed + 1 if len(draws) == 1 else 0
-        if self._failed == TRIES:
+        if self._failed == TRIES or (len(draws) == 1 and not again):
             self._counts[weights] += 1
             self._failed = 0

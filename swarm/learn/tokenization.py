@@ -21,6 +21,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import re
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,9 @@ CLOCK = "strftime_now"
 
 OURS = ("messages", "add_generation_prompt", "continue_final_message", CLOCK)
 """Variables of a template that no option sets."""
+
+SPARE = 64
+"""Bytes for the tokens that a tokenizer puts around a text."""
 
 DEFAULTS = Model()
 PROBE = (Message(role="user", content="1+1="),)
@@ -118,6 +122,13 @@ class Tokenization:
         ]
         return [row or [self._first()] for row in kept]
 
+    def fits(self, tasks: Sequence[Task], room: int) -> list[bool]:
+        """Whether each prompt has `room` tokens or fewer. Raises ModelError for one with a special token that
+        the model has no row for: `encode` would drop it."""
+        for task in tasks:
+            self._check_rows(task)
+        return [self._bytes(task) <= room or self._length(task) <= room for task in tasks]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens; ids that belong to no token are dropped."""
         return self.decode_batch([tokens])[0]
@@ -155,14 +166,40 @@ class Tokenization:
         added = self.tokenizer.added_tokens_decoder
         special = {i for i, token in added.items() if token.special}
         needed = {i for i in self.tokenizer.get_vocab().values() if i not in special} | set(self.ends)
+        self._rowless = [str(added[i]) for i in sorted(special) if i >= self.vocabulary]
+        """Special tokens of another use, such as pictures in Gemma 3."""
+        self._frame = SPARE
+        """Bytes beside each message at most."""
         if self.templated:
-            needed |= set(self.tokenizer(self._probed(), add_special_tokens=False).input_ids)
+            self._frame += len((probed := self._probed()).encode())
+            needed |= set(self.tokenizer(probed, add_special_tokens=False).input_ids)
         if (last := max(needed)) >= self.vocabulary:
             raise ModelError(
                 f"the tokenizer in {_where(self.tokenizer)} gives ids up to {last}, the model has"
                 f" {self.vocabulary} rows: take both from one model, or call resize_token_embeddings on the"
                 " model and save it again"
             )
+
+    def _check_rows(self, task: Task) -> None:
+        for text in _contents(task):
+            if (token := next((token for token in self._rowless if token in text), None)) is not None:
+                raise ModelError(
+                    f"a prompt has the special token {token!r} ({reprlib.repr(text)}), and the model has no"
+                    f" row for it: its {self.vocabulary} rows end below; take it out of the data, or call"
+                    " resize_token_embeddings on the model and save it again"
+                )
+
+    def _bytes(self, task: Task) -> int:
+        """No fewer than the prompt has tokens, since each is a byte or more; without asking the tokenizer."""
+        contents = _contents(task)
+        return sum(len(text.encode()) for text in contents) + (len(contents) + 1) * self._frame
+
+    def _length(self, task: Task) -> int:
+        try:
+            text = self.render(task)
+        except (ModelError, Overrun):  # it is given without its template, or left out
+            text = "\n\n".join(_contents(task))
+        return len(self.encode([text])[0])
 
     def _check_options(self, settings: Model) -> None:
         """Raise ModelError for options that change nothing: a misspelt one would go unnoticed."""
@@ -274,6 +311,11 @@ def _clock(date: str) -> datetime.datetime | None:
         return datetime.datetime.fromisoformat(date) if date else None
     except ValueError as error:
         raise ModelError(f"run.model.date is {date}: there is no such day") from error
+
+
+def _contents(task: Task) -> list[str]:
+    """What a task says, message by message."""
+    return [message.content for message in task.messages] or [task.prompt]
 
 
 def _where(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -19,6 +19,10 @@ class EngineError(Exception):
     hangs, a server does not answer. The engine keeps its policy, or loads the next one that it is given."""
 
 
+class NoRoom(EngineError):
+    """A prompt that is too long for the model, whatever is tried: nothing is wrong with the engine."""
+
+
 class Stopped(EngineError):
     """The call was stopped: nobody wants what it samples."""
 
@@ -93,7 +97,7 @@ class Engine(Protocol):
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         """One group per prompt, from its seed, whatever its neighbours: a group can be replayed alone.
 
-        Raises EngineError, also for a prompt that there is no room for.
+        Raises EngineError, and NoRoom for a prompt that the model has no room for with its completion.
         """
         ...
 

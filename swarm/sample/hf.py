@@ -32,7 +32,7 @@ from swarm import extras
 from swarm.blocks import Blocks
 from swarm.heads import Head, pack
 from swarm.noise import GroupNoise
-from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped, Tokenizer
+from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Stopped, Tokenizer
 from swarm.sample.growing_cache import bears_padding, growing_cache, holds, keep_rows, keeps_states
 from swarm.types import Noise
 from swarm.weights import Weights
@@ -118,7 +118,7 @@ class HfEngine:
     def sample(self, prompts: Sequence[str], group_size: int, seeds: Sequence[int]) -> list[Completions]:
         began, rows = time.perf_counter(), self._tokenizer.encode(prompts)
         if (longest := max(map(len, rows), default=0)) > self._room:
-            raise EngineError(
+            raise NoRoom(
                 f"a prompt of {longest} tokens and {self._max_tokens} of completion do not fit into"
                 f" {self._room + self._max_tokens}, the model's own limit: the run needs shorter prompts or"
                 " completions"

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -45,6 +45,9 @@ from swarm.tasks.base import (
 from swarm.tasks.sandbox import NoSandbox
 from swarm.tasks.worker_process import in_words
 from swarm.types import Task
+
+if TYPE_CHECKING:
+    from swarm.tasks.dataset import DataSet
 
 BUILT_IN = {
     "brackets": "swarm.tasks.brackets:Brackets",
@@ -98,16 +101,14 @@ def source(
     as how many rows are unusable. Without `scores` no reward is made: a source that does not score itself
     then raises RewardError where it is asked for one.
     """
-    from swarm.tasks import dataset, scored
+    from swarm.tasks import scored
 
     word, colon, rest = settings.name.partition(":")
     named = named_rewards(settings) if scores else ()
     if not scores:
         settings = msgspec.structs.replace(settings, rewards=(), weights=())
     if colon and word == "data":
-        compared = any(name in scored.COMPARES for name in named)
-        data = dataset.make(rest, seed, settings.options, folder=folder, say=say, compared=compared)
-        return scored.make(data, named, settings, folder, code)
+        return scored.make(data(settings, seed, folder, say), named, settings, folder, code)
     if colon and word in PREFIXED:
         if not rest:
             raise TaskError(f"task source {settings.name!r} names nothing: write {word}:NAME")
@@ -116,6 +117,17 @@ def source(
     else:
         found = _made(settings.name, seed, settings.options, UNSCORED if named or not scores else SCORED)
     return scored.make(found, named, settings, folder, code) if named or not scores else found
+
+
+def data(
+    settings: config.TaskSettings, seed: int, folder: Path | None = None, say: Say = lambda line: None
+) -> DataSet:
+    """The rows of a `data:` source, without rewards. Raises TaskError."""
+    from swarm.tasks import dataset, scored
+
+    compared = any(name in scored.COMPARES for name in named_rewards(settings))
+    name = settings.name.partition(":")[2]
+    return dataset.make(name, seed, settings.options, folder=folder, say=say, compared=compared)
 
 
 def named_rewards(settings: config.TaskSettings) -> tuple[str, ...]:

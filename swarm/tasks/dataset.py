@@ -17,7 +17,7 @@ import hashlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,6 +119,16 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
     return _instructed(training), None if held is None else _instructed(held)
 
 
+def leave_out(folder: Path, training: set[int], held: set[int]) -> None:
+    """Take these rows out of the data that a run carries."""
+    for file, numbers in ((DATA, training), (HELD_OUT, held)):
+        if numbers:
+            table = rows.read(rows.DatasetLocation(str(folder / file), cache=folder.parent / "cache"), "")
+            kept = table.select([number for number in range(len(table)) if number not in numbers])
+            kept.to_parquet(str(folder / f"{file}.new"))
+            (folder / f"{file}.new").replace(folder / file)
+
+
 def _instructed(table: Any) -> Any:
     """The rows; where their prompt is `instruction`, the first of PROMPTS that is there, and `input` is
     beside it, with a column `prompt` of both."""
@@ -179,6 +189,11 @@ class DataSet:
         """Whether rows have an answer to compare with."""
         return bool(self._answer)
 
+    @property
+    def usable(self) -> int:
+        """Rows that are a task, held out or not."""
+        return len(self._train_rows) + len(self._held_rows)
+
     def __len__(self) -> int:
         """Training tasks of an epoch."""
         return len(self._train_rows)
@@ -206,6 +221,22 @@ class DataSet:
         row.pop(self._answer + spelling.AS_WRITTEN, None)
         return row
 
+    def rows_without(self, fits: Callable[[Sequence[Task]], Sequence[bool]]) -> tuple[set[int], set[int]]:
+        """Numbers of the rows, in the training table and in that of held-out rows, whose tasks do not fit."""
+        training = self._unfit(self._training, self._train_rows, fits)
+        held = self._unfit(self._held, self._held_rows, fits)
+        return (training | held, set()) if self._held is self._training else (training, held)
+
+    def _unfit(
+        self, table: Any, numbers: Sequence[int], fits: Callable[[Sequence[Task]], Sequence[bool]]
+    ) -> set[int]:
+        found = set[int]()
+        for start in range(0, len(numbers), BLOCK):
+            some = numbers[start : start + BLOCK]
+            tasks = [self._of_row(0, dict(row)) for row in table.select(some)]
+            found |= {number for number, good in zip(some, fits(tasks), strict=True) if not good}
+        return found
+
     def close(self) -> None:
         """Nothing to free."""
 
@@ -223,7 +254,9 @@ class DataSet:
         return row
 
     def _task(self, index: int) -> Task:
-        row = self._row(index)
+        return self._of_row(index, self._row(index))
+
+    def _of_row(self, index: int, row: dict[str, Any]) -> Task:
         prompt = prompt_of(_at(row, self._prompt), self._prompt)
         value = _at(row, self._answer) if self._answer else None
         answer = self._right(row.get(self._answer + spelling.AS_WRITTEN) or value) or ""

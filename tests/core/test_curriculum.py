@@ -102,6 +102,14 @@ def test_a_draw_that_fails_alone_again_and_again_keeps_no_other_from_being_drawn
     assert numbers == [0] * TRIES + [1] * TRIES
 
 
+def test_a_draw_that_fails_for_good_is_left_out_at_once_once_it_is_alone() -> None:
+    drawn = Curriculum(Draws(Digest("run"), 4), PeerId("me"))
+    drawn.failed(FIRST, [drawn.next(FIRST) for _ in range(2)], again=False)
+    assert drawn.at_once == 1
+    drawn.failed(FIRST, [drawn.next(FIRST)], again=False)
+    assert drawn.next(FIRST).number == 1
+
+
 def test_a_next_life_goes_on_with_its_count() -> None:
     drawn = Curriculum(Draws(RUN, BATCH), A)
     drawn.go_on({FIRST: 7})

@@ -304,6 +304,27 @@ def test_a_special_token_of_another_use_says_nothing_as_in_gemma(folders: dict[s
     assert ours.encode(["1<image>2"]) == ours.encode(["12"])
 
 
+def test_a_prompt_with_a_special_token_that_the_model_has_no_row_for_is_refused(
+    folders: dict[str, Path],
+) -> None:
+    ours = Tokenization(added(folders["llama"], "<answer>", special=True), 400)
+    assert ours.fits([task()], 99) == [True]
+    says = r"a prompt has the special token '<answer>' \('Write <answer>4'\), and the model has no row for it"
+    for told in (task(prompt="Write <answer>4"), task(Message(role="user", content="Write <answer>4"))):
+        with pytest.raises(ModelError, match=says):
+            ours.fits([told], 99)
+    with pytest.raises(ModelError, match="gives ids up to 400, the model has 400 rows"):
+        Tokenization(added(folders["llama"], "<answer>", special=True), 400, system="Write <answer>.")
+
+
+def test_the_tokens_of_a_prompt_are_counted_with_its_template(folders: dict[str, Path]) -> None:
+    ours = tokenization.load(folders["llama"])
+    one = task(prompt="word " * 40)
+    (ids,) = ours.encode([ours.render(one)])
+    assert ours.fits([one, task(), one], len(ids)) == [True] * 3
+    assert ours.fits([one, task(), one], len(ids) - 1) == [False, True, False]
+
+
 def test_rows_without_a_token_decode_to_nothing(folders: dict[str, Path]) -> None:
     ours = tokenization.load(folders["qwen3"])
     assert ours.vocabulary == 432

@@ -21,7 +21,7 @@ from swarm.events import Adopted, Evaluated, Event, Faulted, Heard, Judged, Note
 from swarm.learn.weights import from_bytes
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Phase, Role
-from swarm.sample.base import Completions, EngineError
+from swarm.sample.base import Completions, EngineError, NoRoom
 from swarm.sample.toy import ToyEngine
 from swarm.sim.clock import run as run_virtual
 from swarm.sim.links import SimLinks
@@ -102,6 +102,14 @@ def played(
 
 def of(told: list[Event], kind: type[Any], peer: str) -> list[Any]:
     return [event for event in told if isinstance(event, kind) and event.peer == peer]
+
+
+def test_a_prompt_that_is_too_long_is_told_once_and_no_fault_of_the_engine() -> None:
+    told = played("sampler-0", "sample", lambda now: 20 < now < 30, minutes=1.0, error=NoRoom)
+    assert not of(told, Faulted, "sampler-0")
+    (noted,) = of(told, Noted, "sampler-0")
+    assert noted.text.endswith("; such tasks are left out")
+    assert any(event.at > EPOCH + 40 for event in of(told, Sampled, "sampler-0")), "it goes on with others"
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -34,7 +35,7 @@ from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import TAKE_EVERY, TAKES, PeerFolder, free_peer_folder, running
 from swarm import events, wire
 from swarm.blocks import Blocks
-from swarm.config import BatchSize, Model, Pace, Run, TaskSettings
+from swarm.config import BatchSize, Model, Pace, Run, Sampling, TaskSettings
 from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
 from swarm.journal import to_line
@@ -44,7 +45,7 @@ from swarm.learn.pretrained import ModelError
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.protocol import Role
-from swarm.tasks import sandbox
+from swarm.tasks import catalog, sandbox
 from swarm.tasks.base import TaskError
 from swarm.types import Digest, Release
 
@@ -330,6 +331,53 @@ def test_a_run_of_an_older_version_is_compared_with_its_specification(
     Path("mine.py").write_text("def one(completions, **columns): return [2.0] * len(completions)\n")
     with pytest.raises(Refusal, match=r"\./mine\.py is not what this run began with"):
         run_sources.check(run, settings)
+
+
+@pytest.fixture
+def short(policy: Path, tmp_path: Path) -> Path:
+    """A model of 96 positions."""
+    folder = shutil.copytree(policy, tmp_path / "short")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 96}))
+    return folder
+
+
+def rows_of(tmp_path: Path, prompts: list[str]) -> Run:
+    lines = [json.dumps({"prompt": prompt, "answer": "1"}) for prompt in prompts]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    return Run(task=TaskSettings(name=f"data:{tmp_path / 'data.jsonl'}"), sampling=Sampling(max_tokens=12))
+
+
+def test_prompts_that_are_too_long_are_counted_and_left_out_of_the_data_at_the_start(
+    tmp_path: Path, short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = rows_of(tmp_path, [f"{i} + 1 =" + " word" * 99 * (i % 15 == 7) for i in range(60)])
+    run = new_run.create(tmp_path / "run", settings, short)
+    said = capsys.readouterr().err
+    assert "4 of 60 prompts are longer than the 84 tokens for which the model has room" in said
+    assert (
+        "it reads 96, and run.sampling.max_tokens = 12 of these are the completion's. They are left" in said
+    )
+    data = catalog.data(settings.task, 1, run.path / "task")
+    assert data.usable == 56 and run.spec.task.keys() == {"data.parquet"}
+    assert all("word" not in task.prompt for task in [*map(data.task, range(200)), *data.held_out(9)])
+
+
+def test_a_run_of_which_no_prompt_fits_is_refused(tmp_path: Path, short: Path) -> None:
+    settings = rows_of(tmp_path, [f"{i}" + " word" * 99 for i in range(9)])
+    with pytest.raises(ModelError, match=r"9 of 9 prompts are longer than .* Take a model that reads more"):
+        new_run.create(tmp_path / "run", settings, short)
+
+
+def test_a_run_with_a_token_in_a_prompt_that_the_model_has_no_row_for_is_refused(
+    tmp_path: Path, short: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(short)
+    tokenizer.add_special_tokens({"additional_special_tokens": [f"<extra_{i}>" for i in range(40)]})
+    tokenizer.save_pretrained(short)
+    new_run.create(tmp_path / "one", rows_of(tmp_path, ["1", "2"]), short)
+    with pytest.raises(ModelError, match=r"a prompt has the special token '<extra_39>'"):
+        new_run.create(tmp_path / "run", rows_of(tmp_path, ["1", "2 <extra_39>"]), short)
 
 
 def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(

@@ -31,7 +31,7 @@ from swarm.learn import adapters, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import load_tokenizer
 from swarm.learn.tabular import Tabular
-from swarm.sample.base import Completions, Engine, EngineError
+from swarm.sample.base import Completions, Engine, EngineError, NoRoom
 from swarm.sample.hf import HfEngine, positions
 from swarm.sample.server import ServerEngine
 from swarm.sample.toy import ToyEngine
@@ -159,7 +159,7 @@ def test_a_prompt_that_does_not_fit_with_its_completion_is_refused_or_has_an_emp
     fits, longer = "12345=", "123456="
     assert len(engine.sample([fits, "1="], 2, [1, 2])) == 2
     why = "a prompt of 7 tokens and 6 of completion do not fit into 12, the model's own limit: the run needs"
-    with pytest.raises(EngineError, match=why):
+    with pytest.raises(NoRoom, match=why):
         engine.sample([fits, longer], 2, [1, 2])
     answers = engine.greedy([longer, fits, longer * 9, "1="])
     assert [*answers[::2], *answers[1::2]] == ["", "", *engine.greedy([fits, "1="])]
