@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from io import StringIO
 
+import msgspec
 import pytest
 from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, who
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from dashboard.state import State
 from dashboard.terminal import render
 from dashboard.views import Problem, Row
 from swarm import events as happened
+from swarm.config import Stop
 from swarm.core.discord import OPPOSED, UNEQUAL
 from swarm.identity import human_name
 from swarm.protocol import RESTING, Phase, Role
@@ -219,7 +221,8 @@ def test_a_revoked_learner_is_told_to_be_revoked_and_not_to_be_missing() -> None
 
 def test_a_run_that_is_complete_says_so() -> None:
     swarm = Swarm()
-    swarm.run(40.0)
-    swarm.phases[SEED] = Phase.COMPLETE
-    swarm.run(3.0)
+    swarm.state.run = msgspec.structs.replace(swarm.state.run, stop=Stop(versions=60))
+    swarm.run(25.0)
+    assert "All is well" in shown(swarm)
+    swarm.run(15.0)
     assert f"The run is complete, with version {swarm.state.version}" in shown(swarm)
