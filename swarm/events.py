@@ -325,6 +325,10 @@ class Recovered(Event):
     seconds: Finite
 
 
+REWARDS = "rewards"
+"""Kind of a Rejected event: what a sampler claims for completions is not what a learner computes."""
+
+
 class Rejected(Event):
     """A frame, record or block of another peer that did not pass its checks."""
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from statistics import median
 
+from dashboard.diagnosis.samplers import refusal
 from dashboard.diagnosis.situation import Situation, listed, problem
 from dashboard.peer import PeerRow
 from dashboard.text import duration
@@ -120,6 +121,8 @@ def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
     elif refusals := _refusals(s, samplers):
         cause = f"The samplers' groups are refused, mostly as {refusals}."
         todo = "See what is said of the samplers here."
+        if (known := refusal(s, samplers, refusals)) is not None:
+            cause, todo = f"{cause[:-1]}: {known[0]}.", known[1]
     elif peer.credit > 0 and all(p.phase is Phase.NO_CREDIT for p in samplers):
         cause = (
             f"It advertises credit for {some(peer.credit, 'group')} and all samplers wait for credit: they do"

@@ -13,6 +13,7 @@ from dashboard.sentences import named
 from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
+from swarm.events import REWARDS
 from swarm.grammar import some
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import Verdict
@@ -313,7 +314,7 @@ def refused(s: Situation) -> Iterator[Problem]:
         share = _share(s, peer, (verdict,), FULL if verdict == "over-quota" else FEW)
         if share is None:
             continue
-        why, todo = REFUSALS[verdict]
+        why, todo = refusal(s, [peer], verdict) or REFUSALS[verdict]
         yield problem(
             f"refused {peer.id}",
             "warning",
@@ -327,6 +328,21 @@ def refused(s: Situation) -> Iterator[Problem]:
             ),
             [peer],
         )
+
+
+def refusal(s: Situation, peers: list[PeerRow], verdict: str) -> tuple[str, str] | None:
+    """Why groups of these samplers are refused so, and what to do; None for one that needs no advice."""
+    told = [known for peer in peers if (known := s.recent.distrust.get(peer.id)) is not None]
+    differ = [known for known in told if known.kind == REWARDS]
+    if verdict != Verdict.UNTRUSTED or not differ:
+        return REFUSALS.get(verdict)
+    return (
+        f"its rewards differ from the learners': {differ[-1].reason}",
+        (
+            "Is the reward random, or does it read the clock, the network or what is installed? `swarm task"
+            " try` computes it twice. If it is the same number everywhere, the sampler claims what is false."
+        ),
+    )
 
 
 def idle(s: Situation) -> Iterator[Problem]:

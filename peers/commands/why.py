@@ -32,7 +32,7 @@ from swarm.config import Run
 from swarm.core.revocation import YOU
 from swarm.grammar import some
 from swarm.journal import Tail
-from swarm.protocol import PHASES, Role
+from swarm.protocol import PHASES, Phase, Role
 
 WORST = (CANNOT, UNREACHED, REFUSED, DONE)
 """Exit codes of several peers, the one that counts first."""
@@ -55,6 +55,9 @@ CODES = {
     "clock": CANNOT,
 }
 """Beginning of a problem's key -> exit code."""
+
+REFUSALS = "refused "
+"""Beginning of the key of a problem about a sampler whose groups are refused."""
 
 
 class Explained(NamedTuple):
@@ -176,14 +179,16 @@ def _reason(state: State, row: PeerRow, now: float) -> Reason | None:
     mine = [one for one in diagnose(state, now) if _concerns(one, row)]
     if mine:
         worst = mine[0]
-        code = next((code for begins, code in CODES.items() if worst.key.startswith(begins)), DONE)
+        codes = CODES if row.id in worst.peers or not worst.key.startswith(REFUSALS) else {}
+        code = next((code for begins, code in codes.items() if worst.key.startswith(begins)), DONE)
         return Reason(f"{worst.text} {worst.cause}", worst.todo, code)
     return _waiting(Situation(state, now), row)
 
 
 def _concerns(problem: Problem, row: PeerRow) -> bool:
-    """Whether it is about this peer, or about all of a role that it needs."""
-    return row.id in problem.peers or problem.key in ("deaf", "no learner")
+    """Whether it is about this peer, about all of a role that it needs, or about groups that it waits for."""
+    waits = row.phase is Phase.GATHERING and problem.key.startswith(REFUSALS)
+    return row.id in problem.peers or problem.key in ("deaf", "no learner") or waits
 
 
 def _waiting(s: Situation, row: PeerRow) -> Reason | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ from peers.roles.draw_returns import DrawReturns
 from peers.roles.group_opening import Decoder, GroupOpener
 from peers.roles.reward_calls import RewardCalls
 from peers.roles.tally import DROPPED, OTHERS, Tally
+from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core import auditing
@@ -34,7 +36,7 @@ from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.curriculum import Draws
 from swarm.core.roster import share
-from swarm.limits import cut
+from swarm.limits import cut, remember
 from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Task, Verdict
@@ -67,6 +69,9 @@ class TaskAndRewards:
     task: Task
     rewards: tuple[float, ...]
 
+
+TOLD = 256
+"""Samplers of which it is remembered when something was told."""
 
 Scored = tuple[Waiting, TaskAndRewards]
 
@@ -121,6 +126,8 @@ class LearnerInbox:
         """Group that is being scored and written -> set once that is done."""
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came, the oldest first; credit is shared among these."""
+        self._told_rewards: OrderedDict[PeerId, float] = OrderedDict()
+        """Sampler -> when it was last told that its rewards are others."""
         self._shown: float | None = None
         """When the last Shown event was emitted."""
         self._reported = 0.0
@@ -362,10 +369,21 @@ class LearnerInbox:
             self.batcher.scoring[group.sampler] -= 1
         pairs = zip(task.rewards, group.rewards, strict=True)
         if group.scored and any(abs(mine - claimed) > 1e-6 for mine, claimed in pairs):
+            self._tell_other_rewards(group, task.rewards)
             detail = f"claims rewards {list(group.rewards)}, they are {list(task.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
         self._tasks[group.id] = task
         return judgement
+
+    def _tell_other_rewards(self, group: Group, mine: Sequence[float]) -> None:
+        """Name a sampler whose rewards are others than mine, once in REPEAT_AFTER."""
+        now, sampler = self.host.now(), group.sampler
+        if now - self._told_rewards.get(sampler, now - REPEAT_AFTER) < REPEAT_AFTER:
+            return
+        remember(self._told_rewards, sampler, now, TOLD)
+        claimed, own = max(zip(group.rewards, mine, strict=True), key=lambda pair: abs(pair[0] - pair[1]))
+        reason = f"it claims a reward of {claimed:g} where {own:g} is computed here"
+        self.host.emit(events.Rejected, sender=sampler, kind=events.REWARDS, reason=reason)
 
     def _room(self, sampler: PeerId, learners: float, now: float) -> Room:
         """Room for more groups of one sampler; finding it costs a look at everybody who delivered lately."""

@@ -56,7 +56,11 @@ RECEIPT = 15.0
 """Seconds for a receipt beyond those that a learner gives the group's bytes to arrive."""
 
 UNSCORED = 64
-"""Groups in a row that a learner could not score, after which it gets one at a time, and seldom."""
+"""Groups in a row that a learner could not score, or did not believe, after which it gets one at a time, and
+seldom."""
+
+FRUITLESS = {Verdict.UNSCORED: "scored", Verdict.UNTRUSTED: "believed"}
+"""Verdicts of which one follows the other while nobody mends anything."""
 
 LEAVE_TIMEOUT = 5.0
 """Seconds in which deliveries may end after the sampler is asked to stop: whoever pressed Ctrl-C waits."""
@@ -314,15 +318,20 @@ class Sampler:
 
     def _takes_none(self, learner: PeerId, outcome: Outcome, why: str) -> bool:
         """Whether a learner that answered so about a group would drop the next ones, too."""
-        if outcome is Verdict.UNSCORED:
+        if outcome in FRUITLESS:
             self._unscored[learner] += 1
         elif deliveries.TABLE[outcome] is NextStep.DONE:
             self._unscored.pop(learner, None)
-        if outcome is Verdict.UNSCORED and self._unscored[learner] == UNSCORED:
+        if outcome in FRUITLESS and self._unscored[learner] == UNSCORED:
             text = (
-                f"{learner} scored none of {UNSCORED} groups in a row ({why}): it is sent one now and then,"
-                " until it takes one; mend what fails there, or begin a run with a reward that `swarm task"
-                " try` can compute"
+                f"{learner} {FRUITLESS[Verdict(outcome)]} none of {UNSCORED} groups in a row ({why}): it is"
+                " sent one now and then, until it takes one; "
+            )
+            text += (
+                "mend what fails there, or begin a run with a reward that `swarm task try` can compute"
+                if outcome is Verdict.UNSCORED
+                else "where rewards differ, the reward is random or depends on the machine: begin a run with"
+                " one that is the same number everywhere"
             )
             self.host.emit(events.Noted, level="warning", text=text)
         return outcome is Verdict.UNVERIFIED or self._unscored[learner] >= UNSCORED

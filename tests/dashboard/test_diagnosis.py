@@ -64,6 +64,12 @@ def _phase(peer: PeerId, phase: Phase) -> tuple[Callable[[Swarm], object], Calla
     return lambda swarm: swarm.phases.update({peer: phase}), lambda swarm: swarm.phases.pop(peer)
 
 
+def _other_rewards(swarm: Swarm) -> None:
+    swarm.verdict[SAMPLERS[0]] = "untrusted"
+    why = "it claims a reward of 0.3 where 0.7 is computed here"
+    swarm.emit(happened.Rejected, LEARNERS[0], sender=SAMPLERS[0], kind=happened.REWARDS, reason=why)
+
+
 def _dead(*peers: PeerId) -> tuple[Callable[[Swarm], object], Callable[[Swarm], object]]:
     return lambda swarm: swarm.dead.update(peers), lambda swarm: swarm.dead.clear()
 
@@ -146,6 +152,15 @@ CASES = {
         "refused", *_verdict("malformed"), 10, 25, (SAMPLERS[0],), "another version of swarm"
     ),
     "untrusted groups": Case("refused", *_verdict("untrusted"), 10, 25, (SAMPLERS[0],), "do not believe"),
+    "rewards that differ": Case(
+        "refused",
+        _other_rewards,
+        lambda swarm: swarm.verdict.clear(),
+        10,
+        25,
+        (SAMPLERS[0],),
+        "rewards differ from the learners': it claims a reward of 0.3 where 0.7 .*Is the reward random",
+    ),
     "unscored groups": Case("refused", *_verdict("unscored"), 10, 25, (SAMPLERS[0],), "`swarm task try`"),
     "duplicate groups": Case("refused", *_verdict("duplicate"), 10, 25, (SAMPLERS[0],), "already judged"),
     "a full inbox": Case("refused", *_verdict("over-quota"), 10, 25, (SAMPLERS[0],), "no room"),

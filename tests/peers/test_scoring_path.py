@@ -168,6 +168,25 @@ def test_a_learner_that_scores_no_group_is_sent_one_now_and_then_until_it_scores
     assert verdicts.count(Verdict.UNSCORED) < samplers * UNSCORED + 20 < verdicts.count(Verdict.ADMIT)
 
 
+def test_a_sampler_whose_rewards_nobody_else_computes_waits_and_the_cause_is_told_once_a_minute() -> None:
+    samplers, chance = 3, count()
+
+    class Judge(Flawed):
+        def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
+            return [float(next(chance)) for _ in completions]
+
+    told = Told(lambda role: Judge(never, slow=True), minutes=3.0)
+    lost = [event for event in told.of(events.Judged) if event.verdict is Verdict.UNTRUSTED]
+    assert samplers * UNSCORED <= len(lost) < samplers * (UNSCORED + 30), "one sampler draws one a second"
+    notes = [event.text for event in told.of(events.Noted, "sampler") if "in a row" in event.text]
+    assert len(notes) == samplers
+    assert notes[0].startswith("learner-0 believed none of 64 groups in a row (claims rewards [")
+    assert notes[0].endswith("begin a run with one that is the same number everywhere")
+    named = [event for event in told.of(events.Rejected, "learner") if event.kind == events.REWARDS]
+    assert {event.sender for event in named} == {event.sampler for event in lost}
+    assert len(named) <= samplers * 4 and "it claims a reward of" in named[0].reason
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_swarm_goes_on_without_the_tasks_and_rewards_at_which_their_authors_code_raises(slow: bool) -> None:
     class Raises(Flawed):

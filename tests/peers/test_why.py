@@ -132,6 +132,26 @@ def test_the_last_refusals_are_shown_with_their_age(tmp_path: Path) -> None:
     assert f"  said   1.0 s ago: {why}" in told(tmp_path, Phase.SAMPLING, others=FULL, more=[noted]).lines
 
 
+def test_a_learner_whose_samplers_groups_are_refused_is_not_told_to_wait(tmp_path: Path) -> None:
+    judged = events.Counted(
+        at=NOW + 80,
+        peer=ME,
+        verdicts={"untrusted": 40},
+        versions={},
+        seconds={},
+        samplers={LEARNER: {"untrusted": 40}},
+    )
+    why = "it claims a reward of 0.3 where 0.7 is computed here"
+    differ = events.Rejected(at=NOW + 81, peer=ME, sender=LEARNER, kind=events.REWARDS, reason=why)
+    others = ((LEARNER, Role.SAMPLER, 0), (SEED, Role.SEED, 0))
+    said = told(
+        tmp_path, Phase.GATHERING, role=Role.LEARNER, others=others, more=[judged, differ], seconds=82
+    )
+    text = "\n".join(said.lines)
+    assert "refused, mostly as untrusted: its rewards differ from the learners'" in text and why in text
+    assert "Is the reward random" in text and "wait: it is not long" not in text and said.code == 0
+
+
 def test_a_peer_that_does_not_run_says_how_it_ended(tmp_path: Path) -> None:
     killed = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0)
     assert killed.code == 3 and "without a farewell" in "\n".join(killed.lines)
