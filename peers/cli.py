@@ -22,7 +22,7 @@ from typing import Any
 from peers import verbs
 from peers.commands import identity, options, service
 from peers.commands.parser import CommandParser, add_command, sentence
-from peers.errors import USAGE, explain, guarded
+from peers.errors import USAGE, WrongUsage, explain, guarded
 from swarm.protocol import JOINING
 
 ROLES = ("auto", *(role.value for role in JOINING))
@@ -70,17 +70,22 @@ def run(said: Sequence[str]) -> int:
 
 def _in_order(said: Sequence[str]) -> list[str]:
     """The words with options that many commands have after the command, where the parser wants them, and
-    `help COMMAND` as `COMMAND --help`."""
+    `help COMMAND` as `COMMAND --help`. Raises WrongUsage for another option before the command."""
     first = next((k for k, word in enumerate(said) if word not in ANYWHERE), len(said))
     before, words = said[:first], list(said[first:])
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    elif len(words) > 1 and words[0].startswith("-") and words[0] not in FIRST:
+        raise WrongUsage(f"options come after the command: swarm COMMAND ... {words[0]}")
     end = words.index("--") if "--" in words else len(words)
     return [*words[:end], *before, *words[end:]]
 
 
 ANYWHERE = ("--json", "-v", "--verbose")
 """Options that may come before the command, too."""
+
+FIRST = ("-h", "--help", "-V", "--version")
+"""Options without a command."""
 
 CONFIG = "a TOML file, or the name of one that ships, such as demo"
 

@@ -239,7 +239,10 @@ def from_environment(schema: Schema, environ: Mapping[str, str]) -> Layer:
     underscores, which would be ignored."""
     meant = {f"SWARM_{key.replace('.', '_').upper()}": key for key in schema.keys}
     for name in sorted(environ):
-        if near := difflib.get_close_matches(name, meant, 1, 0.9) if name.startswith(_NEARLY) else ():
+        if name.startswith(PREFIX):
+            continue
+        spelt = re.sub("_+", "_", name.upper())
+        if near := difflib.get_close_matches(spelt, meant, 1, 0.9) if spelt.startswith(_NEARLY) else ():
             right = PREFIX + meant[near[0]].replace(".", "__").upper()
             raise ConfigError(f"environment variable {name} sets nothing: did you mean {right}?")
     return dict(

@@ -58,8 +58,10 @@ def _option(word: str) -> str:
 
 def load_task(args: argparse.Namespace) -> LoadedConfig:
     """The settings of `swarm task try`: a file of settings, or the defaults with a task of that name."""
-    if args.task.endswith(".toml"):
+    if args.task.endswith(".toml") or shipped.names_settings(args.task):
         return load(args, Path(args.task))
+    if Path(args.task).exists():
+        raise WrongUsage(f"{args.task} is a file or folder: data:{args.task} is the task of its rows")
     args.set = [*args.set, f"run.task.name={args.task}"]
     return load(args, None)
 
@@ -77,8 +79,9 @@ def refuse_run_settings(loaded: LoadedConfig) -> None:
 def load_fit(args: argparse.Namespace) -> LoadedConfig:
     """The settings of a config file; for a model's name the defaults, with completions of COMPLETION
     tokens."""
-    if args.model_or_config.endswith(".toml"):
-        return load(args, Path(args.model_or_config))
+    asked = Path(args.model_or_config)
+    if asked.suffix == ".toml" or (shipped.names_settings(args.model_or_config) and not asked.is_dir()):
+        return load(args, asked)
     named = f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"
     args.set = [*named, *args.set]
     return load(args, None)

@@ -1,7 +1,7 @@
 """`swarm invite`: prints a word that invites to a run, as text, JSON or a QR code, gives one a later end, or
 lists those that this folder has.
 
-A word goes to stdout alone, so that `swarm join $(swarm invite)` works; what is said of it goes to stderr.
+A word goes to stdout alone, so that `swarm invite | swarm join -` works; what is said of it goes to stderr.
 Not handled here: who may make which word (peers.build.invitations).
 """
 

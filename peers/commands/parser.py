@@ -62,11 +62,6 @@ MEANT = {
     "upload": "push",
     "publish": "push",
     "check": "doctor",
-    "validate": "check",
-    "lint": "check",
-    "get": "show",
-    "print": "show",
-    "keys": "schema",
     "--role": "--as",
     "--rol": "--as",
     "--dir": "--folder",
@@ -76,6 +71,16 @@ MEANT = {
     "--name": "--note",
 }
 """What other programs call it -> what it is called here, where the command has it."""
+
+MEANT_WITHIN = {
+    "check": ("validate", "lint", "test", "verify"),
+    "show": ("get", "print", "list", "ls"),
+    "schema": ("keys", "explain", "docs"),
+    "copy": ("init", "new", "create", "cp"),
+    "install": ("join", "start", "add", "enable"),
+    "try": ("run", "test", "show"),
+}
+"""Command within another one -> what other programs call it."""
 
 HINTS = {
     "ls": "`swarm status` shows the run on this machine, and names them where there are several",
@@ -173,13 +178,14 @@ class CommandParser(argparse.ArgumentParser):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`: did you mean join?`, where one of the known words is near, or means the same; else nothing."""
     known = list(known)
+    if "status" not in known:
+        for right in (right for right, words in MEANT_WITHIN.items() if right in known and word in words):
+            return f": did you mean {right}?"
     if word in HINTS and ("status" in known or word.startswith("-")):
         return f": {HINTS[word]}"
     meant = MEANT.get(word, "")
     if meant and meant.split()[0] in known:
         return f": did you mean {meant}?"
-    if word in ("init", "new", "create", "cp") and "copy" in known:
-        return ": did you mean copy?"
     bare = {name.lstrip("-"): name for name in known}  # two dashes are alike in all options
     near = difflib.get_close_matches(word.lstrip("-"), bare, 1)
     return f": did you mean {bare[near[0]]}?" if near else ""

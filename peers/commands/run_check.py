@@ -110,7 +110,7 @@ def _check_model(model: Model) -> None:
         )
 
 
-WEIGHTS = {
+WEIGHTS: dict[str, str] = {
     ".gguf": "GGUF, which is not trained",
     ".safetensors": "weights alone",
     ".bin": "weights alone",
@@ -122,9 +122,10 @@ WEIGHTS = {
 
 
 def file_of_weights(name: str) -> str:
-    """Why a model's name is none here, where it is that of a file of weights; else nothing."""
-    kind = WEIGHTS.get(Path(name).suffix.lower())
-    if kind is None or Path(name).is_dir():
+    """Why a model's name is none here, where it is that of a file; else nothing."""
+    path = Path(name).expanduser()
+    kind = WEIGHTS.get(path.suffix.lower(), "a file" if path.is_file() else "")
+    if not kind or path.is_dir():
         return ""
     return (
         f"{name} is {kind}: name the folder that save_pretrained wrote, with config.json, tokenizer and"

@@ -47,10 +47,17 @@ def _find(asked: Path, below: str, kind: str) -> Path:
     # Anything but a folder: a pipe may be read, too.
     if found := next((name for name in names if name.exists() and not name.is_dir()), None):
         return found
-    ours = sorted({file.stem for place in PLACES for file in (place / below).glob("*.toml")})
+    ours = _that_ship(below)
     why = "it is a folder" if asked.is_dir() else "No such file"
+    if asked.stem in _that_ship("" if below else "scenarios"):
+        command = "up" if below else "sim"
+        why = f"{why} of {kind} (did you mean `swarm {command} {asked}`?)"
     if "=" in asked.name:
         raise WrongUsage(f"{asked} is a setting: name {kind} first, then --set {asked}")
     if asked.name.startswith("@"):
         why = "No such file; leave out the @"
     raise WrongUsage(f"cannot read {asked}: {why}; name one, or {kind} that ship: {', '.join(ours)}")
+
+
+def _that_ship(below: str) -> list[str]:
+    return sorted({file.stem for place in PLACES for file in (place / below).glob("*.toml")})

@@ -222,7 +222,14 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("join x --upload 15M", 2, "argument --upload: 15M is no rate", "15 (Mbit/s), 15Mbit or 2MB/s"),
     ("join x --nice 25", 2, "--nice: peer.limits.nice wants a whole number", "at most 19"),
     ("join x --hours 25-7", 2, "--hours: peer.limits.hours wants", "two times of the day such as 22-7"),
+    ("--folder x status", 2, "options come after the command", "swarm COMMAND ... --folder"),
+    ("service start demo", 2, "'start' is no command", "did you mean install?"),
+    ("task run demo", 2, "'run' is no command", "did you mean try?"),
     # --- settings
+    ("up quick", 2, "cannot read quick: No such file of settings", "did you mean `swarm sim quick`?"),
+    ("sim demo", 2, "cannot read demo: No such file of scenarios", "did you mean `swarm up demo`?"),
+    ("task try rows.jsonl", 2, "rows.jsonl is a file or folder", "data:rows.jsonl is the task of its rows"),
+    ("fit notes.txt", 2, "notes.txt is a file", "name the folder that save_pretrained wrote"),
     ("up a.json", 2, "a.json is not TOML", "settings are TOML (`swarm config schema` lists them)"),
     ("start a.yaml", 2, "a.yaml is not TOML", "settings are TOML (`swarm config schema` lists them)"),
     ("up rows.parquet", 2, "rows.parquet is not TOML", "settings are TOML"),
@@ -330,7 +337,7 @@ WRONG: tuple[tuple[str, int, str, str], ...] = (
     ("sim observer.toml", 2, "observer.toml: peers.observer = 1", "simulated roles are seed, sampler"),
     # --- files that a new run needs
     ("up demo --model ./nowhere", 2, "there is no model folder nowhere", "a Hub id such as org/model"),
-    ("start demo --model notes.txt", 2, "there is no model folder notes.txt", "name a folder"),
+    ("start demo --model notes.txt", 2, "notes.txt is a file", "name the folder that save_pretrained wrote"),
     ("start demo --model empty", 2, "empty has no config.json", "save_pretrained"),
     (
         f"up demo {MODEL} --set task.name=data:./no.jsonl",
