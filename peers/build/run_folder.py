@@ -88,6 +88,12 @@ FILES = (
 """What a run writes into its folder, beside its owner's key and the model that `swarm up` exports; a folder
 that somebody named with --folder may hold other files."""
 
+LONGER = (
+    ". Its peers agreed on where it ends; to train its model longer, `swarm export ./trained --folder {path}`"
+    " and begin a new run with `--set run.model.name=./trained --folder OTHER`"
+)
+"""What is said to somebody who sets another end of a run: `stop` is part of its digest, as all of [run]."""
+
 OWNER_KEY, EXPORTED = "owner.key", "exported"
 
 OTHERS = 0o077
@@ -440,11 +446,11 @@ def existing_run(path: Path, run: Run) -> RunFolder | None:
     here = _of(path, content)
     asked, begun = base_model.pinned_as(run, here.settings), here.settings
     if asked != begun:
-        changed = ", ".join(
-            sorted(name for name in Run.__struct_fields__ if getattr(asked, name) != getattr(begun, name))
+        changed = sorted(
+            name for name in Run.__struct_fields__ if getattr(asked, name) != getattr(begun, name)
         )
         raise Refusal(
-            f"{path} holds a run with other settings ({changed}): restore them, or name another folder with"
-            " --folder"
+            f"{path} holds a run with other settings ({', '.join(changed)}): restore them, or name another"
+            f" folder with --folder{LONGER.format(path=path) if changed == ['stop'] else ''}"
         )
     return keep_spec(path, content)

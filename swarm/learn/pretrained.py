@@ -49,7 +49,7 @@ def config_of(folder: Path) -> PretrainedConfig:
         ) from error
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error
-    if "quantization_config" in raw:
+    if raw.get("quantization_config"):
         raise ModelError(
             f"the weights in {folder} are quantized already: take the plain model, "
             "which model.training = qlora or peer.engine.quantize will quantize"
@@ -101,7 +101,16 @@ def _reads_ahead(config: PretrainedConfig) -> bool:
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         return True
     encoder = getattr(config, "is_decoder", None) is False and not config.is_encoder_decoder
-    return encoder and config.model_type not in CAUSAL_ANYWAY
+    return encoder and _asks_whether_decoder(config) and config.model_type not in CAUSAL_ANYWAY
+
+
+def _asks_whether_decoder(config: PretrainedConfig) -> bool:
+    """Whether `is_decoder` is a setting of this architecture: in configs of others it may stand, too, such as
+    `false` in a Llama's, and changes nothing."""
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+    own = any("is_decoder" in vars(kind).get("__annotations__", {}) for kind in type(config).__mro__)
+    return own or type(config) in MODEL_FOR_MASKED_LM_MAPPING
 
 
 def weight_map(folder: Path) -> dict[str, Path] | None:

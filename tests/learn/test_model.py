@@ -193,6 +193,8 @@ def test_a_folder_that_is_of_no_use_says_why(folder: Path, damage: Any, says: st
         {"model_type": "gpt_neox"},
         {"model_type": "gemma3_text", "sliding_window": 8},
         {"model_type": "bart"},
+        {"model_type": "llama", "is_decoder": False},
+        {"model_type": "qwen3", "is_decoder": False, "quantization_config": None},
     ],
 )
 def test_a_config_of_a_model_that_reads_forwards_is_taken(folder: Path, own: dict[str, Any]) -> None:

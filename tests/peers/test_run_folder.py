@@ -35,7 +35,7 @@ from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import TAKE_EVERY, TAKES, PeerFolder, free_peer_folder, running
 from swarm import events, wire
 from swarm.blocks import Blocks
-from swarm.config import BatchSize, Model, Pace, Run, Sampling, TaskSettings
+from swarm.config import BatchSize, Model, Pace, Run, Sampling, Stop, TaskSettings
 from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
 from swarm.journal import to_line
@@ -82,6 +82,17 @@ def test_the_same_settings_open_the_same_run_and_others_are_refused_by_their_nam
     )
     with pytest.raises(Refusal, match=r"other settings \(seed\)"):
         run_folder.existing_run(run.path, Run(seed=2))
+
+
+def test_somebody_who_wants_to_train_longer_is_told_the_way(run: RunFolder) -> None:
+    longer = (
+        rf"other settings \(stop\): .* `swarm export \./trained --folder {re.escape(str(run.path))}` and"
+        r" begin a new run with `--set run\.model\.name=\./trained --folder OTHER`"
+    )
+    with pytest.raises(Refusal, match=longer):
+        run_folder.existing_run(run.path, Run(stop=Stop(versions=6)))
+    with pytest.raises(Refusal, match=r"other settings \(seed, stop\): restore them, .* with --folder$"):
+        run_folder.existing_run(run.path, Run(seed=2, stop=Stop(versions=6)))
 
 
 def test_a_folder_of_another_version_with_the_same_settings_goes_on_with_the_bytes_that_it_has(
