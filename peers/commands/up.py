@@ -5,15 +5,16 @@ complete.
     seed's journal --> State --> live view, and at the end the summary
 
 Children are ordinary peers with an ordinary invite. A child that dies is restarted with its folder, identity
-and checkpoint; one that cannot run at all (exit codes 2, 3, 5) ends the swarm with its message. Ctrl-C asks
-all to leave, a second one kills them. Not handled here: peers of other machines, which join and leave on
-their own.
+and checkpoint; one that cannot run at all (exit codes 2, 3, 5), or crashes twice alike as it starts, ends the
+swarm with its message. Ctrl-C asks all to leave, a second one kills them. Not handled here: peers of other
+machines, which join and leave on their own.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -35,7 +36,7 @@ from peers.build.run_folder import close, make_folder, read
 from peers.commands import journals
 from peers.commands.leaving import Leaving
 from peers.console import drawable, spoken
-from peers.errors import WARNING, CannotHere, Interrupted, Refusal, WrongUsage
+from peers.errors import BUG, WARNING, CannotHere, Interrupted, Refusal, UserError, WrongUsage
 from peers.runtime.peer_folder import PeerFolder, peer_of
 from peers.runtime.signals import ENDED, FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm import config_loading
@@ -75,6 +76,21 @@ TOO_LATE = 20.0
 FATAL = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
 """Exit code -> error that a restart cannot fix, unless the child has run before."""
 
+CRASHES = (
+    BUG,
+    *(-one for one in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGBUS, signal.SIGFPE)),
+)
+"""Exit codes of a program that ended by its own fault. Whoever kills one (SIGKILL, SIGTERM) may stop to."""
+
+NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+"""What differs between the words of two crashes that are the same: addresses, times, process ids."""
+
+
+class SameCrash(UserError):
+    """A child crashes in the same way whenever it starts."""
+
+    code = BUG
+
 
 def up(loaded: LoadedConfig, folder: Path) -> int:
     """Run a swarm. Returns an exit code, 0 when the run is complete. Raises Interrupted after a signal,
@@ -108,6 +124,8 @@ class PeerProcess:
     done: bool = False
     stable: bool = False
     """One of its processes ran for STABLE_AFTER seconds: what ends it now may pass, such as a full disk."""
+    crash: str = ""
+    """How it crashed before, without numbers."""
 
     def start(self) -> None:
         with _opened(self.log) as log:
@@ -332,11 +350,22 @@ class Children:
             elif code in FATAL and not child.stable:
                 raise FATAL[code](f"{child.name} cannot run: {child.last_line()} (its log: {child.log})")
             elif code is not None:
-                why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
-                hint = Ended(code, "").hint
-                self._tell(f"{child.name} died ({_cause_of_death(code)}{why}) and is started again{hint}")
+                self._died(child, code)
             if child.process is None and not child.done and time.monotonic() >= child.restart_at:
                 child.start()
+
+    def _died(self, child: PeerProcess, code: int) -> None:
+        """Tell of a child that is started again. Raises SameCrash."""
+        why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
+        said = f"{_cause_of_death(code)}{why}"
+        if code in CRASHES and not child.stable:
+            before, child.crash = child.crash, NUMBERS.sub("", said)
+            if child.crash == before:
+                raise SameCrash(
+                    f"{child.name} crashed twice in the same way as it started ({said}): it is not started"
+                    f" again (its log: {child.log})"
+                )
+        self._tell(f"{child.name} died ({said}) and is started again{Ended(code, '').hint}")
 
     def now(self) -> float:
         """Unix seconds by the clock of the seed, whose journal is shown."""

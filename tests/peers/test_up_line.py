@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,55 @@ def test_a_path_in_a_line_of_a_log_is_neither_broken_nor_read_as_markup(
     child.process.wait()
     house._look()
     assert f"{folder}/crash.txt) and is started again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ends", "words", "stable", "gives_up"),
+    [
+        (
+            "exit 1",
+            "swarm: this is a bug in swarm (E: <f at 0x{n}>); report it with crash-{n}.txt",
+            False,
+            True,
+        ),
+        (
+            "exit 1",
+            "swarm: this is a bug in swarm (E: <f at 0x{n}>); report it with crash-{n}.txt",
+            True,
+            False,
+        ),
+        ("exit 1", "swarm: {word}", False, False),
+        ("kill -SEGV $$", "loading", False, True),
+        ("kill -KILL $$", "loading", False, False),
+    ],
+)
+def test_a_child_that_crashes_twice_alike_as_it_starts_ends_the_swarm_with_its_words(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ends: str,
+    words: str,
+    stable: bool,
+    gives_up: bool,
+) -> None:
+    house = up.Children(tmp_path, Config())
+    child = house.children["learner-1"] = up.PeerProcess("learner-1", [], tmp_path / "log", stable=stable)
+    monkeypatch.setattr(up.PeerProcess, "start", lambda child: None)
+
+    def crash(number: int) -> None:
+        child.log.write_text(words.format(n=number, word="abc"[number]))
+        child.process, child.started_at = subprocess.Popen(["sh", "-c", ends]), time.monotonic()
+        child.process.wait()
+        house._look()
+
+    crash(0)
+    assert "is started again" in capsys.readouterr().err
+    with pytest.raises(up.SameCrash) if gives_up else nullcontext() as error:
+        crash(1)
+    if gives_up:
+        said = str(error.value)
+        assert "learner-1 crashed twice in the same way" in said and str(child.log) in said
+        assert "this is a bug" in said or "SIGSEGV" in said
 
 
 @pytest.mark.parametrize(
