@@ -22,13 +22,14 @@ def tops(one: Distribution) -> Iterator[Path]:
 
 
 class LightEnvironment:
-    """`gepo-swarm` without an extra; `add` installs a distribution without what it asks for."""
+    """`gepo-swarm` with these extras alone; `add` installs a distribution without what it asks for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *extras: str) -> None:
         venv.EnvBuilder(symlinks=True).create(folder)
         self.folder = folder
         (self.packages,) = folder.glob("lib/python*/site-packages")
-        for one in closure(PROJECT["dependencies"]).values():
+        asked = [each for extra in extras for each in PROJECT["optional-dependencies"][extra]]
+        for one in closure([*PROJECT["dependencies"], *asked]).values():
             self._link(one)
 
     def add(self, name: str) -> None:

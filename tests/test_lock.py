@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from locks import audit, lock
+from swarm import extras
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -59,6 +60,36 @@ def test_the_lock_has_what_pyproject_and_the_constraints_ask_for(python: str) ->
             each for each in PROJECT["optional-dependencies"][extra] if not each.startswith(PROJECT["name"])
         ]
     assert not lacks(everything(python), asked, python), "the lock is old: run make lock"
+
+
+def untried(locked: str) -> tuple[str, str]:
+    """Versions that come after all that may have been tried beside this one: the next but one minor version,
+    and the next major one."""
+    major, minor = (*map(int, locked.split("+")[0].split(".")[:2]), 0)[:2]
+    return f"{major}.{minor + 2}" if major == 0 else f"{major + 1}.0", f"{major + 1}.0"
+
+
+def test_a_range_ends_with_what_was_tried() -> None:
+    """`pip install` takes the newest: CI has what is locked, and `make test-install` the newest."""
+    tried = everything("3.11")
+    extra = PROJECT["optional-dependencies"]
+    asked = [*PROJECT["dependencies"], *extra["peer"], *extra["quant"], *extra["gym"], *extra["plot"]]
+    for each in (one for one in map(Requirement, asked) if one.name != PROJECT["name"]):
+        locked = tried[canonicalize_name(each.name)][0]
+        assert each.specifier.contains(locked), each
+        assert not any(each.specifier.contains(version) for version in untried(locked)), each
+
+
+@pytest.mark.parametrize("package", extras.TRIED)
+def test_the_range_of_what_models_are_made_of_ends_with_the_minor_version_that_was_tried(
+    package: str,
+) -> None:
+    (asked,) = (
+        each for each in map(Requirement, PROJECT["optional-dependencies"]["peer"]) if each.name == package
+    )
+    major, minor = map(int, extras.TRIED[package].split(".")[:2])
+    assert asked.specifier.contains(extras.TRIED[package])
+    assert not asked.specifier.contains(f"{major}.{minor + 1}")
 
 
 def test_the_lock_has_what_its_packages_ask_for() -> None:

@@ -1,8 +1,9 @@
 """`swarm doctor`: checks whether this machine can take part, and says what to do if not.
 
 Each check is a function that returns a Finding (ok, warn or fail; what was found; what to do). A warning does
-not keep a peer from running. Exit code 0, or 3 when a check failed. It sends nothing without a word; with one
-the run's peers are asked (peers.commands.doctor_swarm): 4 where nobody answers, 5 where they refuse.
+not keep a peer from running. Whether what is installed computes is tried, in a process of its own. Exit code
+0, or 3 when a check failed. It sends nothing without a word; with one the run's peers are asked
+(peers.commands.doctor_swarm): 4 where nobody answers, 5 where they refuse.
 """
 
 from __future__ import annotations
@@ -21,18 +22,21 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from dashboard.text import one_line
 from peers.commands.findings import Finding
 from peers.errors import CANNOT, DONE, SENTENCE, drawn, say
 from swarm import extras
 from swarm import invite as invites
-from swarm.config import Config
+from swarm.config import Config, EngineSettings, Optimizer, Peer, Run, Sampling
 from swarm.processors import processors as cores
 
 MEMORY = 1 << 30
@@ -61,9 +65,22 @@ class NeededPackage(NamedTuple):
     why: str
 
 
+TRIAL = Config(
+    run=Run(sampling=Sampling(group_size=2, max_tokens=2), optimizer=Optimizer(lr=1e-3)),
+    peer=Peer(engine=EngineSettings(name="hf", tasks=1)),
+)
+"""Settings of the trial of a tiny model."""
+
+TRIAL_LIMIT = 300.0
+"""Seconds for the trial, and for its model: ten of a processor, and what a busy machine or a cold disk adds
+to the imports."""
+
+NEWEST = "newer ones were not tried"
+
 NEEDS = (
-    NeededPackage("torch", (2, 9), (3,), "older ones lack functions that the learner uses"),
-    NeededPackage("transformers", (5, 6), (6,), "the models and tokenizers of another major version differ"),
+    NeededPackage("torch", (2, 9), (2, 14), f"older ones lack functions that the learner uses; {NEWEST}"),
+    NeededPackage("transformers", (5, 6), (5, 25), f"models have other names in others; {NEWEST}"),
+    NeededPackage("peft", (0, 18), (0, 22), f"adapters are imported otherwise in others; {NEWEST}"),
     NeededPackage("hivemind", (1, 1, 12), (1, 1, 13), "private parts of exactly this one are used"),
     NeededPackage(
         "numpy", (1, 26), (2, 4), "newer ones break hivemind's 8-bit codecs while averaging reports success"
@@ -123,6 +140,7 @@ def examine(folder: Path | None) -> list[Finding]:
         clock,
         *([] if "transformers" in absent else [engines]),
         *([] if "torch" in absent else [accelerator]),
+        *([] if absent else [model]),
     ]
     return [check() for check in checks]
 
@@ -311,6 +329,25 @@ def accelerator() -> Finding:
         return Finding("gpu", "ok", "none; everything runs on the processor")
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return Finding("gpu", "ok", ", ".join(names))
+
+
+def model() -> Finding:
+    """Check that a tiny model samples tokens and takes steps: versions in range may not fit each other."""
+    from peers.commands import fit_probe
+
+    with tempfile.TemporaryDirectory() as folder:
+        job = fit_probe.Job(what="tiny", folder=folder, config=TRIAL, prompt=4)
+        tried = fit_probe.run(job, TRIAL_LIMIT)
+        if not tried.failed:
+            tried = fit_probe.run(msgspec.structs.replace(job, what="trial"), TRIAL_LIMIT)
+    if not tried.failed:
+        return Finding("model", "ok", "a tiny one sampled a token and took a step, whole and with an adapter")
+    versions = " ".join(f"'{name}=={version}'" for name, version in extras.TRIED.items())
+    here = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in extras.TRIED)
+    todo = "free some memory, or close other programs"
+    if tried.failed == "other":
+        todo = f"pip install {versions}: these were tried"
+    return Finding("model", "fail", f"a tiny one fails with {here}: {tried.detail}", todo)
 
 
 def _state() -> Path:

@@ -5,8 +5,9 @@
 
 `speed` times the device's basic operations; `weights` writes random weights for a model whose own are not on
 the disk; `sampler`, `evaluator` and `learner` build what such a peer builds and run it twice: the first call
-warms up, the second is timed. Not handled: averaging and releases, whose memory is predicted and not
-measured.
+warms up, the second is timed. `trial` does that with adapters and with all weights of a model that `tiny` has
+written: what makes a model imports more. Not handled: averaging and releases, whose memory is predicted and
+not measured.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ WEIGHT_STD = 0.02
 
 
 class Job(Struct):
-    what: Literal["speed", "weights", "sampler", "evaluator", "learner"]
+    what: Literal["speed", "weights", "sampler", "evaluator", "learner", "tiny", "trial"]
     folder: str
-    """The model's folder; `weights` writes there."""
+    """The model's folder; `weights` and `tiny` write there."""
     config: Config = Config()
     dtype: str = "float32"
     """Number format of a timed product."""
@@ -103,7 +104,7 @@ def main() -> int:
     job = msgspec.msgpack.decode(pipe.listen()(), type=Job)
     _limit_process(job)
     try:
-        outcome = {"speed": _speed, "weights": _weights, "learner": _learner}.get(job.what, _sampler)(job)
+        outcome = WORK.get(job.what, _sampler)(job)
     except Exception as error:
         outcome = _failure(error)
     pipe.send(msgspec.msgpack.encode(outcome))
@@ -261,6 +262,24 @@ def _learner(job: Job) -> Outcome:
     )
 
 
+def _tiny(job: Job) -> Outcome:
+    """Write a tiny model to the folder."""
+    from swarm.learn import tiny
+
+    tiny.make(Path(job.folder), "llama")
+    return Outcome()
+
+
+def _trial(job: Job) -> Outcome:
+    """Sample and learn with an adapter on the model in the folder, then with all of its weights."""
+    replace, run = msgspec.structs.replace, job.config.run
+    adapted = replace(job.config, run=replace(run, model=replace(run.model, training="lora")))
+    for config in (adapted, job.config):
+        _sampler(replace(job, what="sampler", config=config))
+        outcome = _learner(replace(job, what="learner", config=config))
+    return outcome
+
+
 def _prompt(job: Job) -> str:
     """A text of about `job.prompt` tokens, or as many as the model has room for beside a completion."""
     from transformers import AutoConfig, AutoTokenizer
@@ -281,6 +300,8 @@ def _peak() -> int:
     found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(found[1]) << 10 if found else 0
 
+
+WORK = {"speed": _speed, "weights": _weights, "learner": _learner, "tiny": _tiny, "trial": _trial}
 
 if __name__ == "__main__":
     sys.exit(main())

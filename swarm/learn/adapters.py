@@ -46,6 +46,8 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
     `model` is changed; it may be quantized, or on the meta device. Raises ModelError for targets that it does
     not have.
     """
+    # peft asks whether a layer's weight is a DTensor, and leaves it to others to import what that is.
+    import torch.distributed.tensor
     from peft import PeftModel, get_peft_model
 
     linear = _linear(model)

@@ -1,6 +1,7 @@
 """The doctor finds what it says it finds, and each failure says what to do."""
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import re
@@ -33,7 +34,22 @@ def test_this_machine_can_take_part(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert said["able"]
     found = {finding["check"]: finding["level"] for finding in said["findings"]}
     assert {"python", "torch", "hivemind", "numpy", "p2pd", "loopback", "disk", "gpu", "clock"} <= set(found)
-    assert found["p2pd"] == found["loopback"] == found["numpy"] == "ok"
+    assert found["p2pd"] == found["loopback"] == found["numpy"] == found["model"] == "ok"
+
+
+def test_packages_in_range_with_which_no_model_learns_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As peft did, which reads what it does not import, where no other package had imported it."""
+    (tmp_path / "peft").mkdir()
+    (tmp_path / "peft" / "__init__.py").write_text(
+        "raise AttributeError(\"module 'torch.distributed' has no attribute 'tensor'\")\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    found = doctor.model()
+    assert found.level == "fail" and "has no attribute 'tensor'" in found.found
+    assert f"peft {importlib.metadata.version('peft')}" in found.found
+    assert "'transformers==5." in found.todo and found.todo.endswith("these were tried")
 
 
 def test_a_failure_is_exit_code_3_and_is_counted(
@@ -41,6 +57,7 @@ def test_a_failure_is_exit_code_3_and_is_counted(
 ) -> None:
     monkeypatch.setattr(doctor, "loopback", lambda: doctor.Finding("loopback", "fail", "closed", "open it"))
     monkeypatch.setattr(doctor, "accelerator", lambda: doctor.Finding("gpu", "ok", "none"))
+    monkeypatch.setattr(doctor, "model", lambda: doctor.Finding("model", "ok", "learns"))
     assert doctor.main(tmp_path, as_json=False) == errors.CANNOT
     said = capsys.readouterr()
     assert "fail loopback     closed -> open it\n" in said.out

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 from light_environment import LightEnvironment
 from packaging.requirements import Requirement
+from test_tracking import judged
 
 from benchmarks.rows import installed
 from benchmarks.rows.installed import PROJECT
@@ -154,6 +155,24 @@ def test_what_takes_part_says_the_one_line_and_leaves_nothing_behind(
     assert not folder.exists()
 
 
+def test_a_picture_says_the_one_line_and_needs_no_more(light: LightEnvironment, tmp_path: Path) -> None:
+    write_durably(tmp_path / "run" / "journal.jsonl", to_line(judged(0, 0.5)))
+    words = ("plot", str(tmp_path / "run"), "--out", str(tmp_path / "run.svg"))
+    answer = light.run(*words)
+    assert answer.returncode == 3 and answer.stderr.rstrip().endswith("pip install 'gepo-swarm[plot]'"), (
+        answer
+    )
+    answer = LightEnvironment(tmp_path / "venv", "plot").run(*words)
+    assert answer.returncode == 0 and (tmp_path / "run.svg").exists(), answer
+
+
+def test_with_what_a_peer_needs_alone_a_tiny_model_learns(tmp_path: Path) -> None:
+    peer = LightEnvironment(tmp_path / "venv", extras.PEER)
+    answer = peer.run("doctor", "--json", limit=300)
+    (model,) = [one for one in json.loads(answer.stdout)["findings"] if one["check"] == "model"]
+    assert model["level"] == "ok", model
+
+
 def test_to_watch_takes_one_line_more_and_no_torch(light: LightEnvironment, tmp_path: Path) -> None:
     for words in (["dashboard", WORD, "--once"], ["status", WORD]):
         answer = light.run(*words, "--folder", str(tmp_path / "watched"))
@@ -203,7 +222,7 @@ def test_the_table_of_extras_is_that_of_the_distribution() -> None:
     for extra, packages in ours.items():
         named = {module.replace("_", "-") for module, of in extras.EXTRA_OF.items() if of == extra}
         assert named == packages - {extras.DISTRIBUTION}, extra
-        alone = extra in (extras.PEER, "track")  # a window without torch has a tracker too
+        alone = extra in (extras.PEER, "plot", "track")  # these read and watch without torch, too
         assert alone or extras.DISTRIBUTION in packages, f"{extra} installs a peer as well"
     assert extras.WATCHING in PROJECT["optional-dependencies"][extras.PEER]
 
@@ -214,7 +233,7 @@ def test_the_doctor_wants_what_the_distribution_wants() -> None:
     for need in doctor.NEEDS:
         lowest, beyond = (".".join(map(str, numbers)) for numbers in (need.at_least, need.below))
         assert ranges[need.package].contains(lowest), need
-        if beyond != "99" and need.package != "torch":
+        if beyond != "99":
             assert not ranges[need.package].contains(beyond), need
 
 
