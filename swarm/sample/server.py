@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from swarm.sample import vllm_noise, vllm_process
-from swarm.sample.base import Completions, EngineError, SampleCounts, Stopped
+from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Stopped
 from swarm.sample.scratch import Scratch
 from swarm.sample.server_connections import Connections, address
 from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
@@ -110,7 +110,14 @@ class ServerEngine:
         self._ready()
         shown = min(sampling.heads + 1, self._recipe.vocabulary) if sampling.heads else 0
         asked = [self._drawn(seed, group_size, sampling.temperature, shown) for seed in seeds]
-        drawn = self._complete(self._recipe.tokenizer.encode(prompts), asked)
+        ids = self._recipe.tokenizer.encode(prompts)
+        if (longest := max(map(len, ids), default=0)) > self._length - sampling.max_tokens:
+            raise NoRoom(
+                f"a prompt of {longest} tokens and {sampling.max_tokens} of completion do not fit into the"
+                f" {self._length} of the vLLM server: start it with a larger --max-model-len if the model"
+                " reads more, or the run needs shorter prompts or completions"
+            )
+        drawn = self._complete(ids, asked)
         told = vllm_process.sampled(drawn, sampling.heads)
         groups = completions(told, self._recipe.tokenizer, self._noise)
         self._counts.add(groups, began)

@@ -34,7 +34,7 @@ from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
 from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
+from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Tokenizer
 from swarm.sample.scratch import Scratch
 from swarm.types import Digest, Noise
 from swarm.weights import Weights
@@ -198,7 +198,7 @@ class VllmEngine:
         if not isinstance(answer, vllm_process.Failed):
             return answer
         if answer.sound:
-            raise EngineError(answer.reason)
+            raise (NoRoom if answer.room else EngineError)(answer.reason)
         self._end()
         raise (StaleWeights if answer.stale else EngineError)(f"vLLM: {answer.reason}")
 

@@ -118,6 +118,8 @@ class Failed(Message, frozen=True):
     """vLLM kept other weights than it was given."""
     sound: bool = False
     """This call cannot be done, others can: a restart would change nothing."""
+    room: bool = False
+    """It has a prompt that is too long."""
 
 
 Call = Setup | Load | Sample
@@ -126,6 +128,10 @@ Answer = Ready | Loaded | Sampled | Failed
 
 class Unsuited(Exception):
     """vLLM cannot do this here, and a restart changes nothing. The message says what to do."""
+
+
+class TooLong(Unsuited):
+    """A prompt that there is no room for with its completion."""
 
 
 class Stale(Exception):
@@ -207,7 +213,7 @@ class Served:
             rows = iter(self._told(asked, [self._parameters(temperature=0.0)] * len(asked)))
             return sampled([[next(rows) if fit else []] for fit in fits])
         if not all(fits):
-            raise Unsuited(self._too_long(max(map(len, call.prompts))))
+            raise TooLong(self._too_long(max(map(len, call.prompts))))
         setup, size = self.setup, call.group
         drawn = self._draw(call.prompts, size, call.seeds, setup.temperature, setup.heads)
         return sampled([drawn[k : k + size] for k in range(0, len(drawn), size)], setup.heads)
@@ -363,7 +369,7 @@ def answer(served: Served | None, call: Call) -> tuple[Served | None, Answer]:
     except Stale as error:
         return served, Failed(str(error), stale=True)
     except (Unsuited, Stopped) as error:
-        return served, Failed(str(error), sound=served is not None)
+        return served, Failed(str(error), sound=served is not None, room=isinstance(error, TooLong))
     except ImportError as error:
         return served, Failed(
             f"vLLM cannot be imported ({error}): {extras.install('vllm')} in this environment"

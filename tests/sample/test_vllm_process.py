@@ -193,7 +193,7 @@ def test_a_held_out_prompt_that_does_not_fit_has_an_empty_answer_and_the_others_
     ],
 )
 def test_a_prompt_that_does_not_fit_is_told_with_what_would_help(own: int, said: str) -> None:
-    with pytest.raises(vllm_process.Unsuited, match=f"of 300 tokens and 12 .* do not fit into 256.*{said}"):
+    with pytest.raises(vllm_process.TooLong, match=f"of 300 tokens and 12 .* do not fit into 256.*{said}"):
         Canned(256, own).sample(vllm_process.Sample([[1], [1] * 300], 4, [1, 2]))
 
 

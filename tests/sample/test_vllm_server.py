@@ -27,7 +27,7 @@ from peers.build import vllm_folder
 from swarm.heads import unpack
 from swarm.learn import model, replay, tiny, tokenization, weights
 from swarm.sample import vllm_process
-from swarm.sample.base import EngineError
+from swarm.sample.base import EngineError, NoRoom
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import Refused, ServerEngine
 from swarm.sample.server_requests import fixed, named_noise, own_noise
@@ -195,6 +195,10 @@ def test_no_request_leaves_sampling_to_the_models_generation_config(
     engine._proves()
     engine._check_logprobs()
     assert len(asked) == 2 * len(PROMPTS) + 3
+    with pytest.raises(
+        NoRoom, match=r"of \d+ tokens and \d+ of completion do not fit into the 256 of the vLLM"
+    ):
+        engine.sample(["1" * 999], 1, [1])
     for body in asked:
         assert "temperature" in body and {name: body.get(name) for name in DEFAULTS} == DEFAULTS
     engine.close()
