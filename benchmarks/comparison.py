@@ -84,7 +84,7 @@ def read(path: Path) -> Results:
     except OSError as error:
         raise WrongUsage(f"cannot read {path}: {error.strerror}") from error
     except UNREADABLE as error:
-        raise WrongUsage(f"{path} is not what `swarm bench --json` prints: {error}") from error
+        raise WrongUsage(f"{path} is not what `swarm bench --json` prints: name a file of that") from error
 
 
 def changes(old: Results, new: Results) -> list[Change]:

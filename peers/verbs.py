@@ -40,6 +40,8 @@ def start(args: argparse.Namespace) -> int:
     if args.adopt is not None:
         if args.config is not None or args.folder is not None:
             raise WrongUsage("--adopt FOLDER has the run's settings: leave CONFIG and --folder out")
+        if args.adopt.is_file():
+            raise WrongUsage(f"--adopt {args.adopt} is a file: name the folder of one of the run's peers")
         arguments.refuse_run_settings(loaded)
         from peers.build import assembly
         from peers.build.run_folder import check_files

@@ -175,10 +175,10 @@ def set_name(name: str) -> None:
 
 def hide_argument(text: str) -> None:
     """Overwrite this argument, also after `--option=`, where `ps` shows it of this process and of its forks:
-    every user of a machine may read command lines. On Linux; elsewhere nothing."""
+    every user of a machine may read command lines. Nothing where there is no /proc to read them in."""
     hidden = "*" * len(os.fsencode(text))
     sys.argv = [arg.removesuffix(text) + hidden if _is_argument(arg, text) else arg for arg in sys.argv]
-    if sys.platform != "linux":
+    if not os.path.exists("/proc/self/stat"):
         return
     with open("/proc/self/stat", "rb") as file:  # proc(5): its name in brackets, then the third field and on
         fields = file.read().rpartition(b")")[2].split()

@@ -158,7 +158,7 @@ class CommandParser(argparse.ArgumentParser):
             if keys and not own:
                 return f": {keys[0]} is the same for all peers of a run, and comes from them"
             keys = own
-        sets = [f"--set {shlex.quote(f'{key}={value}')}" for key in keys]
+        sets = [f"--set {shlex.quote(f'{key}={_as_number(key, value)}')}" for key in keys]
         return f": did you mean {' or '.join(sets)}?" if sets else ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -173,6 +173,18 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence and where to read more: the usage of a command may have a dozen lines."""
         self.exit(2, f"swarm: {message}; `{self.prog} --help` says what there is\n")
+
+
+def _as_number(key: str, value: str) -> str:
+    """A limit with a unit, which options take, as the number that the setting is."""
+    from peers.commands import options
+
+    units = {"memory": options.size, "disk": options.size, "cpu": options.cores, "gpu_memory": options.share}
+    half, _, name = key.rpartition(".")
+    try:
+        return units[name](value) if half == "peer.limits" and name in units else value
+    except argparse.ArgumentTypeError:
+        return value
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

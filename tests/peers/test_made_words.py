@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
-from test_invitations import address, joined, met, started
+from msgspec.structs import replace
+from test_invitations import KEYS, address, joined, met, started
 
 from peers import cli
 from peers.build import assembly
 from peers.build.local_peer import open_local_peer
-from swarm import invite
+from peers.runtime.contacts import CONTACTS, Contact
+from peers.runtime.peer_folder import PeerFolder
+from swarm import invite, wire
+from swarm.durable import write_durably
+from swarm.identity import open_key
 from swarm.limits import TEXT_LIMIT
 from swarm.protocol import Role
 
@@ -130,3 +136,28 @@ def test_a_qr_code_stands_beside_the_word_and_says_the_same(
     lines = [line for line in printed.err.splitlines() if any(half in line for half in "▀▄█")]
     assert len(lines) >= code.symbol_size()[1] // 2
     assert invite.read(word.upper(), 0.0) == invite.read(word, 0.0), "a phone reads capitals"
+
+
+def test_a_word_to_which_nobody_answers_is_printed_with_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The peers of a run that is finished were all heard a minute ago, and have left since."""
+    run = started(tmp_path)
+    mine = open_key(run.path / "peers" / "learner-1" / "key").me
+    heard = time.time() - 60.0
+    here = Contact(peer=mine, role=Role.LEARNER, addresses=(f"/ip4/192.0.2.1/tcp/1/p2p/{mine}",), heard=heard)
+    there = replace(here, peer=KEYS[0].me, addresses=(address(0),))
+    command = ["invite", "--folder", str(tmp_path)]
+    for known, said in (
+        ((here,), "nobody answers to this invite now, as far as this folder knows: start a peer"),
+        (
+            (here, there),
+            "no peer of this folder runs, and the last of others was heard",
+        ),
+    ):
+        write_durably(run.path / "peers" / "learner-1" / CONTACTS, wire.encode(known))
+        assert cli.main(command) == 0
+        assert said in capsys.readouterr().err
+    with PeerFolder(run.path / "peers" / "learner-1"):
+        assert cli.main(command) == 0
+    assert capsys.readouterr().err == "", "a peer of the run is here"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from nouns import NOW, beat
+from test_invitations import started
 from test_membership_renewal import lab
 
 from peers import cli
@@ -231,3 +233,14 @@ def test_a_folder_in_which_only_an_observer_ran_is_said_to_have_nothing_to_expla
     (folder / "journal.jsonl").write_bytes(b"")
     assert cli.main(["why", "--folder", str(lab.path)]) == 2
     assert f"only an observer has run in {lab.path}" in capsys.readouterr().err
+
+
+def test_a_program_reads_the_same_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, peer = started(tmp_path), tmp_path / "peers" / "sampler-1"
+    peer.mkdir(parents=True)
+    told(peer, Phase.SAMPLING, others=FULL, later=9.0)
+    assert cli.main(["why", "--folder", str(run.path), "--json"]) == 3
+    (said,) = json.loads(capsys.readouterr().out)
+    assert (said["peer"], said["code"], said["said"]) == ("sampler-1", 3, [])
+    assert "does not run" in said["is"] and "without a farewell" in said["why"] and "its log" in said["do"]
+    assert said["log"] == str(peer / "log")
