@@ -118,18 +118,13 @@ def test_an_invite_in_an_argument_is_in_the_command_line_no_more(pieces: list[st
 def test_up_names_files_of_words_to_the_peers_that_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house, begun = up.Children(tmp_path, Config()), dict[str, list[str]]()
+    house = up.Children(tmp_path, Config())
     monkeypatch.setattr(up.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(up.PeerProcess, "start", lambda _: None)
     monkeypatch.setattr(house, "_wait_for_invites", lambda _: None)
-    monkeypatch.setattr(house, "_look", lambda: None)
-
-    def add(name: str, words: list[str]) -> None:
-        begun[name] = words
-        house.complete = len(begun) > 1
-
-    monkeypatch.setattr(house, "_add", add)
+    monkeypatch.setattr(house, "_look", lambda: setattr(house, "complete", True))
     house.run()
-    joins = [words for words in begun.values() if words[0] == "join"]
+    joins = [child.words for child in house.children.values() if child.words[0] == "join"]
     assert joins
     for words in joins:
         args = cli.parser().parse_args(words)
