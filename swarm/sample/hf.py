@@ -354,7 +354,9 @@ def _fault(model: PreTrainedModel, name: str) -> str:
         if not holds(cache, len(ids)):
             return "nothing of it is in the cache"
     whole = model(input_ids=ids, use_cache=False).logits[:, -1].float()
-    apart = (logits.float() - whole).abs().mean() > APART * whole.std()
+    # Of weights that are all alike logits are, too: rounding is no difference between them.
+    spread = torch.maximum(whole.std(), whole.abs().mean() / 16)
+    apart = (logits.float() - whole).abs().mean() > APART * spread
     return "what is next is not what is next without a cache" if apart else ""
 
 

@@ -23,7 +23,7 @@ from swarm.config import Config
 from swarm.learn import tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.tokenization import Tokenization
-from swarm.sample.hf import HfEngine
+from swarm.sample.hf import HfEngine, cache_name
 
 PROMPTS = ["1+1=", "What is 12+30? Think step by step.", "Sort: b a"]
 LINEAR: dict[str, Any] = {
@@ -171,3 +171,15 @@ def test_a_mixture_whose_config_asks_for_its_routers_is_sampled_as_another(folde
     plain = HfEngine(made("mixtral", tokens, **own), tokens, weights.load_into, 6)
     for group, other in zip(asked, plain.sample(PROMPTS, 4, seeds(7, PROMPTS)), strict=True):
         assert np.array_equal(group.tokens, other.tokens)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_waits_for_its_first_release_is_no_model_without_a_cache(dtype: torch.dtype) -> None:
+    """Its weights are all alike, and so are its logits, but for rounding."""
+    shape = {"hidden_size": 64, "intermediate_size": 176, "num_attention_heads": 2, "num_hidden_layers": 2}
+    config = AutoConfig.for_model("llama", head_dim=32, vocab_size=19, num_key_value_heads=2, **shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(0.01)
+    assert cache_name(model) == "past_key_values"
