@@ -91,16 +91,25 @@ def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None,
 
 def _render(run: Run) -> Callable[[Task], str]:
     """The function that renders prompts for the run's model. Raises CannotHere or WrongUsage when there is no
-    tokenizer."""
+    tokenizer; the function raises WrongUsage for what it cannot render."""
     from swarm.learn import tokenization
 
     folder = Path(run.model.name).expanduser()
     if not folder.is_dir():
         folder = _downloaded(run.model.name, run.model.revision)
     try:
-        return tokenization.of_run(folder, run).render
+        tokens = tokenization.of_run(folder, run)
     except ValueError as error:
         raise WrongUsage(str(error)) from error
+
+    def render(task: Task) -> str:
+        try:
+            tokens.fits([task], sys.maxsize)
+            return tokens.render(task)
+        except ValueError as error:
+            raise WrongUsage(str(error)) from error
+
+    return render
 
 
 def _downloaded(name: str, revision: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from transformers import AutoTokenizer
 
 from peers import cli
 from swarm.learn import tiny
@@ -241,3 +243,15 @@ def test_words_that_name_no_task_are_a_usage_error_with_the_nearest(tried: Try) 
     missing = tried("data:nothing.jsonl")
     assert missing.code == 2 and "no file or folder nothing.jsonl" in missing.err
     assert tried("digit-sums", "-n", "0").code == 2
+
+
+def test_a_prompt_with_a_special_token_that_the_model_has_no_row_for_is_no_prompt(
+    here: Path, tried: Try
+) -> None:
+    model = shutil.copytree(here / "model", here / "without-rows")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_special_tokens({"additional_special_tokens": [f"<x{i}>" for i in range(40)] + ["<answer>"]})
+    tokenizer.save_pretrained(model)
+    (here / "tokens.jsonl").write_text('{"prompt": "Write <answer>4", "answer": "4"}\n')
+    ran = tried("data:tokens.jsonl", "--model", str(model), "-n", "1")
+    assert ran.code == 2 and "a prompt has the special token '<answer>'" in ran.err
