@@ -236,6 +236,7 @@ def _add_reading(commands: Any) -> None:
     it.add_argument(
         "target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it"
     )
+    options.force(it)
     _add_push(commands)
     about = "replay the group of which a learner says that its sampler cheated; 5: the evidence does not hold"
     it = add_command(
@@ -277,6 +278,7 @@ def _add_push(commands: Any) -> None:
     )
     only = "write the folder with its card to DIR instead, and upload nothing"
     it.add_argument("--to", metavar="DIR", type=Path, help=only)
+    options.force(it)
     it.add_argument("--public", action="store_true", help="a new repository can be seen by everybody")
     named = "such as apache-2.0 (default: that of the model which the run started from, where it is known)"
     it.add_argument("--license", metavar="ID", help=named)

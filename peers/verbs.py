@@ -178,7 +178,7 @@ def export(args: argparse.Namespace) -> int:
     from peers.commands import export as program
 
     with writing(args.target):
-        return program.export(folder, args.target)
+        return program.export(folder, args.target, args.force)
 
 
 def push(args: argparse.Namespace) -> int:
@@ -187,7 +187,7 @@ def push(args: argparse.Namespace) -> int:
     from peers.commands import push as program
 
     with writing(args.to):
-        return program.push(folder, args.repo, args.to, args.public, args.license)
+        return program.push(folder, args.repo, args.to, args.public, args.license, args.force)
 
 
 def verify(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dashboard.state import State, fold
 from peers.build import run_folder, spec_transfer
@@ -32,6 +32,9 @@ from swarm.identity import Keyring
 from swarm.limits import RELEASE_LIMIT
 from swarm.types import Release
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk without room, or of a process that may not write so much."""
 
@@ -42,12 +45,12 @@ class Exported(NamedTuple):
     """What the journals of the folder tell of the run."""
 
 
-def export(folder: Path, target: Path) -> int:
+def export(folder: Path, target: Path, force: bool = False) -> int:
     """Write the newest policy of this machine. Of a run with adapters: the merged model, and `adapter/`,
-    which PeftModel and vLLM load on the base."""
+    which PeftModel and vLLM load on the base. `force`: also to a folder that is not empty."""
     run = opened(folder)
-    version = write(run, target, portable=False).version
-    print(target)
+    version = write(run, target, portable=False, force=force).version
+    print(target, flush=True)  # it is whole: `swarm up` reads this of one that was ended right afterwards
     say(
         f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r})"
         " loads it",
@@ -63,16 +66,12 @@ def opened(folder: Path) -> RunFolder:
     return run
 
 
-def check_target(target: Path) -> None:
-    """Raise WrongUsage for a folder with something else in it."""
-    if target.exists() and any(target.iterdir()) and not (target / "config.json").exists():
-        raise WrongUsage(f"{target} is not empty and not a model folder: name another one")
-
-
-def write(run: RunFolder, target: Path, portable: bool) -> Exported:
+def write(run: RunFolder, target: Path, portable: bool, force: bool = False) -> Exported:
     """Write the newest policy to `target`. `portable`: for other machines, too, so an adapter whose base is a
-    folder of this one is left out. Raises UserError."""
-    check_target(target)
+    folder of this one is left out. `force`: files of a folder that is not empty are written over. Raises
+    UserError."""
+    if not force and target.exists() and any(target.iterdir()):
+        raise WrongUsage(f"{target} is not empty: name another folder, or write over its files with --force")
     say(f"reading the model of {run.path}")
     for sentence in spec_transfer.damaged_files(run).values():
         raise CannotHere(sentence)
@@ -89,7 +88,7 @@ def write(run: RunFolder, target: Path, portable: bool) -> Exported:
     say(f"writing version {version} to {target}")
     with room(target):
         if settings.model.training == "full":
-            _write_policy(run.model, run.model, weights, target)
+            _write_full(run.model, weights, target)
         else:
             _write_merged(run.model, settings, weights, target, portable)
     return Exported(version, state)
@@ -111,11 +110,17 @@ def _told(folder: Path, settings: Run) -> State:
     return state
 
 
-def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None:
-    """Write weights of the architecture in `base`, with the other files of `model`."""
+def _write_full(model: Path, weights: bytes, target: Path) -> None:
     from swarm.learn.model import load_policy
 
-    load_policy(base, dtype="bfloat16", data=weights).save_pretrained(target)
+    _write_policy(model, load_policy(model, dtype="bfloat16", data=weights), target)
+
+
+def _write_policy(model: Path, policy: PreTrainedModel, target: Path) -> None:
+    """Write a policy in bfloat16, with the other files of `model`."""
+    import torch
+
+    policy.to(torch.bfloat16).save_pretrained(target)
     for name in run_folder.MODEL_FILES:
         if name != "config.json" and (model / name).exists():
             shutil.copyfile(model / name, target / name)
@@ -146,13 +151,12 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path, portable:
     from swarm.learn.model import load_policy
 
     base = base_model.base(model, run)
-    _write_policy(model, base, adapters.merged(load_policy(base), run.lora, weights), target)
+    _write_policy(model, adapters.merged(load_policy(base), run.lora, weights), target)
     travelled = base == model  # its weights came with the run: they are those of no Hub id
     if portable and travelled:
         return
-    name = str(base.resolve()) if travelled else run.model.name
-    adapters.write_folder(target / "adapter", Blocks.of(weights), run.lora, name)
-    say(f"the adapter alone, for {name}: {target / 'adapter'}")
+    adapters.write_folder(target / "adapter", Blocks.of(weights), run.lora, run.model.name)
+    say(f"the adapter alone, for {run.model.name} ({base} here): {target / 'adapter'}")
 
 
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:

@@ -77,6 +77,11 @@ def once(it: argparse.ArgumentParser) -> None:
     it.add_argument("--once", action="store_true", help=about)
 
 
+def force(it: argparse.ArgumentParser) -> None:
+    about = "write over the files of a folder that is not empty"
+    it.add_argument("--force", action="store_true", help=about)
+
+
 def page(it: argparse.ArgumentParser) -> None:
     it.add_argument(
         "--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine alone)"

@@ -35,9 +35,11 @@ LICENCE = ("license", "license_name", "license_link")
 """Fields of a card that say what a model may be used for."""
 
 
-def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | None) -> int:
-    """Upload the newest policy to `repo` (owner/name, or a name of your own), or write it to the folder `to`.
-    Raises UserError."""
+def push(
+    folder: Path, repo: str, to: Path | None, public: bool, licence: str | None, force: bool = False
+) -> int:
+    """Upload the newest policy to `repo` (owner/name, or a name of your own), or write it to the folder `to`,
+    with `force` also where that is not empty. Raises UserError."""
     from huggingface_hub import HfApi, get_session, get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -48,7 +50,7 @@ def push(folder: Path, repo: str, to: Path | None, public: bool, licence: str | 
         raise WrongUsage(f"{repo!r} is no name of a repository: it is name, or owner/name") from error
     run = export.opened(folder)
     if to is not None:
-        _write(run, repo, to, licence)
+        _write(run, repo, to, licence, force)
         print(to)
         say(f"{to / 'README.md'} is the card; nothing was uploaded")
         return 0
@@ -79,9 +81,9 @@ def _place(cache: Path) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(dir=cache, prefix="push-")
 
 
-def _write(run: RunFolder, repo: str, target: Path, licence: str | None) -> int:
+def _write(run: RunFolder, repo: str, target: Path, licence: str | None, force: bool = False) -> int:
     """Write model and card; returns the version."""
-    exported = export.write(run, target, portable=True)
+    exported = export.write(run, target, portable=True, force=force)
     known = {"license": licence} if licence else _licence_of_base(run.settings)
     if not known:
         say("the card names no licence, since that of the base is not known here: --license names one")

@@ -273,12 +273,13 @@ class Children:
                 self._tell(f"`swarm export DIR --folder {self.folder}` {made}", style="")
             raise Interrupted(self.signalled)
         model = self.folder / "exported"
+        words = ["export", str(model), "--force", "--folder", str(self.folder)]
         exported = subprocess.run(
-            [sys.executable, "-m", "peers.cli", "export", str(model), "--folder", str(self.folder)],
-            check=False,
-            capture_output=True,
+            [sys.executable, "-m", "peers.cli", *words], check=False, capture_output=True
         )
         code = exported.returncode if exported.returncode >= 0 else CannotHere.code
+        if exported.stdout:  # the model's folder, once it is whole: a signal that came then changed nothing
+            code = 0
         if code:
             self._tell(exported.stderr.decode().rstrip(), style="")
             why = _cause_of_death(exported.returncode)

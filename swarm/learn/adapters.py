@@ -6,7 +6,7 @@ W x becomes W x + (alpha / rank) B A x; only A and B are trained and released.
         --swarm.learn.weights--> a release: bf16 safetensors with peft's names
     config.json alone    --genesis--> release 0
     a release            --write_folder--> what PeftModel.from_pretrained and vLLM load
-    a base + a release   --merged-->  a whole model's weights
+    a base + a release   --merged-->  a whole model
 
 The first adapter changes nothing (B = 0), and its A is the same on every peer: each matrix is drawn on a CPU
 from the run's seed and its own name. Linear layers only: no experts of a mixture, no routers. Not handled
@@ -19,7 +19,7 @@ import hashlib
 import math
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -123,12 +123,13 @@ def write_folder(target: Path, blocks: Blocks, lora: config.Lora, base: str) -> 
     blocks.put(target / "adapter_model.safetensors")
 
 
-def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
-    """A release of all weights: `base` plus an adapter's release. `base` is changed, and must not be
-    quantized.
+def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> PreTrainedModel:
+    """`base` plus an adapter's release: a model of whole weights, in the dtype of `base`, which is changed
+    and must not be quantized. A head that is the embedding becomes one of its own where it has an adapter:
+    the embedding has none.
 
-    With `base` in float32 the sum is rounded only once. Raises ValueError when `data` is not an adapter of
-    it.
+    With `base` in float32 the sum is rounded only once, by who writes it. Raises ValueError when `data` is
+    not an adapter of it.
     """
     if getattr(base, "is_quantized", False):
         raise ValueError(
@@ -136,8 +137,20 @@ def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
         )
     wrapped = wrap(base, lora, seed=0)
     weights.load_into(wrapped, Blocks.of(data))
-    whole: Any = wrapped
-    return weights.release_bytes(whole.merge_and_unload())
+    _untie(base)
+    whole: PreTrainedModel = wrapped.merge_and_unload()
+    return whole
+
+
+def _untie(model: PreTrainedModel) -> None:
+    """Give a head with an adapter weights of its own where it has those of the embedding."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    below = getattr(head, "base_layer", None)
+    if below is None or below.weight is not embedding.weight:
+        return
+    below.weight = nn.Parameter(below.weight.detach().clone(), requires_grad=False)
+    for settings in (model.config, model.config.get_text_config()):
+        settings.tie_word_embeddings = False
 
 
 def _settings(lora: config.Lora, targets: list[str]) -> LoraConfig:

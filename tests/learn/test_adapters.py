@@ -109,19 +109,56 @@ def test_what_is_written_for_peft_is_the_policy(
     assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == trained
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_merged_weights_are_the_adapted_policy(folders: dict[str, Path], family: str, tmp_path: Path) -> None:
-    one = learner(folders[family], settings("lora", lr=0.05))
-    one.step(gradient(one, batch(one.policy, 4)).vector)  # type: ignore[arg-type]
-    data = one.weights().data
-    whole = adapters.merged(
-        AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, data
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 64},
+    "gpt_neox": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64},
+    "qwen2": {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": 64,
+        "tie_word_embeddings": True,
+    },
+}
+"""Of models beside FAMILIES: layers that are no nn.Linear, or have a bias, a head that is the embedding."""
+
+MERGED = [
+    *((family, targets) for family in FAMILIES for targets in (adapters.ALL, "lm_head", "q_proj,lm_head")),
+    ("gpt2", adapters.ALL),
+    ("gpt2", "c_attn,lm_head"),
+    ("gpt_neox", adapters.ALL),
+    ("gpt_neox", "dense,lm_head"),
+    ("qwen2", adapters.ALL),
+    ("qwen2", "lm_head,down_proj"),
+]
+
+
+@pytest.mark.parametrize(("family", "targets"), MERGED)
+def test_a_merged_model_is_the_adapted_policy_as_transformers_loads_it(
+    folders: dict[str, Path], family: str, targets: str, tmp_path: Path
+) -> None:
+    """peft adds a head's adapter to the embedding, too, where these are one tensor: another policy."""
+    folder = folders.get(family, tmp_path / "base")
+    if family in SMALL:
+        config = AutoConfig.for_model(family, pad_token_id=0, **SMALL[family])
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    lora, random = Lora(rank=4, alpha=8.0, targets=targets), torch.Generator().manual_seed(1)
+    first = weights.from_bytes(adapters.genesis(folder, lora, 1))
+    data = weights.to_bytes(
+        {name: tensor + 0.2 * torch.randn(tensor.shape, generator=random) for name, tensor in first.items()}
     )
     ids = torch.arange(5, 25)[None]
-    adapted = load_policy(folders[family], data=data, lora=LORA)(input_ids=ids).logits
-    plain = load_policy(folders[family])(ids).logits
-    alone = load_policy(folders[family], data=whole)(ids).logits
-    assert (alone - adapted).abs().max() < 0.25 * (plain - adapted).abs().max()  # what bfloat16 rounds away
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    adapters.merged(base, lora, data).save_pretrained(tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
+    with torch.no_grad():
+        adapted = load_policy(folder, data=data, lora=lora)(input_ids=ids).logits
+        assert (load_policy(folder)(ids).logits - adapted).abs().max() > 0.1
+        torch.testing.assert_close(merged(ids).logits, adapted, atol=1e-3, rtol=1e-3)
+        ours = load_policy(tmp_path / "merged")(ids).logits
+        torch.testing.assert_close(ours, adapted, atol=1e-3, rtol=1e-3)
 
 
 def test_adapters_of_another_rank_or_of_a_whole_model_are_refused(

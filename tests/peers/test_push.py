@@ -201,7 +201,7 @@ def test_a_disk_that_has_no_room_left_for_the_card_is_said_as_one_without_room_f
     out.mkdir()
     (out / "config.json").touch()
     (out / "README.md").symlink_to("/dev/full")
-    assert push(run, "small", "--to", str(out), "--license", "mit") == 3
+    assert push(run, "small", "--to", str(out), "--force", "--license", "mit") == 3
     said = capsys.readouterr()
     assert f"cannot write {out}: No space left on device" in said.err and not said.out
     assert "free some space, or name another place" in said.err

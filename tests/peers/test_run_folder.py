@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from peers.build import base_model, new_run, run_folder, run_sources
 from peers.build.run_folder import RunFolder
 from peers.commands import export, status
-from peers.errors import CannotHere, Refusal
+from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import TAKE_EVERY, TAKES, PeerFolder, free_peer_folder, running
 from swarm import events, wire
@@ -438,7 +438,15 @@ def test_what_is_exported_is_what_was_trained(
     ahead = events.Heard(at=NOW, peer=seed, subject=seed, beat=beat(role=Role.SEED, version=7))
     (run.path / "peers" / "seed").mkdir(parents=True)
     (run.path / "peers" / "seed" / "journal.jsonl").write_bytes(to_line(ahead))
-    assert export.export(run.path, tmp_path / "out") == 0
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text("of another model")
+    with pytest.raises(WrongUsage, match=r"is not empty: name another folder, or .* --force"):
+        export.export(run.path, tmp_path / "out")
+    assert (tmp_path / "out" / "config.json").read_text() == "of another model"
+    assert export.export(run.path, tmp_path / "out", force=True) == 0
+    if training == "lora":
+        adapter = json.loads((tmp_path / "out" / "adapter" / "adapter_config.json").read_text())
+        assert adapter["base_model_name_or_path"] == str(policy), "the name that the settings have"
     assert "version 7 was made, and its bytes had not come" in capsys.readouterr().err
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")

@@ -277,11 +277,20 @@ def test_a_child_that_crashes_twice_alike_as_it_starts_ends_the_swarm_with_its_w
 
 
 @pytest.mark.parametrize(
-    ("code", "signalled", "ends"), [(-15, 15, 143), (130, 2, 130), (-9, None, 3), (3, None, 3), (0, 15, 0)]
+    ("code", "signalled", "wrote", "ends"),
+    [
+        (-15, 15, b"", 143),
+        (130, 2, b"", 130),
+        (-9, None, b"", 3),
+        (3, None, b"", 3),
+        (0, 15, b"exported", 0),
+        (-15, 15, b"exported", 0),
+    ],
 )
 def test_an_export_that_was_broken_off_is_told_with_what_writes_the_model(
     code: int,
     signalled: int | None,
+    wrote: bytes,
     ends: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -292,10 +301,10 @@ def test_an_export_that_was_broken_off_is_told_with_what_writes_the_model(
 
     def run(words: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
         house.signalled = signalled  # it came while the model was written
-        return subprocess.CompletedProcess(words, code, b"", b"swarm: no room\n" if code == 3 else b"")
+        return subprocess.CompletedProcess(words, code, wrote, b"swarm: no room\n" if code == 3 else b"")
 
     monkeypatch.setattr(up.subprocess, "run", run)
     assert guarded(house.summarize) == ends
     out, err = capsys.readouterr()
-    assert "is done" in out and ("model  " in out) is (code == 0)
-    assert (f"`swarm export DIR --folder {tmp_path}` writes it" in err) is (code != 0)
+    assert "is done" in out and ("model  " in out) is bool(wrote)
+    assert (f"`swarm export DIR --folder {tmp_path}` writes it" in err) is not bool(wrote)
