@@ -112,8 +112,9 @@ def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool
         else:
             with open(args.word_file, errors="replace") as file:
                 said = file.read(LONGEST)
-    except OSError as error:
-        raise WrongUsage(f"the invite cannot be read from {name}: {error.strerror}; name its file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise WrongUsage(f"the invite cannot be read from {name}: {why}; name its file") from error
     if not said.strip():
         raise WrongUsage(f"{name} has no invite: write the word into it that `swarm invite` prints")
     return said
@@ -121,7 +122,7 @@ def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool
 
 def needed_word(args: argparse.Namespace) -> str:
     """The invite of a command that does nothing without one. Raises WrongUsage."""
-    _refuse_what_is_none(args.invite)
+    _refuse_other_things(args.invite)
     if said := word(args, args.invite):
         return said
     raise WrongUsage(
@@ -133,12 +134,13 @@ def needed_word(args: argparse.Namespace) -> str:
 def word_or_folder(args: argparse.Namespace) -> str:
     """The invite of a command that is about the run of a folder without one. A folder that is named comes
     before the environment."""
-    _refuse_what_is_none(args.invite)
+    _refuse_other_things(args.invite)
     return word(args, args.invite, from_environment=args.folder is None)
 
 
-def _refuse_what_is_none(pieces: Sequence[str]) -> None:
-    """Raise Refusal for an argument that is settings, or a file or folder, in an invite's place."""
+def _refuse_other_things(pieces: Sequence[str]) -> None:
+    """Raise Refusal for settings, a file or a folder in an invite's place, WrongUsage for a setting beside
+    it."""
     for piece in pieces:
         if re.match(r"[+a-z_.]+=", piece):
             raise WrongUsage(f"{piece!r} is no piece of an invite: did you mean --set {piece}?")

@@ -138,9 +138,9 @@ class CommandParser(argparse.ArgumentParser):
         """What an unknown option may be: a setting that is called so, an option that is nearly called so, or
         nearly a setting, in this order."""
         name, equals, value = option.partition("=")
-        after = [*said, ""][said.index(option) + 1]
         if not equals:
-            value = "VALUE" if after.startswith("-") or not after else after
+            after = said[said.index(option) + 1 :][:1] if option in said else []
+            value = after[0] if after and not after[0].startswith("-") else "VALUE"
         return (
             self._meant_setting(name, value, nearly=False)
             or did_you_mean(name, self._options())

@@ -65,6 +65,9 @@ def test_standard_input_without_an_invite_is_said_to_have_none(
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     with pytest.raises(WrongUsage, match="standard input has no invite"):
         given(command, "-")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8"))
+    with pytest.raises(WrongUsage, match="cannot be read from standard input: it is no text"):
+        given(command, "-")
 
 
 def test_a_word_to_renew_or_to_revoke_is_read_in_the_same_ways(
