@@ -17,6 +17,7 @@ from pathlib import Path
 from peers.build import base_model
 from peers.build.run_folder import MODEL_FILES, SOURCES, RunFolder
 from peers.errors import Refusal, say
+from peers.runtime.peer_folder import running
 from swarm import wire
 from swarm.config import Run
 from swarm.durable import Torn, read_checked, write_checked
@@ -43,21 +44,29 @@ def write(path: Path, run: Run) -> None:
 
 
 def check(run: RunFolder, asked: Run) -> None:
-    """Say which files of these settings are gone. Raises Refusal for one that is not what the run began
-    with."""
-    here, again = _here(asked), "or name another folder with --folder"
+    """Say which files of these settings are gone. Raises Refusal for one that is not what the run began with;
+    while peers of this folder run, whose seed may have come back, it is said."""
+    here = _here(asked)
     begun = _begun(run, asked, here)
-    for name, file in here.items():
-        if (then := begun.get(name)) is None:
-            raise Refusal(f"{name} was not there when this run began: take it away, {again}")
-        if _source(file, then.digest) != then and (now := _digest(file)) != then.digest:
-            raise Refusal(
-                f"{name} is not what this run began with (digest {now[:SHOWN]}, then {then.digest[:SHOWN]}):"
-                f" restore it, {again}"
-            )
+    what, todo = _changed(begun, here)
+    if what and set(running(run.path)) - {"up"}:
+        say(f"{what}: its peers go on with what it began with")
+    elif what:
+        raise Refusal(f"{what}: {todo}, or name another folder with --folder")
     if gone := [name for name in begun if name not in here]:
         more = f" and {some(len(gone) - 1, 'other file')}" if len(gone) > 1 else ""
         say(f"{gone[0]}{more} cannot be found from {Path.cwd()}: the run goes on with the copy in its folder")
+
+
+def _changed(begun: Mapping[str, Source], here: Mapping[str, Path]) -> tuple[str, str]:
+    """A file that is not what the run began with, and what to do; empty where none is."""
+    for name, file in here.items():
+        if (then := begun.get(name)) is None:
+            return f"{name} was not there when this run began", "take it away"
+        if _source(file, then.digest) != then and (now := _digest(file)) != then.digest:
+            digests = f"digest {now[:SHOWN]}, then {then.digest[:SHOWN]}"
+            return f"{name} is not what this run began with ({digests})", "restore it"
+    return "", ""
 
 
 def _here(run: Run) -> dict[str, Path]:

@@ -317,6 +317,19 @@ def test_a_file_that_was_edited_is_not_ignored_when_its_run_is_started_again(
         run_sources.check(run, settings)
 
 
+def test_an_edited_file_keeps_no_seed_from_coming_back_to_its_peers(
+    made_of_files: tuple[RunFolder, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, settings = made_of_files
+    Path("mine.py").write_text("def one(completions, **columns): return [2.0] * len(completions)\n")
+    with run.peer_folder("up"):
+        with pytest.raises(Refusal, match="not what this run began with"):
+            run_sources.check(run, settings)
+        with run.peer_folder("learner-1"):
+            run_sources.check(run, settings)
+    assert "its peers go on with what it began with" in capsys.readouterr().err
+
+
 def test_files_that_came_or_went_are_told(
     made_of_files: tuple[RunFolder, Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
