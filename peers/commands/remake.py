@@ -165,8 +165,8 @@ class _Maker:
                 learner.step(self._mean(vectors, step.made.recipe))
                 weights, state = learner.digest(), digest_of(learner.state())
                 alike = (weights, state) == (step.made.weights, step.made.state)
-                line = f"version {step.made.version}: {self._what(step)}: {_said(step, weights, state)}"
-                say(line, sys.stdout)
+                came = _said(step, weights, state)
+                say(f"version {step.made.version}: {self._what(step)}: {came}", sys.stdout)
                 if not alike:
                     for reason in self._reasons(step, vectors):
                         say(reason)
