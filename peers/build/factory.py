@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from peers.build import base_model, engine_choice, vllm_folder
+from peers.build import base_model, engine_choice, run_folder, vllm_folder
 from peers.build.engine_choice import EngineChoice
 from peers.errors import CannotHere, WrongUsage
 from peers.fit import fits, hardware
@@ -26,7 +26,7 @@ from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.microbatch import ran_out
 from swarm.learn.model import load_policy, loader
 from swarm.learn.policy import LanguageModel
-from swarm.learn.pretrained import config_of
+from swarm.learn.pretrained import check_size, config_of
 from swarm.learn.replay import ModelReplay
 from swarm.learn.site_learner import of_mode
 from swarm.learn.tokenization import Tokenization
@@ -59,6 +59,7 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     run, settings = config.run, config.peer.learner
     tokens = tokenization.of_run(model, run)
     share = config.peer.limits.gpu_memory
+    _check_size(model, run)
     if (gpus := learner_gpus(model, config)) > 1:
         if share < 1:
             raise CannotHere(
@@ -143,6 +144,7 @@ def chosen_engine(choice: EngineChoice, model: Path, config: Config) -> Engine:
 def _recipe(model: Path, config: Config) -> Recipe:
     """The Recipe of the engines `vllm` and `vllm-server`."""
     run, tokens = config.run, tokenization.of_run(model, config.run)
+    _check_size(model, run)
     quantize, settings = engine_choice.quantization(config) != "none", engine_choice.limited(config)
     whole = run.model.training == "full"
     return Recipe(
@@ -189,7 +191,10 @@ def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> Pr
     """The run's model, or its base with an adapter, before a release is loaded."""
     lora = None if run.model.training == "full" else run.lora
     try:
-        return load_policy(base_model.base(model, run), device, dtype, quantize=quantize, lora=lora)
+        size = _release_size(model) if lora is None else None
+        return load_policy(
+            base_model.base(model, run), device, dtype, quantize=quantize, lora=lora, size=size
+        )
     except ImportError as error:
         raise CannotHere(str(error)) from error
     except (RuntimeError, MemoryError) as error:
@@ -199,6 +204,18 @@ def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> Pr
             f"the model does not fit into the memory of {device}: `swarm fit {run.model.name}` shows what"
             " fits on this machine"
         ) from error
+
+
+def _release_size(model: Path) -> int | None:
+    """Bytes of a release of the run whose folder has this model; None elsewhere."""
+    run = run_folder.read(model.parent)
+    return None if run is None else run.spec.release_size
+
+
+def _check_size(model: Path, run: Run) -> None:
+    """Raise ModelError where the model's config asks for more than its weights have, as load_policy does."""
+    if run.model.training == "full" and (size := _release_size(model)) is not None:
+        check_size(model, size)
 
 
 def _device(name: str, share: float) -> str:

@@ -27,7 +27,7 @@ from swarm.image import MakeDraft
 from swarm.learn import adapters, quantized, weights
 from swarm.learn.lean_transformers import no_compilers
 from swarm.learn.microbatch import ran_out
-from swarm.learn.pretrained import ModelError, config_of, first_line, reading, weight_map
+from swarm.learn.pretrained import ModelError, check_size, config_of, first_line, reading, weight_map
 from swarm.learn.release_file import ReleaseFile, header, values
 
 transformers_logging.disable_progress_bar()  # a bar per load would run through the swarm's own live view
@@ -51,6 +51,7 @@ def load_policy(
     data: bytes | None = None,
     quantize: str = "none",
     lora: Lora | None = None,
+    size: int | None = None,
 ) -> Any:
     """The model of `folder` in eval mode, without dropout: a PreTrainedModel, with `lora` a PeftModel around
     it.
@@ -61,10 +62,19 @@ def load_policy(
     yet. `quantize` is `none`, `int8` or `nf4`.
 
     Raises ModelError when the folder is not usable, ValueError when `data` is of another model, ImportError
-    without bitsandbytes.
+    without bitsandbytes. `size`: bytes of a release, where they are known without one: no config makes the
+    model larger than its weights are.
     """
     kind = dtype_of(dtype, device)
-    there = any(folder.glob("*.safetensors"))
+    files = [*folder.glob("*.safetensors")]
+    there = bool(files)
+    if there:
+        size = sum(file.stat().st_size for file in files)
+    elif data is not None:
+        size = len(data)
+    if size is not None:
+        config_of(folder)
+        check_size(folder, size)
     if lora is not None and not there:
         raise ModelError(f"{no_weights(folder)}; an adapter is nothing without its base")
     model = _filled(folder, device, kind, quantize) if there else _empty(folder, device, kind, quantize)

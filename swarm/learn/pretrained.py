@@ -10,11 +10,14 @@ run (swarm.learn.tokenization).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from swarm.learn import model_limits
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -69,6 +72,9 @@ def config_of(folder: Path) -> PretrainedConfig:
             f"{path} asks for attention by {kernel!r}, which not every peer of a run has: take the entry out,"
             " and each takes what it has"
         )
+    MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[raw["model_type"]], None)  # the fork has its code then
+    with contextlib.suppress(model_limits.Broken), _limited(f"the config {path}"):
+        model_limits.tried(folder)  # what is broken is told below
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (
@@ -93,6 +99,26 @@ def config_of(folder: Path) -> PretrainedConfig:
             ' one: take a causal language model; `"is_decoder": true` in config.json makes one of an encoder'
         )
     return config
+
+
+def check_size(folder: Path, weights: int) -> None:
+    """Raise ModelError where the config in this folder asks for a model that is larger than so many bytes of
+    weights may be, or cannot be built."""
+    path = folder / "config.json"
+    try:
+        with _limited(f"the config {path}"):
+            model_limits.check_size(folder, weights)
+    except model_limits.Broken as error:
+        raise ModelError(f"the model in {folder} cannot be loaded: {error}") from error
+
+
+@contextmanager
+def _limited(what: str) -> Iterator[None]:
+    """Raise ModelError where the body finds that a file asks for more than it may."""
+    try:
+        yield
+    except model_limits.Refused as error:
+        raise ModelError(f"{what} {error}: it is refused; take another model") from error
 
 
 def _reads_ahead(config: PretrainedConfig) -> bool:
@@ -148,8 +174,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
+        with _limited(f"the tokenizer in {folder}"):
+            model_limits.tokenizer_tried(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer("1")  # a length that is no number shows in a text alone
+    except ModelError:
+        raise
     except Exception as error:  # tokenizers raises no other kind, and transformers any for a strange value
         raise ModelError(
             f"{folder} has no tokenizer that can be loaded ({first_line(error)}): save one there"

@@ -46,6 +46,9 @@ SPARE = 64
 """Bytes for the tokens that a tokenizer puts around a text."""
 
 DEFAULTS = Model()
+PANIC = "PanicException"
+"""Name of what tokenizers' Rust raises, such as where an expression takes too long: it is no Exception."""
+
 PROBE = (Message(role="user", content="1+1="),)
 """A conversation that every chat template must be able to write."""
 
@@ -112,8 +115,17 @@ class Tokenization:
         return [task.prompt for task in tasks]
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Ids of rendered prompts, at least one each and all below `vocabulary`."""
-        rows = self.tokenizer(list(prompts), add_special_tokens=not self.templated).input_ids
+        """Ids of rendered prompts, at least one each and all below `vocabulary`. Raises ModelError where the
+        tokenizer gives up on one."""
+        try:
+            rows = self.tokenizer(list(prompts), add_special_tokens=not self.templated).input_ids
+        except BaseException as error:
+            if type(error).__name__ != PANIC:
+                raise
+            raise ModelError(
+                f"the tokenizer in {_where(self.tokenizer)} gives up on one of {len(prompts)} prompts"
+                f" ({first_line(error)}): shorten the task's prompts, or take another model"
+            ) from None
         # A tokenizer may know tokens that the text model has no row for (pictures, in Gemma 3): they are
         # dropped.
         kept = [
