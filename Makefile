@@ -25,7 +25,7 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel clean
+.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hour
 
 test-wheel: $(STAMP)  ## wheel and source archive: what they say, what they install in empty environments of Python 3.11 and 3.12, outside of here
 	$(BIN)/python -m pytest tests/e2e/test_distribution.py $(ARGS)
+
+test-install: $(STAMP)  ## what `pip install` gives today: the wheel with [peer] and no lock, in an empty environment, and a swarm that runs there
+	$(BIN)/python -m pytest tests/e2e/test_install.py $(ARGS)
 
 lint: $(STAMP)  ## ruff, its format and the import contracts
 	$(BIN)/ruff check .
