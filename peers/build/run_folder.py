@@ -94,6 +94,9 @@ LONGER = (
 )
 """What is said to somebody who sets another end of a run: `stop` is part of its digest, as all of [run]."""
 
+KEY = "key"
+"""File in a peer's folder."""
+
 OWNER_KEY, EXPORTED = "owner.key", "exported"
 
 OTHERS = 0o077
@@ -318,11 +321,12 @@ def make_folder(path: Path) -> Path:
 
 def close(path: Path) -> int:
     """Keep other users of this machine out of a run's folder, which may not be there yet, and out of what
-    this process and its children write from now on. Returns the umask of before."""
+    this process and its children write from now on. A key that others could read stays so: who opens it
+    refuses it. Returns the umask of before."""
     before = os.umask(OTHERS)
     if path.is_dir():
         _close(path.resolve())
-        for top in (path / name for name in (*FILES, OWNER_KEY, EXPORTED)):
+        for top in (path / name for name in (*FILES, EXPORTED)):
             _close(top)
             for at, folders, files in () if top.is_symlink() else os.walk(top):
                 for name in (*folders, *files):
@@ -334,7 +338,7 @@ def _close(path: Path) -> None:
     """Others may do nothing with this file or folder; what a link points at is not the run's."""
     try:
         mode = path.lstat().st_mode
-        if mode & OTHERS and not stat.S_ISLNK(mode):
+        if mode & OTHERS and not stat.S_ISLNK(mode) and path.name != KEY:
             path.chmod(stat.S_IMODE(mode) & ~OTHERS)
     except FileNotFoundError:  # or another peer of this folder removes it meanwhile
         pass

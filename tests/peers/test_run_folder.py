@@ -37,7 +37,7 @@ from swarm import events, wire
 from swarm.blocks import Blocks
 from swarm.config import BatchSize, Model, Pace, Run, Sampling, Stop, TaskSettings
 from swarm.core.membership import Trust
-from swarm.identity import open_key, verify
+from swarm.identity import IdentityError, open_key, verify
 from swarm.journal import to_line
 from swarm.learn import adapters, tiny, weights
 from swarm.learn.model import load_policy
@@ -724,6 +724,19 @@ def test_a_folder_is_closed_until_its_run_is_known_to_be_public(
     path.chmod(0o755)
     assert run_folder.close_unless_public(path) == (0o077 if private else 0o022)
     assert modes(path)["."] == (0o700 if private else 0o755), "who shares the folder of a public run may"
+
+
+def test_a_key_that_others_could_read_is_not_made_to_look_as_if_none_could(
+    run: RunFolder, umask: None
+) -> None:
+    keys = run.path / "owner.key", run.path / "peers" / "sampler-1" / "key"
+    for key in keys:
+        open_key(key)
+        key.chmod(0o644)
+    run_folder.close(run.path)
+    for key in keys:
+        with pytest.raises(IdentityError, match="can be read by others"):
+            open_key(key)
 
 
 def test_a_file_in_the_folders_place_keeps_its_mode(tmp_path: Path, umask: None) -> None:
