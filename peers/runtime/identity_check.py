@@ -1,10 +1,11 @@
 """Finds out that two processes act with one key, since somebody copied a peer's folder.
 
     heartbeats of all -> the last ones of each peer's two newest incarnations
-    service `beats`:  my incarnation -> the last heartbeat heard with my key and another incarnation
+    service `beats`:  my heartbeat   -> the last heartbeat heard with my key and another incarnation
                       -> the newer process goes on and says so, the older one stops with a Refusal
 
-Nothing that bears my own key comes back to me by gossip, so others are asked what they hear of me. Invariant:
+Nothing that bears my own key comes back to me by gossip, so others are asked what they hear of me; and they
+hear by gossip whichever of the two connected last, so both say by the question that they live. Invariant:
 only an incarnation that is heard to go on counts: heartbeats from before a restart arrive late, too.
 """
 
@@ -50,6 +51,8 @@ class BeatQuery(Struct, tag="beat-query"):
 
     incarnation: int
     """The asker's."""
+    beat: bytes = b""
+    """The asker's heartbeat as of now: of two processes with one key, gossip carries that of one."""
 
 
 class Sighting(NamedTuple):
@@ -101,7 +104,8 @@ class IdentityCheck:
                 await self._ask(host.rng.choice([*self._hearers][-ASKED:]))
 
     async def _ask(self, peer: PeerId) -> None:
-        host, question = self._host, wire.encode(BeatQuery(incarnation=self._host.who.incarnation))
+        host = self._host
+        question = wire.encode(BeatQuery(incarnation=host.who.incarnation, beat=host.sealed_beat()))
         try:
             sealed = await host.ports.mail.send(peer, Service.BEATS, question, timeout=ASK_TIMEOUT)
         except NetError:
@@ -110,7 +114,9 @@ class IdentityCheck:
             host.take(host.hear_beat, Service.BEATS, peer, sealed)
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
-        asked = read_question(question, BeatQuery)
+        asked, host = read_question(question, BeatQuery), self._host
+        if asked.beat:
+            host.take(host.hear_beat, Service.BEATS, sender, asked.beat)
         lives = self._heard.get(sender, {})
         other = max((life for life in lives if life != asked.incarnation), default=None)
         return b"" if other is None else lives[other][1]

@@ -15,6 +15,7 @@ from still_host import RUN, membership, still_host
 from peers.errors import REFUSED, Refusal, explain
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host
+from peers.runtime.identity_check import BeatQuery
 from swarm import events, wire
 from swarm.config import DelayLaw
 from swarm.limits import BEAT_LIMIT
@@ -42,14 +43,18 @@ class Life:
         self.host = still_host(network, ME, Role.LEARNER, bus=bus, incarnation=MINE, membership=me)
         self.frames = Frames(RUN, MemoryKeyring(ME), me, None)
 
-    async def other(self, incarnation: int, numbers: range, every: float) -> None:
+    async def other(self, incarnation: int, numbers: range, every: float, asks: bool = False) -> None:
+        """Its heartbeats; where it `asks`, gossip carries none of them, and it asks the seed as I do."""
         for seq in numbers:
             told = beat(
                 incarnation=incarnation, seq=seq, addresses=("/ip4/10.0.0.9/tcp/1",), hardware="2 cores"
             )
             sealed = self.frames.seal(told, BEAT_LIMIT)
+            if asks:
+                question = wire.encode(BeatQuery(incarnation=incarnation, beat=sealed))
+                assert await self.seed.identity._answer(ME, question), "the seed hears me by gossip"
             for reader in self.network.topics.get(wire.topic(RUN, Topic.BEAT), {}):
-                if reader.peer != ME:  # gossip of a key in two places reaches one of them only
+                if reader.peer != ME and not asks:  # gossip of a key in two places reaches one of them only
                     reader.push((ME, sealed))
             await asyncio.sleep(every)
 
@@ -93,6 +98,20 @@ def test_the_older_process_stops_and_says_where_the_newer_one_is_and_what_to_do(
     assert code == REFUSED == Refusal.code
     assert "/ip4/10.0.0.9/tcp/1 (2 cores)" in sentence and "delete the file `key`" in sentence
     assert not [one for one in told if isinstance(one, events.Left)], "the other one is still there"
+
+
+def test_the_older_process_stops_though_gossip_carries_its_own_heartbeats_alone() -> None:
+    """It connected last. Before, the newer one named the copy for ever, and the older one knew of none."""
+
+    async def scene() -> None:
+        async with lives() as life:
+            await asyncio.sleep(5.0)
+            await life.other(MINE + 1, range(20), every=15.0, asks=True)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run(scene())
+    code, sentence = explain(caught.value) or (0, "")
+    assert code == REFUSED and "was started later" in sentence
 
 
 def test_the_newer_process_goes_on_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
