@@ -6,8 +6,8 @@ complete.
 
 Children are ordinary peers with an ordinary invite. A child that dies is restarted with its folder, identity
 and checkpoint; one that cannot run at all (exit codes 2, 3, 5), or crashes twice alike as it starts, ends the
-swarm with its message. Ctrl-C asks all to leave, a second one kills them. Not handled here: peers of other
-machines, which join and leave on their own.
+swarm with its message, and so does a folder that is moved or removed. Ctrl-C asks all to leave, a second one
+kills them. Not handled here: peers of other machines, which join and leave on their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,6 +203,7 @@ class Children:
         self.state.starts = starts(self.config.peer.swarm)
         self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
+        self._place = self.folder.stat()
         self.console = spoken("stderr")
         self._line_due = 0.0
         self._problem = ""
@@ -244,6 +245,8 @@ class Children:
         have not left LEAVE_PATIENCE after this began, or at a second signal."""
         running = {name: one.process for name, one in self.children.items() if one.process is not None}
         leaving = Leaving(running, time.monotonic())
+        if not self._is_here():  # what they would write before they leave begins another folder
+            _kill(running.values())
         if self.signalled is not None and running:
             peers = some(len(running), "peer")
             self._tell(
@@ -258,9 +261,7 @@ class Children:
                     self._tell(said, style="dim")
             time.sleep(LOOK / 5)
             if self.signals > 1 or leaving.waited(time.monotonic()) > LEAVE_PATIENCE:
-                for process in running.values():
-                    if process.poll() is None:
-                        os.killpg(process.pid, signal.SIGKILL)
+                _kill(running.values())
         self._read()
 
     def summarize(self) -> int:
@@ -341,7 +342,23 @@ class Children:
             + f"; it said last: {seed.last_line()} (all of it is in {seed.log})"
         )
 
+    def _is_here(self) -> bool:
+        """Whether the run folder is where it was when this began, as far as the disk tells."""
+        try:
+            return os.path.samestat(self._place, self.folder.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
     def _look(self) -> None:
+        if not self._is_here():
+            raise CannotHere(
+                f"the run folder {self.folder} was moved or removed while its swarm ran, and all its peers"
+                " were ended, since they would begin another folder in its place. Where it was moved, the"
+                " same command with --folder and its new place goes on from what it holds; what lies at the"
+                " old place by now was written meanwhile, and is of no use"
+            )
         self._read()
         for child in self.children.values():
             code = child.ended()
@@ -421,6 +438,13 @@ class Children:
         found = (peer_of(self.folder / "peers" / name) for name in self.children)
         rows = [self.state.peers[one] for one in found if one in self.state.peers]
         return {row.id for row in rows if young.get(row.role, math.inf) < now - row.heard}
+
+
+def _kill(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """With all below them."""
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _cause_of_death(code: int) -> str:

@@ -4,6 +4,7 @@ them is killed. test_observer.py ends its swarm by Ctrl-C."""
 import hashlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from swarm_processes import SETTINGS, UP, Program, SwarmProcesses, alive, started_swarm, swarm
 
+from peers.errors import CannotHere
 from swarm import events, wire
 from swarm.core.releases import rank
 from swarm.identity import open_key
@@ -107,4 +109,21 @@ def test_nothing_is_left_when_it_is_killed(endless: tuple[SwarmProcesses, Progra
     everybody = program.tree()
     assert len(everybody) > 8
     program.kill()
+    house.wait_until(lambda: not alive(everybody), 15, f"left: {alive(everybody)}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "removed"])
+def test_a_folder_that_is_moved_or_removed_ends_the_swarm_with_what_to_do(
+    moved: bool, endless: tuple[SwarmProcesses, Program], tmp_path: Path
+) -> None:
+    house, program = endless
+    everybody = program.tree()
+    house.folder.rename(tmp_path / "elsewhere")
+    if not moved:
+        shutil.rmtree(tmp_path / "elsewhere")
+    house.wait_until(lambda: program.process.poll() is not None, 30, "it went on without its folder")
+    assert program.process.returncode == CannotHere.code
+    said = " ".join(program.log.read_text().split())
+    assert "was moved or removed while its swarm ran" in said and "is started again" not in said
     house.wait_until(lambda: not alive(everybody), 15, f"left: {alive(everybody)}")
