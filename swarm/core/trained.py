@@ -54,12 +54,22 @@ class TrainedLedger:
         """Version below which steps are forgotten."""
         self.mine: list[TrainedStep] = []
         """Oldest first."""
+        self._earlier = frozenset[TrainedStep]()
+        """Those of earlier lives, as they were read."""
         self._others: dict[tuple[int, Digest], TrainedStep] = {}
 
     def add(self, step: TrainedStep) -> None:
         """Record my step. Of earlier ones from the same parent to the same version, one that made weights is
-        known by these alone from here on, and a try of the same round made nothing."""
-        self.mine = [one for each in self.mine if (one := _beside(each, step)) is not None] + [step]
+        known by these alone from here on, and a try of the same round made nothing in this life. One of an
+        earlier life may have made a release that comes back later."""
+        self.mine = [one for each in self.mine if (one := self._beside(each, step)) is not None] + [step]
+
+    def _beside(self, old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
+        return old if old.members and old in self._earlier else _beside(old, new)
+
+    def begin_life(self) -> None:
+        """The steps so far are those of earlier lives."""
+        self._earlier = frozenset(self.mine)
 
     def name(self, version: int, weights: Digest) -> None:
         """My last step made these weights, if it is the step to `version`."""
@@ -97,16 +107,9 @@ class TrainedLedger:
     def told(self, since: int, announced: Iterable[Release]) -> list[TrainedStep]:
         """What another learner is told, from the step to version `since` on. A step of mine whose weights I
         do not know, of an earlier life, goes by those of an announced release that its round made."""
-        made = {
-            (one.version, one.weights): replace(step, weights=one.weights)
-            for one in announced
-            for step in self.mine
-            if _released(step, one) and not step.weights
-        }
-        named = {
-            (step.version, step.weights): step for step in self.mine if step.weights and self._made(step)
-        }
-        steps = (step for step in (made | self._others | named).values() if step.version >= since)
+        made = named((step for step in self.mine if not step.weights), announced)
+        own = {(step.version, step.weights): step for step in self.mine if step.weights and self._made(step)}
+        steps = (step for step in (made | self._others | own).values() if step.version >= since)
         return sorted(steps, key=lambda step: step.version)
 
     def line(self, policy: Policy) -> tuple[set[Point], set[Point]]:
@@ -158,11 +161,12 @@ class TrainedLedger:
         before, announced = tuple(self._announced(point)), self._known(*point)
         if before and before != parents(step.version, step.parent, None):
             return False  # no step made it, or one from another version
+        if step.weights and len(step.members) <= 1:
+            return False  # members of a round may differ in last bits, and one alone knows what it made
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
         others = bool(announced) and all(self._is_of_another(release) for release in announced)
-        mine = bool(step.weights) and len(step.members) <= 1  # members of a round may differ in last bits
-        return False if others or mine or self._is_told(point, announced) else None
+        return False if others or self._is_told(point, announced) else None
 
     def _is_of_another(self, release: Release) -> bool:
         """One learner made it alone, and I am not that one."""
@@ -175,6 +179,17 @@ class TrainedLedger:
             or any(made_by(one.members, one.parent, release) for release in announced)
             for one in self.mine
         )
+
+
+def named(steps: Iterable[TrainedStep], announced: Iterable[Release]) -> dict[Point, TrainedStep]:
+    """Steps whose weights are not known by those of the announced releases that their rounds made."""
+    every = [*announced]
+    return {
+        (one.version, one.weights): replace(step, weights=one.weights)
+        for step in steps
+        for one in every
+        if _released(step, one)
+    }
 
 
 def _leads_to(step: TrainedStep, policy: Policy) -> bool:

@@ -54,6 +54,22 @@ def test_the_marks_of_groups_come_apart_as_they_were_packed() -> None:
     assert marks_of(b"".join(marks)) == marks and len(set(marks)) == 3
 
 
+def test_a_step_of_an_earlier_life_may_have_made_a_release_that_comes_back_after_the_next_try() -> None:
+    """It was announced when the disk took no release; the next life steps from the same version again."""
+    made = release(version=2, weights=digest("2"), parent=digest("1"), publisher=ME)
+    first, again = step(2, "1", groups=b"first..."), step(2, "1", groups=b"again...")
+    mine = ledger(step(1, "0", "1"), first, releases=(made,))
+    mine.begin_life()
+    mine.add(again)
+    mine.name(2, digest("3"))
+    (_, found), _ = mine.split(Policy(2, digest("2"), digest("1")))
+    assert found.groups == first.groups
+    tries = ledger(step(1, "0", "1"), first, again)
+    assert [each.groups for each in tries.mine[1:]] == [again.groups], (
+        "in one life the first one made nothing"
+    )
+
+
 def test_steps_after_a_restored_checkpoint_are_lost_and_count_again_once_their_release_is_taken() -> None:
     mine = ledger(step(1, "0", "1"), step(2, "1", "2"), step(3, "2", "3"))
     assert lost(mine, 1, "1", "0") == [2, 3]
