@@ -38,6 +38,7 @@ class Service(StrEnum):
     BEATS = "beats"
     STATE = "state"
     TRAINED = "trained"
+    UNKEPT = "unkept"
     DRAWS = "draws"
     BATCHES = "batches"
     ACCUSED = "accused"
@@ -79,7 +80,10 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.LINE: ServiceRow(16, REQUEST, "everybody", "PointQuery", "Line: what a release was made of"),
     Service.BEATS: ServiceRow(16, REQUEST, "everybody", "BeatQuery", "frame of such a Beat, or nothing"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "nothing", "Offer"),
-    Service.TRAINED: ServiceRow(16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: of which groups"),
+    Service.TRAINED: ServiceRow(
+        16, REQUEST, "learners, seeds", "TrainedQuery", "TrainedSteps: of which groups"
+    ),
+    Service.UNKEPT: ServiceRow(16, FRAME_LIMIT, "seeds", "TrainedSteps: not on a learner's disk", "nothing"),
     Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
     Service.ACCUSED: ServiceRow(16, REQUEST, "who audits", "AccusedQuery", "Group that it judged"),

@@ -5,7 +5,8 @@ segments.
     read()          <- every whole record of every segment, oldest first; a torn tail is left out
 
 Each life of a process, and each failed write, begins a segment of its own: nothing is ever written behind a
-torn record. Not handled here: what a record says, and when a segment is of no use any more.
+torn record. What a failed write left is cut off again, where the disk takes that. Not handled here: what a
+record says, and when a segment is of no use any more.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class RecordLog:
 
     def append(self, records: Sequence[bytes], durably: bool = True) -> int:
         """Write records behind the others, and wait until the disk has them where `durably`. Returns their
-        segment. Raises OSError; then a part of them may be there, but in a segment that has no others, and
-        whatever follows is in another segment."""
+        segment. Raises OSError; then a part of them may be there all the same, where the disk refuses to cut
+        it off, and whatever follows is in another segment."""
         try:
             if not self._goes_on() or self.sizes[self.current] >= self._segment_bytes:
                 self._begin_segment()
@@ -69,6 +70,9 @@ class RecordLog:
                 os.fsync(self._file.fileno())
             self.sizes[self.current] += len(content)
         except OSError:
+            with contextlib.suppress(OSError):  # a disk that fails refuses this, too
+                if self._file is not None:
+                    os.ftruncate(self._file.fileno(), self.sizes[self.current])
             self.close()
             if self.sizes.get(self.current) == 0:
                 with contextlib.suppress(OSError):  # a disk that fails refuses this, too

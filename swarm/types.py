@@ -179,6 +179,9 @@ class Receipt(Struct, tag="receipt"):
     """Whether an admitted group is on the learner's disk: a learner that dies takes it up again."""
     until: Finite = 0.0
     """Unix seconds until which its sampler is set aside, for the reason that `detail` has; 0: it is not."""
+    unkept: bool = False
+    """Whether the learner's disk refused an admitted group: its sampler delivers it again where the learner
+    dies before long."""
 
 
 class Patch(Struct):
@@ -392,3 +395,5 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     """Of a member that replays groups beside its own work (peers.roles.audit_duty)."""
     accuracy_before: Finite = -1.0
     """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none."""
+    unkept: bool = False
+    """Of a learner whose disk refuses the groups that it takes: others whose disks do not take them first."""

@@ -115,7 +115,13 @@ class LearnerPeer:
         async with asyncio.TaskGroup() as tasks:
             own = self.own_release
             runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
-            checks = (self.inbox.draw_returns.run, self.auditor.run, self.recorder.run, self.checkpoints.run)
+            checks = (
+                self.trained.keep_refused,
+                self.inbox.draw_returns.run,
+                self.auditor.run,
+                self.recorder.run,
+                self.checkpoints.run,
+            )
             beside = [tasks.create_task(run()) for run in (*runs, *checks)]
             await self._begin()
             await self._run_rounds()

@@ -84,6 +84,9 @@ async def in_memory(group: Group, rewards: tuple[float, ...]) -> bool:
     return False
 
 
+NO_DISK = "the disk of this learner refuses groups, that of another one takes them"
+
+
 class LearnerInbox:
     """`version()` is this learner's version (-1: no policy yet), `learners()` the number of learners of its
     speed that would share the run's batch."""
@@ -115,6 +118,8 @@ class LearnerInbox:
         self.tally = Tally()
         self._version, self._learners = version, learners
         self.keep: Keep = in_memory
+        self.refused: Callable[[], bool] = lambda: False
+        """Whether a disk that is to have the groups refuses them now."""
         self.audit: Callable[[Group, bytes], None] = lambda group, frame: None
         """Hears of every admitted group, with the frame that it came in."""
         self.signed: Callable[[Group, bytes], None] = lambda group, frame: None
@@ -201,7 +206,7 @@ class LearnerInbox:
         while self._senders and now - self._senders[(oldest := next(iter(self._senders)))] >= patience:
             del self._senders[oldest]
         most = max(0, self._scored_at_most(SCORING_AT_ONCE // 2))
-        credit = min(self.batcher.credit(learners), most) if self._open() else 0
+        credit = min(self.batcher.credit(learners), most) if self._open() and not self._yields() else 0
         if status.credit == 0 and credit > 0:
             self.host.beat_now()
         status.credit, status.inbox = credit, len(self.batcher) + self.batcher.scoring.total()
@@ -389,6 +394,8 @@ class LearnerInbox:
         """Room for more groups of one sampler; finding it costs a look at everybody who delivered lately."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")
+        if self._yields():
+            return Room(0, NO_DISK)
         most = self._scored_at_most(SCORING_AT_ONCE)
         scored = Room(most, f"{SCORING_AT_ONCE} groups are being scored: send more later")
         return min(self.batcher.room(sampler, learners, now), scored)
@@ -400,6 +407,14 @@ class LearnerInbox:
     def _open(self) -> bool:
         host = self.host
         return self._version() >= 0 and not host.stop.is_set() and host.rest.reason is None
+
+    def _yields(self) -> bool:
+        """Whether groups go to another learner, since my disk refuses them. Where nobody's takes them, a
+        group in memory is better than none."""
+        self.host.status.unkept = self.refused()
+        roster = self.host.roster
+        beats = (roster.beat(peer) for peer in roster.learners() if peer != self.host.ports.me)
+        return self.host.status.unkept and any(beat and beat.credit > 0 and not beat.unkept for beat in beats)
 
     def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str, kept: bool = False) -> bytes:
         now, learners = self.host.now(), self._learners()
@@ -413,6 +428,7 @@ class LearnerInbox:
                 version=self._version(),
                 credit=credit,
                 kept=kept,
+                unkept=verdict is Verdict.ADMIT and not kept and self.refused(),
                 until=aside.until if aside is not None else 0.0,
             )
         )

@@ -10,6 +10,7 @@ limit the oldest are dropped from the disk. Not handled here: deliveries (peers.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -51,12 +52,9 @@ class Outbox:
         largest = wire.group_limit(sampling.group_size, sampling.max_tokens, sampling.heads).inflated
         self._host = host
         self._log = GroupLog(host, folder, SEGMENT_BYTES, most * largest)
-        self._segments: dict[int, set[str]] = {}
-        """Segment -> the groups in it that are not done."""
-        self._unsure: set[str] = set()
-        """Groups that may be on the disk, which did not take them in time."""
-        self._owed: dict[str, None] = {}
-        """Groups that are done, and of which the disk did not take that."""
+        self.run = self._log.run
+        self._open: dict[str, int | None] = {}
+        """Groups that are not done -> the segment that has each; None while the disk does not take it."""
         self.drawn: dict[Digest, int] = {}
         """Weights of a release -> how many groups earlier lives drew of it, as far as the disk says."""
         self._counted: Counted | None = None
@@ -71,13 +69,13 @@ class Outbox:
                 match msgspec.msgpack.decode(record, type=Added | Sent | Done | Counted):
                     case Added(group):
                         groups[group.id] = group
-                        self._segments.setdefault(segment, set()).add(group.id)
+                        self._open[group.id] = segment
                         self._hear_count(group.weights, group.draw + 1)
                     case Sent(group_id, learner):
                         learners[group_id] = learner
                     case Done(group_id):
                         groups.pop(group_id, None)
-                        self._forget(group_id)
+                        self._open.pop(group_id, None)
                     case Counted(weights, drawn):
                         self._hear_count(weights, drawn)
             except msgspec.DecodeError as error:  # of another version of this program
@@ -90,13 +88,13 @@ class Outbox:
         return [(group, learners.get(group_id)) for group_id, group in groups.items()]
 
     async def add(self, group: Group) -> None:
-        if not any(group.id in waiting for waiting in self._segments.values()):
-            tried = self._log.takes
-            segment = await self._log.keep(wire.encode(Added(group)))
-            if segment is None and tried:
-                self._unsure.add(group.id)
-            if segment is not None:
-                self._segments.setdefault(segment, set()).add(group.id)
+        if group.id not in self._open:
+            self._open[group.id] = None
+            await self._log.keep(wire.encode(Added(group)), placed=partial(self._placed, group.id))
+
+    def _placed(self, group: str, segment: int) -> None:
+        if group in self._open:
+            self._open[group] = segment
 
     async def sent(self, group: str, learner: PeerId) -> None:
         """It goes to this learner now; only a crash of the machine may forget that."""
@@ -108,35 +106,22 @@ class Outbox:
         await self._log.keep(wire.encode(self._counted), durably=False)
 
     async def done(self, group: str) -> None:
-        if self._forget(group) or group in self._unsure:
-            self._unsure.discard(group)
-            self._owed[group] = None
-            for each in [*self._owed]:
-                if await self._log.keep(wire.encode(Done(each)), durably=False) is None:
-                    break
-                self._owed.pop(each, None)
+        if group in self._open:
+            del self._open[group]
+            await self._log.keep(wire.encode(Done(group)), durably=False)
             await self._remove()
 
     async def _remove(self) -> None:
         """Remove segments of which nothing is needed: not those behind one that has an open group, since they
         may say whose it is and what else of that segment is done."""
         *older, _ = self._log.segments or [0]
-        oldest = min((one for one in older if self._segments.get(one)), default=None)
+        needed = {*self._open.values()}
+        oldest = min((one for one in older if one in needed), default=None)
         gone = [one for one in older if oldest is None or one < oldest]
         if gone and self._log.takes:
-            for one in gone:
-                self._segments.pop(one, None)
             if self._counted is not None:
                 await self._log.keep(wire.encode(self._counted), durably=False)
             await self._log.remove(gone)
 
     def _hear_count(self, weights: Digest, drawn: int) -> None:
         self.drawn[weights] = max(drawn, self.drawn.pop(weights, 0))
-
-    def _forget(self, group: str) -> bool:
-        """Whether a segment has it as one that is not done."""
-        for waiting in self._segments.values():
-            if group in waiting:
-                waiting.remove(group)
-                return True
-        return False

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from swarm.core import delays, deliveries, stream_slots
 from swarm.core.auditing import reason_of
 from swarm.core.curriculum import Curriculum, Draw, Draws
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
+from swarm.limits import remember
 from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.protocol import Phase, Service
 from swarm.sample.base import Engine, EngineError, NoRoom
@@ -61,6 +62,9 @@ seldom."""
 
 FRUITLESS = {Verdict.UNSCORED: "scored", Verdict.UNTRUSTED: "believed"}
 """Verdicts of which one follows the other while nobody mends anything."""
+
+IN_MEMORY = 1024
+"""Groups that are remembered since a learner has them in its memory alone."""
 
 LEAVE_TIMEOUT = 5.0
 """Seconds in which deliveries may end after the sampler is asked to stop: whoever pressed Ctrl-C waits."""
@@ -95,6 +99,8 @@ class Sampler:
         self._policy: tuple[Release, float] | None = None
         """The release that the engine samples from, and when its bytes had arrived."""
         self.outbox = Outbox(host, folder, OUTBOX)
+        self._in_memory = OrderedDict[str, tuple[Group, PeerId, int]]()
+        """Group that its learner's disk refused -> the group, the learner and its incarnation."""
         self._places = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._refused: dict[Outcome, float] = {}
@@ -113,7 +119,8 @@ class Sampler:
         """Run until the host is asked to stop; then deliver what is sampled, for at most LEAVE_TIMEOUT
         seconds."""
         async with asyncio.TaskGroup() as tasks:
-            refresh = tasks.create_task(self._refresh(tasks))
+            refresh, keeps = tasks.create_task(self._refresh(tasks)), tasks.create_task(self.outbox.run())
+            again = tasks.create_task(self._deliver_again(tasks))
             undelivered = await self.outbox.open()
             self.curriculum.go_on(self.outbox.drawn)
             for group, learner in undelivered:
@@ -125,11 +132,13 @@ class Sampler:
                 except EngineError:
                     await self.engine_calls.wait()
             refresh.cancel()
+            again.cancel()
             self.next_tasks.cancel()
             if self._deliveries:
                 _, late = await asyncio.wait(self._deliveries, timeout=LEAVE_TIMEOUT)
                 for delivery in late:
                     delivery.cancel()
+            keeps.cancel()
 
     # --- adopt ----------------------------------------------------------------------------------------------
 
@@ -316,6 +325,26 @@ class Sampler:
             host.status.wasted[cause] += sum(group.lengths)
             await self.outbox.done(group.id)
 
+    async def _deliver_again(self, tasks: asyncio.TaskGroup) -> None:
+        """Deliver what a learner had in its memory alone once more when that learner is gone, or began
+        anew."""
+        host = self.host
+        while True:
+            await host.changed(host.config.run.pace.beat)
+            for group, learner, life in [*self._in_memory.values()]:
+                if self.freshness.is_late(group):
+                    await self.outbox.done(group.id)
+                elif self._life(learner) != life:
+                    await self._start_delivery(tasks, self._deliver(group, learner))
+                else:
+                    continue
+                del self._in_memory[group.id]
+
+    def _life(self, learner: PeerId) -> int:
+        """Its incarnation; 0 while it is not heard."""
+        beat = self.host.roster.beat(learner)
+        return beat.incarnation if beat is not None else 0
+
     def _takes_none(self, learner: PeerId, outcome: Outcome, why: str) -> bool:
         """Whether a learner that answered so about a group would drop the next ones, too."""
         if outcome in FRUITLESS:
@@ -374,7 +403,7 @@ class Sampler:
 
     async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:
         """Send the group to a learner, once. Returns the outcome and the reason for it."""
-        host, receipt = self.host, None
+        host, receipt, life = self.host, None, self._life(learner)
         times = msgspec.structs.replace(group.times, sent=host.now())
         try:
             frame = host.seal(msgspec.structs.replace(group, times=times))
@@ -402,6 +431,8 @@ class Sampler:
         ends = deliveries.TABLE[receipt.verdict] in (NextStep.DONE, NextStep.DROPPED)
         if ends and (receipt.kept or receipt.verdict is not Verdict.ADMIT):
             await self.outbox.done(group.id)  # else the next life of mine may have to deliver it again
+        elif receipt.unkept:
+            remember(self._in_memory, group.id, (group, learner, life), IN_MEMORY)
         return receipt.verdict, receipt.detail
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:

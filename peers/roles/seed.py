@@ -8,6 +8,7 @@ find so, too, leave then (swarm.core.completion).
 
 from __future__ import annotations
 
+from peers.roles.unkept_steps import UnkeptSteps
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.releases import rank
@@ -23,8 +24,10 @@ class Seed:
     def __init__(self, host: Host, genesis: Weights | None) -> None:
         """`genesis` is version 0 as a release's bytes, None where the run was not started here."""
         self.host, self._genesis = host, genesis
+        self._unkept = UnkeptSteps(host)
 
     async def run(self) -> None:
+        await self._unkept.serve()
         await self._begin()
         while not self.host.stop.is_set():
             if self.host.is_complete(self.host.status.version):

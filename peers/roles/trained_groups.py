@@ -14,8 +14,10 @@ members that bring one group to a round, one counts (swarm.core.standing).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,14 +26,14 @@ import msgspec
 from peers.roles.checkpoints import Progress
 from peers.roles.group_log import GroupLog, Kept, KeptStep
 from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
+from peers.roles.unkept_steps import newest
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.batcher import Waiting
 from swarm.core.lineage import Point
 from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
-from swarm.limits import FRAME_LIMIT
 from swarm.net.ports import NetError, Refused, read_question
-from swarm.protocol import Service
+from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError
 from swarm.types import MARKED, STEP_BYTES, Digest, Group, PeerId, TrainedQuery, TrainedStep, TrainedSteps
 
@@ -45,9 +47,6 @@ REMEMBERED_BYTES = 64 << 20
 
 ASKED = 3.0
 """Seconds that another learner has to say what it trained: a learner that falls in waits for it."""
-
-TOLD, TOLD_BYTES = 256, FRAME_LIMIT // 2
-"""Steps that another learner is told of, and bytes of their marks: a window has 64 versions by default."""
 
 
 class TrainedGroups:
@@ -69,8 +68,9 @@ class TrainedGroups:
         room = (2 * run.batch.buffer + run.release.checkpoint_every) * run.batch.groups
         most = max(2 * SEGMENT_BYTES, int(room * limit))
         self._host, self._inbox, self._at, self._under_way = host, inbox, at, under_way
-        self._groups = GroupLog(host, folder and folder / "groups", SEGMENT_BYTES, most)
-        self._steps = GroupLog(host, folder and folder / "trained", SEGMENT_BYTES, 8 * SEGMENT_BYTES)
+        self._steps = GroupLog(host, folder and folder / "trained", SEGMENT_BYTES, 8 * SEGMENT_BYTES, "steps")
+        # a group of a step that is not on the disk would be trained again
+        self._groups = GroupLog(host, folder and folder / "groups", SEGMENT_BYTES, most, after=self._steps)
         self._ledger = TrainedLedger(host.releases.known, host.releases.lines.lineage.parents, host.ports.me)
         self._segments: dict[int, tuple[int, float]] = {}
         """Segment -> (newest version of a group in it, when that was released)."""
@@ -79,6 +79,8 @@ class TrainedGroups:
         self._stepped: deque[dict[bytes, Scored]] = deque()
         """The groups of my last steps, by their marks, after those that were trained and came back."""
         self._stepped_bytes = 0
+        self._unkept: tuple[TrainedStep, ...] = ()
+        """My steps that the disk does not have."""
         self._last = set[bytes]()  # marks of my groups in my last step
         self._follows = False
         """My policy is what my last step made."""
@@ -91,24 +93,35 @@ class TrainedGroups:
         """Another learner -> the line of the last policy whose steps it told me."""
         self._unread: list[Kept] = []
         """Groups that the disk had and that no policy was asked about yet."""
+        self._found = False
+        """The disk had groups of an earlier life."""
         self._trained: set[bytes] = set()
         """Marks of the groups in my policy's line."""
-        inbox.keep = self.keep
+        inbox.keep, inbox.refused = self.keep, lambda: self._groups.refused
 
     async def open(self) -> None:
         """Read what the disk has, and answer what was trained."""
         for segment, kept in await self._read(self._steps, KeptStep):
             self._add(kept.step, kept.follows)
-            self._step_segments[segment] = max(kept.step.version, self._step_segments.get(segment, 0))
+            self._place_step(kept.step, segment)
             for each in marks_of(kept.step.groups):
                 self._inbox.admission.remember(each)
+        self._ledger.begin_life()
         self._ledger.recall(self._host.releases.announced())
+        found = dict[str, Kept]()
         for segment, held in await self._read(self._groups, Kept):
-            self._unread.append(held)
-            self._place(segment, held.group)
+            found.setdefault(held.group.id, held)
+            self._place(held.group.version, held.group.times.released, segment)
             self._inbox.admission.admitted(held.group)
+        self._unread, self._found = [*found.values()], bool(found)
         self._say(events.Found, [kept.group for kept in self._unread])
         await self._host.ports.mail.serve(Service.TRAINED, self._tell)
+
+    async def keep_refused(self) -> None:
+        """Write what the disk refused as soon as it takes it, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for log in (self._steps, self._groups):
+                tasks.create_task(log.run())
 
     async def _read(self, log: GroupLog, kind: type[T]) -> list[tuple[int, T]]:
         found: list[tuple[int, T]] = []
@@ -122,10 +135,8 @@ class TrainedGroups:
     async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
         """Whether an admitted group is on the disk."""
         kept = Kept(admitted=self._host.now(), rewards=rewards, group=group)
-        segment = await self._groups.keep(wire.encode(kept))
-        if segment is not None:
-            self._place(segment, group)
-        return segment is not None
+        place = partial(self._place, group.version, group.times.released)
+        return await self._groups.keep(wire.encode(kept), placed=place)
 
     def has(self, batch: Sequence[Waiting]) -> bool:
         """A group of the batch is in my policy already: another learner trained it."""
@@ -179,9 +190,10 @@ class TrainedGroups:
         )
         follows, self._follows = self._follows, True
         self._add(step, follows)
-        segment = await self._steps.keep(wire.encode(KeptStep(step=step, follows=follows)))
-        if segment is not None:
-            self._step_segments[segment] = step.version
+        record, place = wire.encode(KeptStep(step=step, follows=follows)), partial(self._place_step, step)
+        if not await self._steps.keep(record, placed=place) and self._steps.refused:
+            self._unkept = newest((*self._unkept, step))
+            await self._tell_seeds()
         self._remember(mine)
         return step
 
@@ -279,9 +291,13 @@ class TrainedGroups:
             self._ledger.name(step.version - 1, step.parent)
         self._ledger.add(step)
 
-    def _place(self, segment: int, group: Group) -> None:
-        version, released = self._segments.get(segment, (0, 0.0))
-        self._segments[segment] = (max(version, group.version), max(released, group.times.released))
+    def _place(self, version: int, released: float, segment: int) -> None:
+        newest, last = self._segments.get(segment, (0, 0.0))
+        self._segments[segment] = (max(newest, version), max(last, released))
+
+    def _place_step(self, step: TrainedStep, segment: int) -> None:
+        self._step_segments[segment] = max(step.version, self._step_segments.get(segment, 0))
+        self._unkept = tuple(each for each in self._unkept if each is not step)
 
     # --- to the batcher and out of it -----------------------------------------------------------------------
 
@@ -346,10 +362,8 @@ class TrainedGroups:
             raise Refused("only learners of this run are told what was trained")
         if self._follows:
             self._ledger.name(*self._at())
-        steps = self._ledger.told(since, self._host.releases.announced())[-TOLD:]
-        while sum(len(step.groups) for step in steps) > TOLD_BYTES:
-            del steps[0]
-        return wire.encode(TrainedSteps(steps=tuple(steps)))
+        steps = self._ledger.told(since, self._host.releases.announced())
+        return wire.encode(TrainedSteps(steps=newest(steps)))
 
     async def _hear(self, policy: Policy) -> None:
         """Ask the other learners which steps the policy is made of, each but for those that it told me of
@@ -362,19 +376,33 @@ class TrainedGroups:
         self._told = {peer: points for peer, points in self._told.items() if peer in others}
         since = (self._since(peer, policy, line, gaps) for peer in others)
         told = await asyncio.gather(*map(self._ask, others, since))
+        if self._found:  # the disk may have refused steps with these
+            told += await asyncio.gather(*(self._ask(seed, 0) for seed in self._seeds()))
         steps = (step for its in told for step in its or () if step.version <= policy.version)
         self._ledger.hear(steps)  # of what is beyond my policy none is in it
         now = frozenset(self._ledger.line(policy)[0])
-        self._told |= {peer: now for peer, steps in zip(others, told, strict=True) if steps is not None}
+        self._told |= {peer: now for peer, steps in zip(others, told, strict=False) if steps is not None}
 
     def _others(self) -> set[PeerId]:
         return {*self._host.roster.learners()} - {self._host.ports.me}
+
+    def _seeds(self) -> list[PeerId]:
+        return [peer for peer, beat in self._host.roster if beat.role is Role.SEED]
 
     def _since(self, peer: PeerId, policy: Policy, line: set[Point], gaps: set[Point]) -> int:
         """The version from whose step on a learner is asked."""
         told = self._told.get(peer, frozenset())
         new = min((version for version, _ in line - told), default=policy.version)
         return max(0, new - 1) if gaps <= told else 0
+
+    async def _tell_seeds(self) -> None:
+        """Tell the steps that the disk does not have: in the next life I ask for them."""
+        steps = wire.encode(TrainedSteps(steps=self._unkept))
+        await asyncio.gather(*(self._tell_seed(seed, steps) for seed in self._seeds()))
+
+    async def _tell_seed(self, seed: PeerId, steps: bytes) -> None:
+        with contextlib.suppress(NetError):  # as where no seed is there: the disk's own fault is told
+            await self._host.ports.mail.send(seed, Service.UNKEPT, steps, ASKED)
 
     async def _ask(self, learner: PeerId, since: int) -> Sequence[TrainedStep] | None:
         """What a learner knows; None where it does not say."""

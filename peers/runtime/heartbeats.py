@@ -100,6 +100,7 @@ class Heartbeats:
             accuracy_before=status.accuracy_before,
             mirror=status.mirror,
             audits=status.audits,
+            unkept=status.unkept,
             upload=limits.upload,
             download=limits.download,
             fetching=status.taking() or host.releases.coming(),

@@ -53,6 +53,7 @@ class PeerStatus:
     weights: str = ""
     mirror: int = -1
     audits: bool = False
+    unkept: bool = False
     """See swarm.types.Beat."""
     credit: int = 0
     takers: int = 1

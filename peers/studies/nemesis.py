@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,7 @@ import msgspec
 
 from peers.commands import sim
 from peers.errors import WrongUsage
+from peers.roles.group_log import PAUSE
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.audit import audit
@@ -29,6 +31,7 @@ from swarm.learn.learning_rates import with_learning_rate
 from swarm.protocol import Role
 from swarm.sim import disks, nemesis
 from swarm.sim.nemesis import PEACE, STORM, Plan
+from swarm.sim.scenario import Fault
 from swarm.sim.world import SimPeer, World
 from swarm.types import Digest, Verdict
 
@@ -48,8 +51,11 @@ BEHIND = 5
 LOOK = 2.0
 """Seconds between two looks at the tables of all peers."""
 
-SPOILS = {"damage", "full", "clock"}
-"""Faults after which a disk may lack what was acknowledged, or the times in journals are not the order."""
+EVERYTHING = "**/*"
+"""Pattern of a damage that may be to a learner's records of groups and steps, which nobody else has."""
+
+LATER = PAUSE + 1.0
+"""Seconds after which a disk that has room again has what it refused."""
 
 TASKS = 120
 """Coroutines of a peer: its services, some fetches, and each group in delivery has one."""
@@ -60,8 +66,8 @@ PROMISES = {
     "strength": "in these seconds learners average together, and groups of every sampler are admitted",
     "split": f"at the end all peers are within {BEHIND} versions, and those at one version have its bytes",
     "chain": "in these seconds a version has one digest, and each was made from the one before",
-    "lost": "each acknowledged group is trained, refused or held, where no file and no clock was spoilt",
-    "doubled": "no group is trained twice",
+    "lost": "each acknowledged group is trained, refused or held, but for one whose only copies were damaged",
+    "doubled": "no group is trained twice, but for one of whose step the only records were damaged",
     "growth": "no table grows beyond its bound",
 }
 
@@ -186,10 +192,12 @@ class _Watch:
         """Version -> digest -> parent, of what was released late."""
         self._admitted: set[str] = set()
         """Samplers of whom a group was admitted late."""
-        self._together = 0
-        """Members of the largest round, late."""
+        self._together: set[str] = set()
+        """Learners that were in a round with another one, late."""
         self._late = 0
         self._told: list[events.Event] = []
+        self._times: list[float] = []
+        """When each of these was told: the clocks in them may be wrong."""
         self._look_at = 0.0
 
     # --- peers ----------------------------------------------------------------------------------------------
@@ -222,6 +230,7 @@ class _Watch:
     def __call__(self, event: events.Event) -> None:
         now = asyncio.get_running_loop().time()
         self._told.append(event)
+        self._times.append(now)
         if now >= self._look_at:
             self._look_at = now + LOOK
             self._check_growth(now)
@@ -242,7 +251,8 @@ class _Watch:
                 trial.strength = min(trial.strength, since)
         if since >= PEACE - self._last:
             self._late += 1
-            self._together = max(self._together, event.members)
+            if event.members > 1:
+                self._together.add(event.peer)
 
     def _check_growth(self, now: float) -> None:
         for name, life in self._lives.items():
@@ -260,24 +270,71 @@ class _Watch:
             self._check_strength()
         self._check_split()
         self._check_chain()
-        if not SPOILS & {fault.fault for fault in self._trial.plan.faults}:
-            self._check_groups()
+        self._check_groups()
 
     def _check_groups(self) -> None:
         found = audit(cast(list[events.AnyEvent], self._told))
-        if found.lost:
-            how = f"{len(found.lost)} of {found.acknowledged} groups, such as {found.lost[0]}"
+        if lost := [group for group in found.lost if not self._had_no_copy(group)]:
+            how = f"{len(lost)} of {found.acknowledged} groups, such as {lost[0]}"
             self._trial.fail("lost", how)
-        if found.doubled:
-            group, versions = next(iter(found.doubled.items()))
-            self._trial.fail("doubled", f"{len(found.doubled)} groups: {group} in versions {versions}")
+        doubled = {group: its for group, its in found.doubled.items() if not self._had_no_record(group)}
+        if doubled:
+            group, versions = next(iter(doubled.items()))
+            self._trial.fail("doubled", f"{len(doubled)} groups: {group} in versions {versions}")
+
+    def _had_no_copy(self, group: str) -> bool:
+        """Whether a group was on no disk that lasts: those of its learner and of its sampler were full when
+        it was acknowledged, or its records were damaged since, or its sampler was gone for good."""
+        return any(
+            self._damaged(event.peer, at)
+            or (
+                self._was_full(event.peer, at)
+                and (
+                    self._was_full(event.sampler, at)
+                    or self._damaged(event.sampler, at)
+                    or event.sampler not in self._lives
+                )
+            )
+            for at, event in zip(self._times, self._told, strict=True)
+            if isinstance(event, events.Judged) and event.verdict is Verdict.ADMIT and event.group == group
+        )
+
+    def _had_no_record(self, short: str) -> bool:
+        """Whether the first step with a group was on no disk that lasts: of all who stepped so the disk was
+        full, and a seed that had it in memory died since, or the records were damaged; or they are gone."""
+        steps = [
+            (at, event)
+            for at, event in zip(self._times, self._told, strict=True)
+            if isinstance(event, events.Stepped) and short in (*event.others, *(g[:16] for g in event.groups))
+        ]
+        first = min(event.version for _, event in steps)
+        here = [(at, event) for at, event in steps if event.version == first and event.peer in self._lives]
+        return bool(here) and all(
+            self._damaged(event.peer, at) or (self._was_full(event.peer, at) and self._seed_died(at))
+            for at, event in here
+        )
+
+    def _was_full(self, peer: str, at: float) -> bool:
+        full = (fault for fault in self._of(peer) if fault.fault == "full")
+        return any(fault.at <= at <= fault.at + fault.seconds + LATER for fault in full)
+
+    def _damaged(self, peer: str, since: float) -> bool:
+        faults = (fault for fault in self._of(peer) if fault.fault == "damage" and fault.at > since)
+        return any(fault.file == EVERYTHING for fault in faults)
+
+    def _seed_died(self, since: float) -> bool:
+        seeds = (fault for fault in self._trial.plan.faults if fault.peer.startswith(Role.SEED))
+        return any(fault.fault in ("bounce", "crash") and fault.at > since for fault in seeds)
+
+    def _of(self, peer: str) -> Iterator[Fault]:
+        return (fault for fault in self._trial.plan.faults if fault.peer == peer)
 
     def _check_strength(self) -> None:
         if self._late < LEAST:
             return self._trial.fail("still", f"{self._late} versions in the last {self._last:g} s")
         learners, samplers = self._alive(Role.LEARNER), self._alive(Role.SAMPLER)
-        if self._together < min(2, len(learners)):
-            self._trial.fail("strength", f"none of {len(learners)} learners averaged")
+        if len(learners) > 1 and (alone := {*learners} - self._together):
+            self._trial.fail("strength", f"{', '.join(sorted(alone))} averaged with no other learner")
         if silent := set(samplers) - self._admitted:
             self._trial.fail("strength", f"no group of {', '.join(sorted(silent))} was admitted")
 

@@ -65,7 +65,8 @@ class TrainedLedger:
         self.mine = [one for each in self.mine if (one := self._beside(each, step)) is not None] + [step]
 
     def _beside(self, old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
-        return old if old.members and old in self._earlier else _beside(old, new)
+        may_have_made = old.members and not old.weights and old in self._earlier
+        return old if may_have_made else _beside(old, new)
 
     def begin_life(self) -> None:
         """The steps so far are those of earlier lives."""

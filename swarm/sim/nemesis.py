@@ -139,6 +139,7 @@ class _Planner:
             self._replace: 1,
             self._damage: 3,
             self._all_bounce: 2,
+            self._machine: 2,
             self._cut: 3,
             self._oneway: 2,
             self._flap: 2,
@@ -225,6 +226,18 @@ class _Planner:
     def _all_bounce(self, at: float) -> None:
         for name in self._names:
             self._add(at, "bounce", peer=name, down=self._for(at, 8.0))
+
+    def _machine(self, at: float) -> None:
+        """A machine with one disk restarts, with all learners and some others on it. The disk may be full
+        before that, and after."""
+        here = [name for name in self._names if name.startswith(LEARNER) or self._rng.random() < 0.5]
+        down = max(0.5, self._for(at, 6.0))
+        if self._rng.random() < 0.6:
+            since, full = self._rng.uniform(0.5, 6.0), self._rng.uniform(0.3, 10.0)
+            for name in here:
+                self._add(at - since, "full", peer=name, seconds=round(min(full, STORM - at + since), 1))
+        for name in here:
+            self._add(at, "bounce", peer=name, down=down)
 
     def _busy(self, at: float) -> None:
         self._add(at, "busy", peer=self._any(LEARNER), seconds=self._for(at, 8.0))

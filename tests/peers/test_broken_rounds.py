@@ -197,8 +197,8 @@ def test_the_gradient_of_one_that_died_is_waited_for_until_it_is_lost() -> None:
     slow = {"learn": DelayLaw(law="constant", seconds=10.0)}
     told = Told(msgspec.structs.replace(played, prices=played.prices | slow, each=("learn",)))
     lost = min(event.at for event in told.of(Lost) if event.subject == "learner-2")
-    waiting = [event for event in told.of(Moved) if event.state == "matching" and event.at < lost]
-    assert {event.peer for event in waiting if event.at > crash.at + EPOCH} == {"learner-0", "learner-1"}
+    states = {event.peer: event.state for event in told.of(Moved) if event.at < lost}
+    assert {peer for peer, state in states.items() if state == "matching"} == {"learner-0", "learner-1"}
     assert min(event.at for event in told.of(Averaged) if event.at > crash.at + EPOCH) < lost + 5.0
 
 

@@ -17,7 +17,7 @@ from still_host import still_host
 from test_roles_swarm import scenario
 
 from peers.commands import sim
-from peers.roles import trained_groups
+from peers.roles import trained_groups, unkept_steps
 from peers.roles.checkpoints import Progress
 from peers.roles.group_log import Kept
 from peers.roles.learner import LearnerPeer
@@ -243,6 +243,40 @@ def heard(trained: TrainedGroups, *kinds: type[Any]) -> list[Any]:
     return told
 
 
+@pytest.mark.parametrize(
+    ("refuses", "other", "takes"),
+    [
+        (False, {}, True),
+        (True, {}, False),
+        (True, {"unkept": True}, True),
+        (True, {"credit": 0}, True),
+        (True, None, True),
+    ],
+    ids=[
+        "my disk is well",
+        "the other's disk is",
+        "neither is",
+        "the other takes none",
+        "nobody else is here",
+    ],
+)
+def test_a_learner_whose_disk_refuses_groups_leaves_them_to_one_whose_disk_does_not(
+    refuses: bool, other: dict[str, Any] | None, takes: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with trained_of(tmp_path, [1]) as trained:
+            inbox, host = trained._inbox, trained._host
+            if other is not None:
+                host.roster.hear(PeerId("learner-1"), beat(**other), host.now())
+            inbox.refused = lambda: refuses
+            room = inbox._room(PeerId("sampler-0"), 2.0, host.now())
+            assert (room.groups > 0, inbox.credit() > 0) == (takes, takes)
+            assert host.status.unkept == refuses
+            assert takes or "disk" in room.why
+
+    run(main())
+
+
 def test_what_another_learner_trained_is_not_admitted_when_it_comes(tmp_path: Path) -> None:
     async def main() -> None:
         async with trained_of(tmp_path, [1]) as trained:
@@ -380,7 +414,7 @@ def test_a_learner_that_asks_is_told_the_newest_steps(
     limits: dict[str, int], told: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, most in limits.items():
-        monkeypatch.setattr(trained_groups, name, most)
+        monkeypatch.setattr(unkept_steps, name, most)
 
     async def main() -> None:
         async with memory() as network:

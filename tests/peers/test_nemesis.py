@@ -18,6 +18,7 @@ from peers.runtime.releases import ReleaseExchange
 from peers.studies.nemesis import Trial, shortest, try_plan
 from swarm.core.deliveries import DeliveryLoss
 from swarm.core.releases import Releases, rank
+from swarm.record_log import RecordLog
 from swarm.sim import nemesis
 from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import Fault
@@ -331,7 +332,84 @@ KEPT = (
             Fault(at=23.4, fault="bounce", peer="learner-1", down=6.6),
         ),
     ),
-    nemesis.plan(51),
+    Plan(
+        seed=51,
+        peers={"seed": 1, "learner": 3, "sampler": 4},
+        faults=(
+            Fault(
+                at=3.0,
+                fault="oneway",
+                between=(
+                    ("learner-0", "learner-1", "sampler-0", "sampler-1", "sampler-2", "sampler-3", "seed-0"),
+                    ("learner-2",),
+                ),
+            ),
+            Fault(at=4.5, fault="crash", peer="learner-2", step="announced"),
+            Fault(at=8.0, fault="bounce", peer="sampler-2", down=4.2),
+            Fault(at=8.5, fault="damage", peer="sampler-2", file="**/*"),
+            Fault(at=10.0, fault="host", peer="sampler-3"),
+            Fault(
+                at=12.0,
+                fault="partition",
+                between=(
+                    ("learner-1",),
+                    ("learner-0", "learner-2", "sampler-0", "sampler-1", "sampler-2", "sampler-3", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=13.1,
+                fault="oneway",
+                between=(
+                    ("learner-0", "sampler-2", "sampler-3"),
+                    ("learner-1", "learner-2", "sampler-0", "sampler-1", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=14.4,
+                fault="oneway",
+                between=(
+                    ("learner-0", "sampler-0", "sampler-1", "sampler-2", "sampler-3", "seed-0"),
+                    ("learner-1",),
+                ),
+            ),
+            Fault(at=15.4, fault="clock", peer="learner-0", seconds=70.0),
+            Fault(
+                at=15.9,
+                fault="hold",
+                between=(
+                    ("learner-1", "sampler-1", "sampler-2", "sampler-3", "seed-0"),
+                    ("learner-0", "learner-2", "sampler-0"),
+                ),
+            ),
+            Fault(at=16.3, fault="crash", peer="learner-1", step="announced"),
+            Fault(
+                at=16.6,
+                fault="repair",
+                between=(
+                    ("learner-0", "sampler-2", "sampler-3"),
+                    ("learner-1", "learner-2", "sampler-0", "sampler-1", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=19.3,
+                fault="release",
+                between=(
+                    ("learner-1", "sampler-1", "sampler-2", "sampler-3", "seed-0"),
+                    ("learner-0", "learner-2", "sampler-0"),
+                ),
+            ),
+            Fault(at=24.0, fault="full", peer="sampler-1", seconds=6.0),
+            Fault(at=25.8, fault="clock", peer="learner-0"),
+            Fault(
+                at=25.9,
+                fault="repair",
+                between=(
+                    ("learner-1",),
+                    ("learner-0", "learner-2", "sampler-0", "sampler-1", "sampler-2", "sampler-3", "seed-0"),
+                ),
+            ),
+        ),
+    ),
     Plan(
         seed=1013,
         peers={"seed": 1, "learner": 1, "sampler": 1},
@@ -342,13 +420,397 @@ KEPT = (
             Fault(at=23.8, fault="clock", peer="learner-0"),
         ),
     ),
-    nemesis.plan(2123),
-    nemesis.plan(335),
-    nemesis.plan(6273),
-    nemesis.plan(4378),
-    nemesis.plan(6081),
-    nemesis.plan(7071),
-    nemesis.plan(11989),
+    Plan(
+        seed=2123,
+        peers={"seed": 1, "learner": 2, "sampler": 3, "evaluator": 1},
+        merge=True,
+        faults=(
+            Fault(
+                at=8.3,
+                fault="partition",
+                between=(
+                    ("learner-1", "sampler-1"),
+                    ("evaluator-0", "learner-0", "sampler-0", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(at=10.3, fault="bounce", peer="learner-1", down=0.5, step="patched"),
+            Fault(at=13.7, fault="bounce", peer="learner-1", down=0.5, step="announced"),
+            Fault(at=17.5, fault="busy", peer="learner-0", seconds=8.0),
+            Fault(
+                at=18.1,
+                fault="repair",
+                between=(
+                    ("learner-1", "sampler-1"),
+                    ("evaluator-0", "learner-0", "sampler-0", "sampler-2", "seed-0"),
+                ),
+            ),
+        ),
+    ),
+    Plan(
+        seed=335,
+        peers={"seed": 1, "learner": 4, "sampler": 3},
+        faults=(
+            Fault(at=1.9, fault="bounce", peer="learner-3", down=8.0, step="announced"),
+            Fault(at=8.8, fault="clock", peer="sampler-0", seconds=70.0),
+            Fault(at=9.1, fault="bounce", peer="learner-2", down=0.5, step="announcing"),
+            Fault(
+                at=12.2,
+                fault="hold",
+                between=(
+                    ("learner-2", "sampler-1", "seed-0"),
+                    ("learner-0", "learner-3", "sampler-0", "sampler-2"),
+                ),
+            ),
+            Fault(at=13.5, fault="full", peer="learner-1", seconds=8.1),
+            Fault(at=16.1, fault="bounce", peer="seed-0", down=6.6),
+            Fault(at=16.1, fault="bounce", peer="learner-0", down=7.3),
+            Fault(at=16.1, fault="bounce", peer="learner-2", down=3.9),
+            Fault(at=16.1, fault="bounce", peer="sampler-0", down=7.3),
+            Fault(at=16.1, fault="bounce", peer="sampler-1", down=0.4),
+            Fault(at=16.1, fault="bounce", peer="sampler-2", down=1.1),
+            Fault(at=16.1, fault="bounce", peer="learner-3", down=6.7),
+            Fault(at=17.7, fault="clock", peer="sampler-0"),
+            Fault(
+                at=18.1,
+                fault="partition",
+                between=(
+                    ("learner-0",),
+                    ("learner-2", "learner-3", "sampler-0", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(at=20.8, fault="crash", peer="learner-1"),
+            Fault(at=21.3, fault="bounce", peer="seed-0", down=5.9),
+            Fault(at=21.3, fault="bounce", peer="learner-0", down=5.7),
+            Fault(at=21.3, fault="bounce", peer="learner-1", down=5.6),
+            Fault(at=21.3, fault="bounce", peer="learner-2", down=4.6),
+            Fault(at=21.3, fault="bounce", peer="sampler-0", down=5.8),
+            Fault(at=21.3, fault="bounce", peer="sampler-1", down=3.9),
+            Fault(at=21.3, fault="bounce", peer="sampler-2", down=0.6),
+            Fault(
+                at=21.4,
+                fault="release",
+                between=(
+                    ("learner-2", "sampler-1", "seed-0"),
+                    ("learner-0", "learner-3", "sampler-0", "sampler-2"),
+                ),
+            ),
+            Fault(at=22.9, fault="clock", peer="learner-0", seconds=70.0),
+            Fault(at=25.8, fault="host", peer="learner-3"),
+            Fault(
+                at=25.8,
+                fault="repair",
+                between=(
+                    ("learner-0",),
+                    ("learner-2", "learner-3", "sampler-0", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(at=30.0, fault="clock", peer="learner-0"),
+        ),
+    ),
+    Plan(
+        seed=6273,
+        peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
+        mode="overlap",
+        merge=True,
+        faults=(
+            Fault(
+                at=8.0,
+                fault="partition",
+                between=(("learner-1", "sampler-1"), ("evaluator-0", "learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=16.1,
+                fault="repair",
+                between=(("learner-1", "sampler-1"), ("evaluator-0", "learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=17.3,
+                fault="partition",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=18.3,
+                fault="repair",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=19.3,
+                fault="partition",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=20.3,
+                fault="repair",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=21.3,
+                fault="partition",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=22.3,
+                fault="repair",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=23.3,
+                fault="partition",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=24.3,
+                fault="repair",
+                between=(("evaluator-0", "learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+        ),
+    ),
+    Plan(
+        seed=4378,
+        peers={"seed": 1, "learner": 3, "sampler": 2},
+        merge=True,
+        faults=(
+            Fault(
+                at=9.8,
+                fault="partition",
+                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(
+                at=22.0,
+                fault="repair",
+                between=(("learner-1", "sampler-1"), ("learner-0", "sampler-0", "seed-0")),
+            ),
+            Fault(at=22.5, fault="crash", peer="learner-1"),
+            Fault(at=22.7, fault="bounce", peer="learner-0", down=7.3),
+            Fault(at=26.5, fault="host", peer="learner-2"),
+        ),
+    ),
+    Plan(
+        seed=6081,
+        peers={"seed": 1, "learner": 3, "sampler": 2},
+        merge=True,
+        faults=(
+            Fault(
+                at=6.2,
+                fault="partition",
+                between=(("learner-1", "sampler-1"), ("learner-0", "learner-2", "sampler-0", "seed-0")),
+            ),
+            Fault(at=16.7, fault="bounce", peer="seed-0", down=5.7),
+            Fault(at=16.7, fault="bounce", peer="learner-0", down=5.0),
+            Fault(at=16.7, fault="bounce", peer="sampler-0", down=1.4),
+            Fault(at=16.7, fault="bounce", peer="sampler-1", down=6.2),
+            Fault(at=16.7, fault="bounce", peer="learner-1", down=1.4),
+            Fault(at=16.7, fault="bounce", peer="learner-2", down=2.4),
+            Fault(
+                at=17.0,
+                fault="hold",
+                between=(("learner-2", "sampler-0", "sampler-1", "seed-0"), ("learner-0", "learner-1")),
+            ),
+            Fault(
+                at=18.1,
+                fault="repair",
+                between=(("learner-1", "sampler-1"), ("learner-0", "learner-2", "sampler-0", "seed-0")),
+            ),
+            Fault(at=20.0, fault="bounce", peer="learner-0", down=9.4),
+            Fault(
+                at=25.3,
+                fault="release",
+                between=(("learner-2", "sampler-0", "sampler-1", "seed-0"), ("learner-0", "learner-1")),
+            ),
+        ),
+    ),
+    Plan(
+        seed=7071,
+        peers={"seed": 1, "learner": 3, "sampler": 3},
+        faults=(
+            Fault(
+                at=6.2,
+                fault="partition",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=6.5,
+                fault="oneway",
+                between=(
+                    ("learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                    ("learner-0", "sampler-0"),
+                ),
+            ),
+            Fault(
+                at=7.2,
+                fault="repair",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=8.2,
+                fault="partition",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=9.2,
+                fault="repair",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=10.2,
+                fault="partition",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=11.2,
+                fault="repair",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=12.2,
+                fault="partition",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=13.2,
+                fault="repair",
+                between=(
+                    ("learner-0", "learner-1", "learner-2", "sampler-0", "sampler-1", "sampler-2"),
+                    ("seed-0",),
+                ),
+            ),
+            Fault(
+                at=13.3,
+                fault="repair",
+                between=(
+                    ("learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                    ("learner-0", "sampler-0"),
+                ),
+            ),
+            Fault(at=15.4, fault="bounce", peer="sampler-0", down=1.0),
+            Fault(at=15.9, fault="damage", peer="sampler-0", file="checkpoint/*", how="delete"),
+            Fault(at=18.0, fault="busy", peer="learner-0", seconds=3.9),
+            Fault(
+                at=18.6,
+                fault="partition",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=19.6,
+                fault="hold",
+                between=(
+                    ("learner-0", "learner-1", "sampler-0", "sampler-1", "seed-0"),
+                    ("learner-2", "sampler-2"),
+                ),
+            ),
+            Fault(
+                at=19.6,
+                fault="repair",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=20.6,
+                fault="partition",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(at=21.1, fault="bounce", peer="learner-2", down=8.9),
+            Fault(
+                at=21.6,
+                fault="repair",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=22.6,
+                fault="partition",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=22.8,
+                fault="release",
+                between=(
+                    ("learner-0", "learner-1", "sampler-0", "sampler-1", "seed-0"),
+                    ("learner-2", "sampler-2"),
+                ),
+            ),
+            Fault(
+                at=23.6,
+                fault="repair",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(at=23.9, fault="bounce", peer="learner-1", down=1.1),
+            Fault(at=24.4, fault="damage", peer="learner-1", file="blobs/*"),
+            Fault(
+                at=24.6,
+                fault="partition",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+            Fault(
+                at=25.6,
+                fault="repair",
+                between=(
+                    ("sampler-0",),
+                    ("learner-0", "learner-1", "learner-2", "sampler-1", "sampler-2", "seed-0"),
+                ),
+            ),
+        ),
+    ),
+    Plan(
+        seed=11989,
+        peers={"seed": 1, "learner": 1, "sampler": 1, "evaluator": 1},
+        mode="overlap",
+        faults=(
+            Fault(at=9.3, fault="clock", peer="sampler-0", seconds=3600.0),
+            Fault(at=11.0, fault="bounce", peer="seed-0", down=4.7),
+            Fault(at=11.0, fault="bounce", peer="learner-0", down=0.4),
+            Fault(at=11.0, fault="bounce", peer="sampler-0", down=1.3),
+            Fault(at=11.0, fault="bounce", peer="evaluator-0", down=1.0),
+            Fault(
+                at=15.6, fault="partition", between=(("sampler-0",), ("evaluator-0", "learner-0", "seed-0"))
+            ),
+            Fault(at=16.9, fault="bounce", peer="learner-0", down=4.9),
+            Fault(at=17.4, fault="damage", peer="learner-0", file="releases/*"),
+            Fault(at=18.1, fault="clock", peer="sampler-0"),
+            Fault(at=20.4, fault="full", peer="sampler-0", seconds=7.2),
+            Fault(at=26.1, fault="repair", between=(("sampler-0",), ("evaluator-0", "learner-0", "seed-0"))),
+        ),
+    ),
 )
 """A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
 that one after its return. At sites one announces a list and its release that nobody can have, and is gone.
@@ -375,13 +837,104 @@ def test_a_script_that_failed_once_does_not_fail(script: Plan) -> None:
     assert not try_plan(script).failures
 
 
-DELIVERED_AGAIN = 507
+FULL_AND_KILLED = tuple(
+    Plan(
+        seed=seed,
+        peers={"seed": 1, "learner": learners, "sampler": 2},
+        faults=(
+            Fault(at=12.0, fault="full", peer="learner-0", seconds=seconds),
+            Fault(at=killed, fault="bounce", peer="learner-0", down=2.0),
+        ),
+    )
+    for learners, seed in ((1, 0), (1, 1), (2, 0), (2, 3))
+    for seconds, killed in ((2.0, 20.0), (10.0, 18.0))
+)
+"""A learner's disk is full and has room again before it dies, or not: what it refused is on it, or with the
+samplers and the seed."""
+
+
+@pytest.mark.parametrize("script", FULL_AND_KILLED)
+def test_groups_that_a_full_disk_refused_are_trained_once(script: Plan) -> None:
+    assert not failed(try_plan(script))
+
+
+DELIVERED_AGAIN = Plan(
+    seed=507,
+    peers={"seed": 1, "learner": 3, "sampler": 2},
+    mode="sites",
+    faults=(
+        Fault(
+            at=14.0,
+            fault="partition",
+            between=(("sampler-0",), ("learner-1", "learner-2", "sampler-1", "seed-0")),
+        ),
+        Fault(at=15.0, fault="bounce", peer="learner-1", down=8.0, step="patched"),
+        Fault(at=15.2, fault="bounce", peer="learner-0", down=0.6),
+        Fault(
+            at=16.0,
+            fault="slow",
+            between=(("learner-0", "sampler-0", "sampler-1", "seed-0"), ("learner-1",)),
+            seconds=0.7,
+        ),
+        Fault(
+            at=16.6,
+            fault="repair",
+            between=(("sampler-0",), ("learner-1", "learner-2", "sampler-1", "seed-0")),
+        ),
+        Fault(at=17.6, fault="crash", peer="learner-0", step="packed"),
+        Fault(
+            at=17.9,
+            fault="oneway",
+            between=(("learner-1", "learner-2", "sampler-0", "sampler-1", "seed-0"), ("learner-0",)),
+        ),
+        Fault(at=19.6, fault="bounce", peer="seed-0", down=3.2),
+        Fault(at=19.6, fault="bounce", peer="learner-1", down=6.8),
+        Fault(at=19.6, fault="bounce", peer="sampler-0", down=1.5),
+        Fault(at=19.6, fault="bounce", peer="sampler-1", down=0.7),
+        Fault(at=19.6, fault="bounce", peer="learner-2", down=3.2),
+        Fault(at=20.3, fault="crash", peer="learner-0", step="announced"),
+        Fault(
+            at=21.9,
+            fault="repair",
+            between=(("learner-0", "sampler-0", "sampler-1", "seed-0"), ("learner-1",)),
+        ),
+        Fault(
+            at=22.5, fault="hold", between=(("learner-1",), ("learner-0", "sampler-0", "sampler-1", "seed-0"))
+        ),
+        Fault(at=22.6, fault="host", peer="learner-2"),
+        Fault(
+            at=23.0,
+            fault="partition",
+            between=(("learner-0", "sampler-0", "seed-0"), ("learner-1", "sampler-1")),
+        ),
+        Fault(
+            at=23.7,
+            fault="partition",
+            between=(("sampler-0",), ("learner-0", "learner-1", "sampler-1", "seed-0")),
+        ),
+        Fault(
+            at=27.0,
+            fault="repair",
+            between=(("sampler-0",), ("learner-0", "learner-1", "sampler-1", "seed-0")),
+        ),
+        Fault(
+            at=30.0,
+            fault="repair",
+            between=(("learner-0", "sampler-0", "seed-0"), ("learner-1", "sampler-1")),
+        ),
+        Fault(
+            at=30.0,
+            fault="release",
+            between=(("learner-1",), ("learner-0", "sampler-0", "sampler-1", "seed-0")),
+        ),
+    ),
+)
 """A sampler's groups are at a learner, both die, and it delivers them to another one: both bring them to one
 list."""
 
 
 def test_groups_that_two_learners_bring_to_one_list_are_trained_once() -> None:
-    assert not failed(try_plan(nemesis.plan(DELIVERED_AGAIN)))
+    assert not failed(try_plan(DELIVERED_AGAIN))
 
 
 # --- it has teeth -------------------------------------------------------------------------------------------
@@ -423,6 +976,19 @@ def test_a_release_that_nobody_has_and_everybody_waits_for_is_found(monkeypatch:
     monkeypatch.setattr(ReleaseExchange, "sealed_newest", newest)
     script = shortest(found("still", range(300)))
     assert "announced" in [fault.step for fault in script.faults]
+
+
+def test_a_disk_that_is_full_and_says_that_it_took_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RecordLog.append
+
+    def lies(self: RecordLog, *records: Any) -> int:
+        try:
+            return real(self, *records)
+        except OSError:
+            return max(0, self.current)
+
+    monkeypatch.setattr(RecordLog, "append", lies)
+    assert {"lost", "doubled"} & try_plan(FULL_AND_KILLED[1]).failures.keys()
 
 
 def leaves_one_learner(plan: Plan) -> bool:

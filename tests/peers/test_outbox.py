@@ -231,9 +231,9 @@ def test_that_a_group_is_done_is_written_once(folder: Path, monkeypatch: pytest.
     written: list[object] = []
     keep = group_log.GroupLog.keep
 
-    async def kept(log: Any, record: bytes, durably: bool = True) -> int | None:
+    async def kept(log: Any, record: bytes, *how: Any, **more: Any) -> bool:
         written.append(msgspec.msgpack.decode(record)["type"])
-        return await keep(log, record, durably)
+        return await keep(log, record, *how, **more)
 
     monkeypatch.setattr(group_log.GroupLog, "keep", kept)
 
