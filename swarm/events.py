@@ -143,6 +143,10 @@ class Averaged(Event):
     """Learner -> factor, for each gradient that was scaled down because its norm is far beyond the usual."""
 
 
+NOT_FINITE = "the gradient is not finite"
+"""What the reason of a RoundBroke event begins with where no other peer has a part in it."""
+
+
 class RoundBroke(Event):
     """A round of averaging failed; `until` above 0: its two members stop, and wait till then."""
 
@@ -325,8 +329,9 @@ class Recovered(Event):
     seconds: Finite
 
 
-REWARDS = "rewards"
-"""Kind of a Rejected event: what a sampler claims for completions is not what a learner computes."""
+REWARDS, LOGPROBS = "rewards", "log-probabilities"
+"""Kinds of Rejected events: what a sampler claims for completions is not what a learner computes; what its
+policy gives for them are no numbers."""
 
 
 class Rejected(Event):

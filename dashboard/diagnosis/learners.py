@@ -14,6 +14,7 @@ from dashboard.text import duration
 from dashboard.views import Problem
 from swarm.core.shares import SHORTEST, SLOWER, UNKNOWN
 from swarm.core.standing import FAR
+from swarm.events import NOT_FINITE
 from swarm.grammar import some
 from swarm.protocol import Phase, Role
 
@@ -249,6 +250,10 @@ def broken(s: Situation) -> Iterator[Problem]:
         for peer_id in dict.fromkeys(peer_id for _, peer_id, _ in breaks)
         if (peer := s.state.peers.get(peer_id))
     ]
+    overflowed = sum(reason.startswith(NOT_FINITE) for _, _, reason in breaks)
+    if 2 * overflowed >= len(breaks):
+        yield _not_finite(s, overflowed, who, breaks[0][0])
+        return
     yield problem(
         "broken",
         "warning",
@@ -262,6 +267,23 @@ def broken(s: Situation) -> Iterator[Problem]:
         ),
         who,
         breaks[0][0],
+    )
+
+
+def _not_finite(s: Situation, count: int, who: list[PeerRow], since: float) -> Problem:
+    return problem(
+        "not finite",
+        "error",
+        (
+            f"{some(count, 'gradient')} in {duration(s.now - since)} were not finite, at {s.names(who)}: no"
+            " step is made of them.",
+            "The loss overflows: steps were too large for the weights, or the model computes beyond its"
+            " precision. No link has a part in it.",
+            f"Lower `run.optimizer.lr` ({s.run.optimizer.lr:g}) and begin again, from a version before it if"
+            " there is one; where it is small already, look at the model's weights and precision.",
+        ),
+        who,
+        since,
     )
 
 

@@ -13,7 +13,7 @@ from dashboard.sentences import named
 from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
-from swarm.events import REWARDS
+from swarm.events import LOGPROBS, REWARDS
 from swarm.grammar import some
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import Verdict
@@ -332,17 +332,26 @@ def refused(s: Situation) -> Iterator[Problem]:
 
 def refusal(s: Situation, peers: list[PeerRow], verdict: str) -> tuple[str, str] | None:
     """Why groups of these samplers are refused so, and what to do; None for one that needs no advice."""
-    told = [known for peer in peers if (known := s.recent.distrust.get(peer.id)) is not None]
-    differ = [known for known in told if known.kind == REWARDS]
-    if verdict != Verdict.UNTRUSTED or not differ:
-        return REFUSALS.get(verdict)
-    return (
-        f"its rewards differ from the learners': {differ[-1].reason}",
-        (
-            "Is the reward random, or does it read the clock, the network or what is installed? `swarm task"
-            " try` computes it twice. If it is the same number everywhere, the sampler claims what is false."
-        ),
-    )
+    told = {known.kind: known.reason for peer in peers if (known := s.recent.distrust.get(peer.id))}
+    if verdict == Verdict.UNTRUSTED and REWARDS in told:
+        return (
+            f"its rewards differ from the learners': {told[REWARDS]}",
+            (
+                "Is the reward random, or does it read the clock, the network or what is installed? `swarm"
+                " task try` computes it twice. If it is the same number everywhere, the sampler claims what"
+                " is false."
+            ),
+        )
+    if verdict == Verdict.MALFORMED and LOGPROBS in told:
+        return (
+            "the log-probabilities that it claims are not finite: the policy overflows, or its engine does",
+            (
+                f"Where it is so at all samplers the steps were too large: lower `run.optimizer.lr`"
+                f" ({s.run.optimizer.lr:g}) and begin again, from a version before it if there is one. At one"
+                " alone, look at its engine, device and precision."
+            ),
+        )
+    return REFUSALS.get(verdict)
 
 
 def idle(s: Situation) -> Iterator[Problem]:

@@ -100,6 +100,8 @@ class CommonRound:
         try:
             outcome = await self._meet(gradient, batch, partners, self._other_learners.worth_waiting(learns))
         except RoundLost as error:
+            if str(error).startswith(events.NOT_FINITE):
+                return Cause.ALONE  # no round helps: the step refuses it, and drops the batch
             await self._lost(error)
             return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)

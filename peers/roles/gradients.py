@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from peers.errors import CannotHere
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.faults import FaultReports
 from peers.runtime.host import Host
@@ -24,9 +25,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MOST = 16
+"""Gradients in a row that are not finite, after which a learner ends."""
+
+
 class Gradients:
     def __init__(self, host: Host, learner: BaseLearner, inbox: LearnerInbox, faults: FaultReports) -> None:
         self._host, self._learner, self._inbox, self._faults = host, learner, inbox, faults
+        self._not_finite = 0
+        """Gradients in a row."""
 
     async def compute(self, batch: Sequence[Waiting], others: Iterable[BatchRewards] = ()) -> Gradient | None:
         """The gradient of a batch, beside whose round `others` close theirs. None where it does not fit in
@@ -58,14 +65,27 @@ class Gradients:
         host = self._host
         with host.status.computing(host.now):
             try:
-                return await host.ports.work.run(Kind.STEP, step, gradient.vector)
+                metrics = await host.ports.work.run(Kind.STEP, step, gradient.vector)
+                self._not_finite = 0
+                return metrics
             except ValueError as error:
                 host.emit(events.RoundBroke, version=self._learner.version, reason=str(error))
                 self._inbox.drop(batch, "refused")
+                self._refuse(str(error))
                 return Cause.ROUND_BROKE
             except OutOfMemory as error:
                 self._out_of_memory(batch, error)
                 return Cause.OUT_OF_MEMORY
+
+    def _refuse(self, why: str) -> None:
+        """Raises CannotHere for the last of MOST gradients in a row that are not finite: no other batch mends
+        the weights."""
+        self._not_finite = self._not_finite + 1 if why.startswith(events.NOT_FINITE) else 0
+        if self._not_finite >= MOST:
+            raise CannotHere(
+                f"{MOST} batches in a row have no gradient at version {self._learner.version}: {why}; begin"
+                " again from a version before it"
+            )
 
     def _out_of_memory(self, batch: Sequence[Waiting], error: OutOfMemory) -> None:
         """Drop a batch. A policy that was lost with it is fetched again."""

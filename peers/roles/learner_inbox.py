@@ -30,7 +30,7 @@ from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core import auditing
-from swarm.core.admission import REPEATED, Admission, Judgement, staleness
+from swarm.core.admission import OVERFLOWED, REPEATED, Admission, Judgement, staleness
 from swarm.core.auditing import Consequence
 from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
@@ -131,8 +131,8 @@ class LearnerInbox:
         """Group that is being scored and written -> set once that is done."""
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came, the oldest first; credit is shared among these."""
-        self._told_rewards: OrderedDict[PeerId, float] = OrderedDict()
-        """Sampler -> when it was last told that its rewards are others."""
+        self._told: OrderedDict[tuple[PeerId, str], float] = OrderedDict()
+        """(sampler, kind) -> when it was last told what is wrong with its numbers."""
         self._shown: float | None = None
         """When the last Shown event was emitted."""
         self._reported = 0.0
@@ -179,6 +179,8 @@ class LearnerInbox:
                 self.admission.free_slot(group)
             if judgement.verdict is not Verdict.OVER_QUOTA and judgement.detail != REPEATED:
                 self.tally.ended(group, judgement.verdict)
+        if judgement.detail == OVERFLOWED:
+            self._tell(sender, events.LOGPROBS, OVERFLOWED)
         self.tally.judged(sender, judgement.verdict)
         host.emit(
             events.Judged,
@@ -374,21 +376,21 @@ class LearnerInbox:
             self.batcher.scoring[group.sampler] -= 1
         pairs = zip(task.rewards, group.rewards, strict=True)
         if group.scored and any(abs(mine - claimed) > 1e-6 for mine, claimed in pairs):
-            self._tell_other_rewards(group, task.rewards)
+            pairs = zip(task.rewards, group.rewards, strict=True)
+            mine, claimed = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
+            why = f"it claims a reward of {claimed:g} where {mine:g} is computed here"
+            self._tell(group.sampler, events.REWARDS, why)
             detail = f"claims rewards {list(group.rewards)}, they are {list(task.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
         self._tasks[group.id] = task
         return judgement
 
-    def _tell_other_rewards(self, group: Group, mine: Sequence[float]) -> None:
-        """Name a sampler whose rewards are others than mine, once in REPEAT_AFTER."""
-        now, sampler = self.host.now(), group.sampler
-        if now - self._told_rewards.get(sampler, now - REPEAT_AFTER) < REPEAT_AFTER:
-            return
-        remember(self._told_rewards, sampler, now, TOLD)
-        claimed, own = max(zip(group.rewards, mine, strict=True), key=lambda pair: abs(pair[0] - pair[1]))
-        reason = f"it claims a reward of {claimed:g} where {own:g} is computed here"
-        self.host.emit(events.Rejected, sender=sampler, kind=events.REWARDS, reason=reason)
+    def _tell(self, sampler: PeerId, kind: str, reason: str) -> None:
+        """Say once in REPEAT_AFTER what is wrong with a sampler's numbers."""
+        now = self.host.now()
+        if now - self._told.get((sampler, kind), now - REPEAT_AFTER) >= REPEAT_AFTER:
+            remember(self._told, (sampler, kind), now, TOLD)
+            self.host.emit(events.Rejected, sender=sampler, kind=kind, reason=reason)
 
     def _room(self, sampler: PeerId, learners: float, now: float) -> Room:
         """Room for more groups of one sampler; finding it costs a look at everybody who delivered lately."""

@@ -60,8 +60,23 @@ UNSCORED = 64
 """Groups in a row that a learner could not score, or did not believe, after which it gets one at a time, and
 seldom."""
 
-FRUITLESS = {Verdict.UNSCORED: "scored", Verdict.UNTRUSTED: "believed"}
-"""Verdicts of which one follows the other while nobody mends anything."""
+FRUITLESS = {
+    Verdict.UNSCORED: (
+        "scored",
+        "mend what fails there, or begin a run with a reward that `swarm task try` can compute",
+    ),
+    Verdict.UNTRUSTED: (
+        "believed",
+        "where rewards differ, the reward is random or depends on the machine: begin a run with one that is"
+        " the same number everywhere",
+    ),
+    Verdict.MALFORMED: (
+        "took",
+        "where log-probabilities are not finite at all samplers, run.optimizer.lr is too large",
+    ),
+}
+"""Verdicts of which one follows the other while nobody mends anything -> what a learner did with none of the
+groups, and what to do."""
 
 IN_MEMORY = 1024
 """Groups that are remembered since a learner has them in its memory alone."""
@@ -352,15 +367,10 @@ class Sampler:
         elif deliveries.TABLE[outcome] is NextStep.DONE:
             self._unscored.pop(learner, None)
         if outcome in FRUITLESS and self._unscored[learner] == UNSCORED:
+            did, todo = FRUITLESS[Verdict(outcome)]
             text = (
-                f"{learner} {FRUITLESS[Verdict(outcome)]} none of {UNSCORED} groups in a row ({why}): it is"
-                " sent one now and then, until it takes one; "
-            )
-            text += (
-                "mend what fails there, or begin a run with a reward that `swarm task try` can compute"
-                if outcome is Verdict.UNSCORED
-                else "where rewards differ, the reward is random or depends on the machine: begin a run with"
-                " one that is the same number everywhere"
+                f"{learner} {did} none of {UNSCORED} groups in a row ({why}): it is sent one now and then,"
+                f" until it takes one; {todo}"
             )
             self.host.emit(events.Noted, level="warning", text=text)
         return outcome is Verdict.UNVERIFIED or self._unscored[learner] >= UNSCORED

@@ -230,6 +230,10 @@ def unknown_release(group: Group, known: Sequence[Release]) -> str | None:
     return None
 
 
+OVERFLOWED = "a log-probability is not finite"
+"""What is wrong with groups of a policy whose numbers overflow."""
+
+
 def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | None:
     """What is wrong with a group's shape or numbers, or None. Later code relies on all that is checked
     here."""
@@ -264,8 +268,8 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
     if not 0 <= tokens.min() <= tokens.max() < vocabulary:
         return f"a token is outside the vocabulary of {vocabulary}"
     # A log-probability is at most 0; a float32 softmax may round up to 1e-3 above.
-    if not np.isfinite(logprobs).all() or logprobs.max() > 1e-3:
-        return "a log-probability is not finite or above 0"
+    if not (finite := bool(np.isfinite(logprobs).all())) or logprobs.max() > 1e-3:
+        return "a log-probability is above 0" if finite else OVERFLOWED
     if not all(math.isfinite(reward) for reward in group.rewards):
         return "a reward is not finite"
     times = group.times

@@ -31,6 +31,7 @@ from torch import Tensor
 from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import ClaimCheck, objection
 from swarm.core.step_recipe import Arithmetic
+from swarm.events import NOT_FINITE
 from swarm.image import MakeDraft, in_memory, only_leaves
 from swarm.learn import checkpoint, objectives
 from swarm.learn.weights import Snapshot
@@ -182,12 +183,12 @@ class BaseLearner(ABC):
             raise ValueError(
                 f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
             )
-        grad_norm = norm(vector)
+        settings, grad_norm = self.run.optimizer, norm(vector)
         if not math.isfinite(grad_norm):
             raise ValueError(
-                "this gradient is not finite: a member's loss overflowed, or it sent damaged values"
+                f"{NOT_FINITE}: lower run.optimizer.lr ({settings.lr:g}), whose steps are too large for the"
+                " weights, or take a model whose loss does not overflow"
             )
-        settings = self.run.optimizer
         clip = min(1.0, settings.grad_clip / (grad_norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
         self._descend(vector, clip, rate)

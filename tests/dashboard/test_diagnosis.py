@@ -70,6 +70,12 @@ def _other_rewards(swarm: Swarm) -> None:
     swarm.emit(happened.Rejected, LEARNERS[0], sender=SAMPLERS[0], kind=happened.REWARDS, reason=why)
 
 
+def _overflows(swarm: Swarm) -> None:
+    swarm.verdict[SAMPLERS[0]] = "malformed"
+    why = "a log-probability is not finite"
+    swarm.emit(happened.Rejected, LEARNERS[0], sender=SAMPLERS[0], kind=happened.LOGPROBS, reason=why)
+
+
 def _dead(*peers: PeerId) -> tuple[Callable[[Swarm], object], Callable[[Swarm], object]]:
     return lambda swarm: swarm.dead.update(peers), lambda swarm: swarm.dead.clear()
 
@@ -152,6 +158,15 @@ CASES = {
         "refused", *_verdict("malformed"), 10, 25, (SAMPLERS[0],), "another version of swarm"
     ),
     "untrusted groups": Case("refused", *_verdict("untrusted"), 10, 25, (SAMPLERS[0],), "do not believe"),
+    "gradients that are not finite": Case(
+        "not finite",
+        _emit(happened.RoundBroke, LEARNERS[0], 128, version=3, reason=f"{happened.NOT_FINITE}: lower it"),
+        _nothing,
+        10,
+        130,
+        (LEARNERS[0],),
+        "No link has a part in it.*Lower `run.optimizer.lr`",
+    ),
     "rewards that differ": Case(
         "refused",
         _other_rewards,
@@ -160,6 +175,15 @@ CASES = {
         25,
         (SAMPLERS[0],),
         "rewards differ from the learners': it claims a reward of 0.3 where 0.7 .*Is the reward random",
+    ),
+    "log-probabilities that are not finite": Case(
+        "refused",
+        _overflows,
+        lambda swarm: swarm.verdict.clear(),
+        10,
+        25,
+        (SAMPLERS[0],),
+        "the policy overflows.*lower `run.optimizer.lr`",
     ),
     "unscored groups": Case("refused", *_verdict("unscored"), 10, 25, (SAMPLERS[0],), "`swarm task try`"),
     "duplicate groups": Case("refused", *_verdict("duplicate"), 10, 25, (SAMPLERS[0],), "already judged"),

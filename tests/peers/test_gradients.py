@@ -12,13 +12,14 @@ import pytest
 from nouns import group
 from still_host import still_host
 
-from peers.roles.gradients import Gradients
+from peers.errors import CannotHere
+from peers.roles.gradients import MOST, Gradients
 from peers.roles.learner_inbox import TaskAndRewards
 from peers.runtime.faults import FaultReports
 from swarm.config import DelayLaw
 from swarm.core.batcher import Waiting
 from swarm.core.rounds import Cause
-from swarm.events import Event, Faulted, Noted, RoundBroke
+from swarm.events import NOT_FINITE, Event, Faulted, Noted, RoundBroke
 from swarm.learn.microbatch import OutOfMemory
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
@@ -96,6 +97,28 @@ def test_a_step_that_fails_drops_its_batch_and_says_why(
         assert await gradients.step(learner.step, along, BATCH) is cause
         assert learner.asked == ["the gradient"] and inbox.dropped == [(BATCH, why)]
         assert [type(event) for event in told] == [kind] and str(error) in str(told[0])
+
+    with_gradients(learner, promise)
+
+
+def test_a_learner_whose_gradients_are_never_finite_ends_and_says_what_to_lower() -> None:
+    why = f"{NOT_FINITE}: lower run.optimizer.lr (1e+20)"
+    learner = Learner(ValueError(why))
+    along: Any = SimpleNamespace(vector="the gradient")
+
+    async def promise(gradients: Gradients, inbox: Inbox, told: list[Event]) -> None:
+        for _ in range(MOST - 1):
+            assert await gradients.step(learner.step, along, BATCH) is Cause.ROUND_BROKE
+        learner._error = None  # one that is finite begins the count anew
+        await gradients.step(learner.step, along, BATCH)
+        learner._error = ValueError(why)
+        for _ in range(MOST - 1):
+            assert await gradients.step(learner.step, along, BATCH) is Cause.ROUND_BROKE
+        with pytest.raises(
+            CannotHere, match=rf"{MOST} batches in a row have no gradient at version 7: .*1e\+20"
+        ):
+            await gradients.step(learner.step, along, BATCH)
+        assert len(told) == len(inbox.dropped) == 2 * MOST - 1
 
     with_gradients(learner, promise)
 
