@@ -23,6 +23,7 @@ from msgspec import inspect
 from nouns import beat
 from still_host import still_host
 
+from peers.build.run_sources import Sources
 from peers.build.spec_transfer import FileRequest
 from peers.roles.accusations import Accusation
 from peers.roles.evidence import Evidence
@@ -114,6 +115,7 @@ DECODED = {
     "SignedRevocations": SignedRevocations,
     "RevocationList": RevocationList,
     "KeptMembers": KeptMembers,
+    "Sources": Sources,
     "Identity": Identity,
     "Announcement": Announcement,
     "Contribution": Contribution,

@@ -12,7 +12,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from peers.build import base_model
 from peers.build.run_folder import MODEL_FILES, SOURCES, RunFolder
@@ -24,6 +28,9 @@ from swarm.durable import Torn, read_checked, write_checked
 from swarm.grammar import some
 from swarm.tasks import rewards, task_files
 from swarm.types import Digest, Struct
+
+MOST = 100_000
+"""Files that are compared: a data folder with more is compared in part."""
 
 SHOWN = 12
 """Digits of a digest that are shown."""
@@ -37,10 +44,15 @@ class Source(Struct):
     """When it was changed last, in nanoseconds; -1: not known."""
 
 
+class Sources(Struct, tag="sources"):
+    files: Annotated[dict[Annotated[str, Meta(max_length=4096)], Source], Meta(max_length=MOST)]
+    """Name, as the settings have it -> what it was."""
+
+
 def write(path: Path, run: Run) -> None:
     """Keep in the folder of a new run what it is made from. Raises OSError."""
-    begun = {name: _source(file, _digest(file)) for name, file in _here(run).items()}
-    write_checked(path / SOURCES, wire.encode(begun))
+    files = {name: _source(file, _digest(file)) for name, file in _here(run).items()}
+    write_checked(path / SOURCES, wire.encode(Sources(files=files)))
 
 
 def check(run: RunFolder, asked: Run) -> None:
@@ -77,7 +89,7 @@ def _here(run: Run) -> dict[str, Path]:
         folder = base_model.folder(run)
         names = (*MODEL_FILES, *sorted(file.name for file in folder.glob("*.safetensors")))
         found |= {f"{run.model.name}/{name}": folder / name for name in names}
-    return {name: file for name, file in found.items() if file.is_file()}
+    return dict(islice(((name, file) for name, file in found.items() if file.is_file()), MOST))
 
 
 def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, Source]:
@@ -85,7 +97,7 @@ def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, So
     the rest as it is now."""
     path, spec = run.path / SOURCES, run.spec
     try:
-        return wire.decode(read_checked(path), dict[str, Source])
+        return wire.decode(read_checked(path), Sources).files
     except FileNotFoundError:
         pass
     except (Torn, wire.WireError) as error:

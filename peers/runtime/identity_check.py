@@ -12,13 +12,15 @@ only an incarnation that is heard to go on counts: heartbeats from before a rest
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from msgspec import Meta
 
 from peers.errors import Refusal, say
 from peers.runtime.faults import FaultReport
 from swarm import wire
 from swarm.core.roster import REMEMBERED
-from swarm.limits import remember
+from swarm.limits import BEAT_LIMIT, remember
 from swarm.net.ports import NetError, read_question
 from swarm.protocol import ROLES, Part, Service, Topic
 from swarm.types import Beat, PeerId, Struct
@@ -51,7 +53,7 @@ class BeatQuery(Struct, tag="beat-query"):
 
     incarnation: int
     """The asker's."""
-    beat: bytes = b""
+    beat: Annotated[bytes, Meta(max_length=BEAT_LIMIT.sealed)] = b""
     """The asker's heartbeat as of now: of two processes with one key, gossip carries that of one."""
 
 

@@ -52,7 +52,7 @@ def test_a_kind_of_which_something_is_known_has_a_rate_with_its_source(
         (
             run(task="my-task"),
             0,
-            "all weights of embedded .* on the task my-task: set run.optimizer.lr; 1e-4",
+            "all weights of embedded on the task my-task: set run.optimizer.lr; 1e-4",
         ),
         (run(training="lora"), 0, "an adapter of embedded"),
         (run("./mine"), 2e6, r"all weights of ./mine \(2.0M parameters\)"),
