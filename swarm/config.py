@@ -97,9 +97,10 @@ class Sampling(Section):
     quantized: bool = False
     """Whether samplers may use weights in 4 or 8 bits. More machines fit then; log-probabilities are those of
     the quantized policy, so that ratios to the learner's are noisier."""
-    replayable: bool = False
+    replayable: bool = True
     """Take only groups that learners can replay, those of hf, vllm, and a vLLM server with our processor
-    (docs/engines.md): in a run with strangers any other sampler escapes audits."""
+    (docs/engines.md). `false` takes others, too: no audit sees them, and all strangers that send such groups
+    have one stranger's share together (batch.share)."""
     heads: Annotated[int, Meta(ge=0, le=64)] = 0
     """Most probable tokens that samplers of replayable groups tell with each token: learners check by them,
     without the model, that every group is what its seed draws. 4 are 24 bytes a token more; 0: none."""

@@ -11,7 +11,7 @@ import msgspec
 from swarm.core.admission import group_id
 from swarm.core.curriculum import Draws
 from swarm.protocol import Phase, Role
-from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Release, Times
+from swarm.types import Array, Beat, Digest, Group, Lag, Noise, PeerId, Release, Times
 
 NOW = 1_750_000_000.0
 VOCABULARY = 8
@@ -36,6 +36,7 @@ def group(number: int = 0, *, released: float = NOW, **changes: Any) -> Group:
         logprobs=floats(-1.0, -0.5, -2.0),
         rewards=(1.0, 0.0),
         times=Times(released=released, fetched=released, used=released, finished=released, sent=released),
+        noise=Noise.GUMBEL,
     )
     made = msgspec.structs.replace(good, **changes)
     due = DRAWS.of(made.weights, made.sampler, made.draw)

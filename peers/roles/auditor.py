@@ -40,6 +40,7 @@ from swarm import events
 from swarm.blocks import Damaged, digest_of
 from swarm.core.accusations import Opinion, speaks_alone
 from swarm.core.auditing import COUNT, Audits, Consequence, Finding, Weighed
+from swarm.core.batcher import NO_LIMIT, Room
 from swarm.core.roster import CLOCK
 from swarm.core.verifiers import Verifiers, is_auditor
 from swarm.durable import Torn
@@ -64,7 +65,7 @@ class Auditor:
         secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
         self._rng = random.Random(secret)
         self._replayer = Replayer(host, make, self._gave_up)
-        self._queue = ReplayQueue(self.audits.proven, inbox.sampler_evidence.suspects)
+        self._queue = ReplayQueue(self.audits.proven, self._is_urgent)
         self._seen = (0, 0)
         """The file of those that are set aside as I read it last: when it was written, nanoseconds, and its
         inode."""
@@ -83,8 +84,10 @@ class Auditor:
         verifiers = Verifiers(host.config.peer.audit.rechecks, random.Random(b"verifiers" + secret))
         self._verdicts = VerdictExchange(host, inbox, self, verifiers)
         if self._works():
-            inbox.audit, inbox.aside = self.draw, self.aside
+            inbox.audit, inbox.aside, inbox.unseen = self.draw, self.aside, self.room
             inbox.batcher.unproven = self._queue.unproven
+            if host.config.peer.audit.share > 0:
+                inbox.batcher.replayable = self.is_replayable
             self._look()
 
     def _works(self) -> bool:
@@ -148,9 +151,9 @@ class Auditor:
     def draw(self, group: Group, frame: bytes) -> None:
         """Take an admitted group for an audit, or leave it to auditors."""
         sampler, settings = group.sampler, self.host.config.peer.audit
-        if not settings.invited and self._inbox.batcher.quotas.vouched(sampler):
+        if not (self._is_audited(sampler) and group.noise == self._inbox.opener.noise):
             return
-        if not (self._replayer.works and group.noise) or self._is_pardoned(group):
+        if self._is_pardoned(group):
             return
         audited = any(is_auditor(beat) for _, beat in self.host.roster)
         if settings.share == 0 and not audited and not self.host.roster.learners():
@@ -158,8 +161,10 @@ class Auditor:
         if (newest := self.host.releases.held) is not None:
             self._replayer.hold(newest.version, newest.weights)
         weights = self._replayer.hold(group.version, group.weights)
-        due = self._inbox.sampler_evidence.suspects(sampler) or self.audits.drawn(sampler, self._rng)
+        due = self._is_urgent(sampler) or self.audits.drawn(sampler, self._rng)
         drawn = weights is not None and settings.share > 0 and due
+        if weights is not None:
+            self.audits.taken(sampler)
         if audited:
             self._submitted.add(group, frame, drawn)
         if drawn and weights is not None:
@@ -167,6 +172,29 @@ class Auditor:
             until = self.host.steady() + AWAITED if self._verdicts.trusted() else 0.0
             self._verdicts.drawn(digest, sampler)
             self._append(Drawn(group, frame, digest, prompt, weights, until=until))
+
+    def _is_urgent(self, sampler: PeerId) -> bool:
+        """Whether all groups of this sampler are replayed, before those of others that are proven."""
+        return self._inbox.sampler_evidence.suspects(sampler) or self._is_behind(sampler)
+
+    def _is_audited(self, sampler: PeerId) -> bool:
+        """Whether groups of this sampler are replayed here: the run's owner vouches for others."""
+        invited = self._inbox.batcher.quotas.vouched(sampler)
+        return self._replayer.works and (self.host.config.peer.audit.invited or not invited)
+
+    def room(self, sampler: PeerId) -> Room:
+        """How many groups of a sampler are taken before more of them are replayed: one at a time, which is
+        drawn, where none of it waits for that."""
+        if self.host.config.peer.audit.share == 0 or not self._is_audited(sampler):
+            return NO_LIMIT
+        left, waits = self.audits.room(sampler), self._queue.waits(sampler)
+        left = max(left - self._inbox.batcher.scoring[sampler], 0 if waits else 1)
+        return Room(left, "the last groups of yours wait to be replayed: send more later")
+
+    def is_replayable(self, group: Group) -> bool:
+        """Whether a group could be replayed here."""
+        known = self._replayer.works and self._replayer.hold(group.version, group.weights) is not None
+        return group.noise == self._inbox.opener.noise and known
 
     def _append(self, drawn: Drawn) -> None:
         gone = self._queue.append(drawn)
@@ -243,8 +271,16 @@ class Auditor:
         return True
 
     def _is_waited_for(self) -> bool:
-        """Whether this learner has nothing to train on but what replays let in."""
-        return bool(self._queue.unproven) and self._inbox.closes(self.host.now()) is None
+        """Whether this learner waits for groups that replays let in: it has none to train on, or too few for
+        a batch while samplers are held back."""
+        closes = self._inbox.closes(self.host.now())
+        if any(map(self._is_behind, self._queue.samplers())):
+            return closes != 0.0
+        return bool(self._queue.unproven) and closes is None
+
+    def _is_behind(self, sampler: PeerId) -> bool:
+        """Whether no group of it is taken before one is replayed."""
+        return self.audits.room(sampler) <= 0
 
     async def _rest(self, spent: float) -> None:
         """Leave the others their share of the time, unless this learner waits for what replays let in."""

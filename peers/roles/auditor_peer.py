@@ -26,6 +26,7 @@ from collections import OrderedDict
 
 from peers.roles.accusations import Accuser
 from peers.roles.evidence import Unsigned, signed_group
+from peers.roles.group_opening import noise_of
 from peers.roles.replay_queue import Drawn, QueuesInTurn
 from peers.roles.replayer import MakeReplay, Replayer
 from peers.roles.reward_calls import RewardCalls
@@ -215,7 +216,9 @@ class AuditorPeer:
         run = self.host.config.run.sampling
         if digest_of(frame) != one.group:
             raise Unsigned("it is another one")
-        opened, group = signed_group(self.host.frames, frame, self._limit, run, self._vocabulary)
+        opened, group = signed_group(
+            self.host.frames, frame, self._limit, run, self._vocabulary, noise_of(self.host.config.run)
+        )
         if (group.sampler, group.version, group.weights) != (one.sampler, one.version, one.weights):
             raise Unsigned("it is another sampler's, or of another version")
         if (why := self.host.distrust(opened, Role.SAMPLER)) is not None:

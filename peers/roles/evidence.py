@@ -27,7 +27,7 @@ from swarm.core.auditing import Consequence
 from swarm.durable import Torn, locked, make_folder, read_checked, write_checked, write_durably
 from swarm.heads import contradiction
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
-from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
+from swarm.types import Digest, Finite, Group, Noise, PeerId, Struct, Text
 from swarm.weights import Weights
 
 FOLDER, SUFFIX, BYTES, ASIDE = "evidence", ".evidence", ".safetensors", "aside"
@@ -52,14 +52,19 @@ class Unsigned(Exception):
 
 
 def signed_group(
-    frames: Frames, frame: bytes, limit: Limit, sampling: Sampling, vocabulary: int
+    frames: Frames,
+    frame: bytes,
+    limit: Limit,
+    sampling: Sampling,
+    vocabulary: int,
+    noise: Noise = Noise.GUMBEL,
 ) -> tuple[wire.Opened, Group]:
-    """A group that somebody else shows, as its sampler signed it for this run. Raises WireError and
-    Unsigned."""
+    """A group that somebody else shows, as its sampler signed it for this run, whose groups are replayed with
+    `noise`. Raises WireError and Unsigned."""
     opened, group = frames.read(frame, limit, Group)
     if opened.sender != group.sampler:
         raise Unsigned(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
-    if (problem := malformation(group, sampling, vocabulary)) is not None:
+    if (problem := malformation(group, sampling, vocabulary, noise)) is not None:
         raise Unsigned(f"the group is none of this run: {problem}")
     if group.heads is not None and (problem := contradiction(group, vocabulary)) is not None:
         raise Unsigned(f"no learner admits the group: {problem}")

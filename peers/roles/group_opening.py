@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from peers.runtime.host import Host
 from swarm import heads, wire
+from swarm.config import Run
 from swarm.limits import Limit
 from swarm.protocol import Kind
 from swarm.tasks.toy import Toy
@@ -43,13 +44,18 @@ class Decoder(Protocol):
         ...
 
 
+def noise_of(run: Run) -> Noise:
+    """The noise that groups of a run are replayed with: a table's is the inverse distribution function."""
+    return Noise.INVERSE if run.task.name == Toy.environment else Noise.GUMBEL
+
+
 class GroupOpener:
     """`limit`: of a group's frame in this run."""
 
     def __init__(self, host: Host, decoder: Decoder, limit: Limit) -> None:
         self._host, self._decoder, self._limit = host, decoder, limit
-        self._noise = Noise.INVERSE if host.config.run.task.name == Toy.environment else Noise.GUMBEL
-        """Of this run's policy, by which heads are checked."""
+        self.noise = noise_of(host.config.run)
+        """Of this run's policy, by which groups are replayed and heads are checked."""
 
     async def opened(self, frame: bytes) -> tuple[wire.Opened, Group]:
         """Raises WireError for what is no group of this run, signed by its sender."""
@@ -63,8 +69,8 @@ class GroupOpener:
         """Why a group contradicts its own heads, or None; also of a run without heads."""
         if group.heads is None:
             return None
-        if group.noise != self._noise:
-            return f"its noise is {group.noise!r}, heads are checked by {self._noise.value!r} here"
+        if group.noise != self.noise:
+            return f"its noise is {group.noise!r}, heads are checked by {self.noise.value!r} here"
         apart = sum(group.lengths) > CHECKED_APART
         return await self._call(apart, heads.contradiction, group, self._decoder.vocabulary)
 

@@ -32,7 +32,7 @@ from swarm import events, wire
 from swarm.core import auditing
 from swarm.core.admission import OVERFLOWED, REPEATED, Admission, Judgement, staleness
 from swarm.core.auditing import Consequence
-from swarm.core.batcher import Batcher, Room, Waiting
+from swarm.core.batcher import NO_LIMIT, Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.curriculum import Draws
 from swarm.core.roster import share
@@ -111,8 +111,10 @@ class LearnerInbox:
             decoder.vocabulary,
             host.releases.known,
             host.releases.released_here,
+            self.opener.noise,
         )
         self.batcher = Batcher(run.batch, run.window)
+        self.batcher.replayable = lambda group: group.noise == self.opener.noise
         self.sampler_evidence = SamplerEvidence()
         self.draw_returns = DrawReturns(host, version)
         self.tally = Tally()
@@ -124,6 +126,8 @@ class LearnerInbox:
         """Hears of every admitted group, with the frame that it came in."""
         self.signed: Callable[[Group, bytes], None] = lambda group, frame: None
         """The same, for the groups' proofs (peers.roles.rechecks)."""
+        self.unseen: Callable[[PeerId], Room] = lambda _: NO_LIMIT
+        """Room for groups of a sampler before more of them are replayed (peers.roles.auditor)."""
         self.aside: Callable[[PeerId], Consequence | None] = lambda _: None
         """What follows for a sampler that is set aside now, or None (peers.roles.auditor)."""
         self._tasks: dict[str, TaskAndRewards] = {}
@@ -149,7 +153,7 @@ class LearnerInbox:
         except wire.WireError as error:
             host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
             self.tally.judged(sender if host.known_sender(sender) else OTHERS, Verdict.MALFORMED)
-            return self._receipt(sender, Verdict.MALFORMED, str(error))
+            return self._receipt(sender, None, Verdict.MALFORMED, str(error))
         await self._arrived(group)
         judgement = self._judge(opened, sender, group, now)
         if judgement.release_unknown:
@@ -191,7 +195,7 @@ class LearnerInbox:
             versions=judgement.versions,
             seconds=round(judgement.seconds, 3),
         )
-        return self._receipt(sender, judgement.verdict, judgement.detail, kept)
+        return self._receipt(sender, group, judgement.verdict, judgement.detail, kept)
 
     async def _arrived(self, group: Group) -> None:
         """Wait until no other delivery of the group is under way: "duplicate" ends a delivery, so it is not
@@ -333,7 +337,7 @@ class LearnerInbox:
             distrust = "sealed, sent and signed by different peers"
         elif distrust is None and self.host.invited(opened, Role.SAMPLER):
             self.batcher.quotas.invited(sender)
-        room, aside = self._room(sender, self._learners(), now), self.aside(group.sampler)
+        room, aside = self._room(group, self._learners(), now), self.aside(group.sampler)
         return self.admission.judge(
             group,
             version=self._version(),
@@ -365,7 +369,8 @@ class LearnerInbox:
         id, so no group is scored twice."""
         if (problem := await self.opener.contradiction(group)) is not None:
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=problem)
-        self.batcher.scoring[group.sampler] += 1
+        payer = self.batcher.payer(group)
+        self.batcher.scoring[payer] += 1
         try:
             texts = await self.opener.decoded(group)
             task = TaskAndRewards(*await self.reward_calls.task_and_rewards(group.task, texts))
@@ -373,7 +378,7 @@ class LearnerInbox:
             detail = f"its rewards could not be recomputed here: {error}"
             return replace(judgement, verdict=Verdict.UNSCORED, detail=detail)
         finally:
-            self.batcher.scoring[group.sampler] -= 1
+            self.batcher.scoring[payer] -= 1
         pairs = zip(task.rewards, group.rewards, strict=True)
         if group.scored and any(abs(mine - claimed) > 1e-6 for mine, claimed in pairs):
             pairs = zip(task.rewards, group.rewards, strict=True)
@@ -392,15 +397,18 @@ class LearnerInbox:
             remember(self._told, (sampler, kind), now, TOLD)
             self.host.emit(events.Rejected, sender=sampler, kind=kind, reason=reason)
 
-    def _room(self, sampler: PeerId, learners: float, now: float) -> Room:
-        """Room for more groups of one sampler; finding it costs a look at everybody who delivered lately."""
+    def _room(self, group: Group, learners: float, now: float) -> Room:
+        """Room for more such groups of its sampler; finding it costs a look at everybody who delivered
+        lately."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")
         if self._yields():
             return Room(0, NO_DISK)
         most = self._scored_at_most(SCORING_AT_ONCE)
         scored = Room(most, f"{SCORING_AT_ONCE} groups are being scored: send more later")
-        return min(self.batcher.room(sampler, learners, now), scored)
+        payer = self.batcher.payer(group)
+        unseen = self.unseen(payer) if payer == group.sampler else NO_LIMIT
+        return min(self.batcher.room(payer, learners, now), unseen, scored)
 
     def _scored_at_most(self, most: int) -> int:
         """Groups that may still be scored where rewards are slow, with `most` at once; no limit elsewhere."""
@@ -418,10 +426,13 @@ class LearnerInbox:
         beats = (roster.beat(peer) for peer in roster.learners() if peer != self.host.ports.me)
         return self.host.status.unkept and any(beat and beat.credit > 0 and not beat.unkept for beat in beats)
 
-    def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str, kept: bool = False) -> bytes:
+    def _receipt(
+        self, sampler: PeerId, group: Group | None, verdict: Verdict, detail: str, kept: bool = False
+    ) -> bytes:
         now, learners = self.host.now(), self._learners()
         part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
-        credit = max(0, min(part, self._room(sampler, learners, now).groups)) if part else 0
+        room = self._room(group, learners, now).groups if group is not None and part else part
+        credit = max(0, min(part, room))
         aside = self.aside(sampler) if verdict is Verdict.UNVERIFIED else None
         return wire.encode(
             Receipt(

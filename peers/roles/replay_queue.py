@@ -57,7 +57,8 @@ class ReplayQueue:
     def __init__(
         self, proven: Callable[[PeerId], bool], suspect: Callable[[PeerId], bool] = lambda sampler: False
     ) -> None:
-        """`proven(sampler)`: its last replays were honest; `suspect(sampler)`: what it claims is unlikely."""
+        """`proven(sampler)`: its last replays were honest; `suspect(sampler)`: what it claims is unlikely, or
+        no group of it is taken before one is replayed."""
         self._proven, self._suspect = proven, suspect
         self._waiting = deque[Drawn]()
         self.unproven = dict[PeerId, None]()
@@ -108,12 +109,20 @@ class ReplayQueue:
 
     def settle(self, sampler: PeerId) -> None:
         """A group of it was taken, and replayed if that could be."""
-        if self._proven(sampler) or not any(map(self._is_drawn(sampler), self._waiting)):
+        if self._proven(sampler) or not self.waits(sampler):
             self.unproven.pop(sampler, None)
 
     def spare(self, group: Digest) -> None:
         """This group that I drew need not be replayed any more."""
         self._waiting = deque(one for one in self._waiting if one.shown is not None or one.digest != group)
+
+    def samplers(self) -> set[PeerId]:
+        """Whose groups I drew, of those that wait."""
+        return {one.group.sampler for one in self._waiting if one.shown is None}
+
+    def waits(self, sampler: PeerId) -> bool:
+        """Whether a group that I drew of it waits."""
+        return any(map(self._is_drawn(sampler), self._waiting))
 
     def drop(self, sampler: PeerId) -> None:
         """Nothing of it is replayed, but for what others show."""

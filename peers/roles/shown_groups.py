@@ -14,6 +14,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from peers.roles.evidence import Unsigned, signed_group
+from peers.roles.group_opening import noise_of
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import wire
@@ -106,7 +107,9 @@ async def shown(host: Host, inbox: LearnerInbox, verdict: Verdict) -> Shown | No
     if digest_of(frame) != verdict.group:
         raise Unsigned("what it shows is not the group that it judged")
     limit = wire.group_limit(run.group_size, run.max_tokens, run.heads)
-    opened, group = signed_group(host.frames, frame, limit, run, inbox.decoder.vocabulary)
+    opened, group = signed_group(
+        host.frames, frame, limit, run, inbox.decoder.vocabulary, noise_of(host.config.run)
+    )
     if (group.sampler, group.version, group.weights) != (verdict.sampler, verdict.version, verdict.weights):
         raise Unsigned("the group that it shows is another sampler's, or of another version")
     if host.distrust(opened, Role.SAMPLER) is not None:

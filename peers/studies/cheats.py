@@ -30,7 +30,7 @@ from peers.studies.cheat_tricks import TableTricks, Tricks, sampled
 from swarm.core.curriculum import SLOTS, Draw, Draws
 from swarm.heads import pack, unpack
 from swarm.sample.toy import ToyEngine
-from swarm.types import Digest, Group, PeerId
+from swarm.types import Digest, Group, Noise, PeerId
 
 Cheat = Callable[[Sampler, Drawn], Drawn | None]
 """(the sampler, what it drew) -> what it says that it drew; None: it sends nothing."""
@@ -225,6 +225,17 @@ def _cooler_throughout(sampler: Sampler, drawn: Drawn) -> Drawn:
     return _from(sampler, drawn, _table(sampler, drawn.task.prompt) / 0.8)
 
 
+def _unnamed(cheat: Cheat) -> Cheat:
+    """The same, as of an engine whose groups nobody can replay."""
+
+    def unnamed(sampler: Sampler, drawn: Drawn) -> Drawn | None:
+        if (made := cheat(sampler, drawn)) is None:
+            return None
+        return made._replace(completions=dataclasses.replace(made.completions, noise=Noise.UNKNOWN))
+
+    return unnamed
+
+
 # --- draws --------------------------------------------------------------------------------------------------
 
 
@@ -314,6 +325,7 @@ CHEATS: dict[str, Callable[[], Cheat]] = {
     "honest": lambda: lambda _, drawn: drawn,
     "it sends nothing": lambda: lambda *_: None,
     "other text": _other_text,
+    "other text, no noise named": lambda: _unnamed(_other_text()),
     "one token changed": lambda: _one_token,
     "one token in one group of 25": lambda: _after(0, _one_token, SPARSE),
     "another model": lambda: _another_model,

@@ -75,9 +75,11 @@ class Admission:
         vocabulary: int,
         known: KnownReleases,
         released: Released = lambda release: release.released,
+        noise: Noise = Noise.GUMBEL,
     ) -> None:
+        """`noise`: the one that this run's groups are replayed with."""
         self._draws, self._window, self._sampling, self._vocabulary = draws, window, sampling, vocabulary
-        self._known, self._released = known, released
+        self._known, self._released, self._noise = known, released, noise
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         """Marks of groups and of slots."""
 
@@ -108,7 +110,7 @@ class Admission:
         drawn = not_drawn is None and bool(known)
         if aside is not None:
             return verdict(Verdict.UNVERIFIED, aside)
-        if (problem := malformation(group, self._sampling, self._vocabulary)) is not None:
+        if (problem := malformation(group, self._sampling, self._vocabulary, self._noise)) is not None:
             drawn = False  # a damaged copy is no return of what its sampler would rather leave out
             return verdict(Verdict.MALFORMED, problem)
         if (problem := self._repeats(group)) is not None:
@@ -234,7 +236,9 @@ OVERFLOWED = "a log-probability is not finite"
 """What is wrong with groups of a policy whose numbers overflow."""
 
 
-def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | None:
+def malformation(
+    group: Group, sampling: Sampling, vocabulary: int, noise: Noise = Noise.GUMBEL
+) -> str | None:
     """What is wrong with a group's shape or numbers, or None. Later code relies on all that is checked
     here."""
     if len(group.lengths) != sampling.group_size or len(group.rewards) != sampling.group_size:
@@ -242,7 +246,7 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
             f"{len(group.lengths)} completions and {len(group.rewards)} rewards, the run has groups of"
             f" {sampling.group_size}"
         )
-    if sampling.replayable and group.noise != Noise.GUMBEL:
+    if sampling.replayable and group.noise != noise:
         return "its noise is none that learners can replay, as this run asks (run.sampling.replayable)"
     if not all(1 <= length <= sampling.max_tokens for length in group.lengths):
         return f"a completion's length is not within 1 and {sampling.max_tokens}"

@@ -13,13 +13,15 @@ the sampler is set aside for an hour, which is no strike. Groups that decide not
 
 Rates follow a simulation of samplers that are honest until they are trusted: with SURE = 20 the share of what
 such a sampler poisons is at most 2.2 %; with the rule of BOINC, 10 and then one in the number of those that
-were verified, it is 49 % (docs/trust.md). Where the run has other learners a third strike is for good once a
+were verified, it is 49 % (docs/trust.md). Where replays fall behind, so does what is taken of a sampler
+(`most_after`). Where the run has other learners a third strike is for good once a
 second one found the same (swarm.core.accusations); until then it is for a day. Not handled here: replays,
 evidence.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -35,6 +37,14 @@ SURE = 20
 
 FLOOR = 0.01
 """Smallest share of a sampler's groups that is replayed."""
+
+AHEAD = 64
+"""Groups of a sampler that are taken before as many replays as follow from its rate: two batches, since
+replays wait for gradients."""
+
+LAG = 2.0
+"""Times as many groups as follow from its rate, beyond AHEAD: chance draws fewer now and then, and the last
+replays wait for time."""
 
 COUNT = 2
 """Tokens of one group that are off in a forgery."""
@@ -139,6 +149,10 @@ class Audited:
     """Groups that were honest since the last one that was not."""
     words: dict[PeerId, int] = field(default_factory=dict)
     """Verifier -> how many of these are honest by its word alone."""
+    taken: int = 0
+    """Groups that could be replayed and were taken since then, whether they were drawn or not."""
+    seen: int = 0
+    """Those of them that were replayed, or are honest by a verifier's word."""
     unlucky: bool = False
     """One of its last groups had a token that is off."""
     drift: float = 0.0
@@ -147,13 +161,21 @@ class Audited:
 
     def forget(self) -> None:
         """None of its groups counts as verified any more."""
-        self.verified = 0
+        self.verified = self.taken = self.seen = 0
         self.words.clear()
 
 
 def rate_after(verified: int) -> float:
     """The share of a sampler's groups that is replayed after so many were honest."""
     return max(FLOOR, min(1.0, SURE / max(1, verified)))
+
+
+def most_after(seen: int) -> int:
+    """The groups of a sampler that are taken while so many of them were replayed, whatever the load: what is
+    trained of it unseen is bounded by what was seen."""
+    first, rising = min(seen, SURE), min(max(seen, SURE), SURE / FLOOR)
+    drawn_of = first + (rising**2 - SURE**2) / (2 * SURE) + max(0.0, seen - SURE / FLOOR) / FLOOR
+    return AHEAD + math.floor(LAG * drawn_of)
 
 
 class Audits:
@@ -174,6 +196,15 @@ class Audits:
         """Whether the last replays of the sampler's groups were honest."""
         record = self._of(sampler)
         return record is not None and record.verified > 0
+
+    def room(self, sampler: PeerId) -> int:
+        """Groups of the sampler that may still be taken before one more of them is replayed."""
+        record = self._of(sampler) or Audited()
+        return most_after(record.seen) - record.taken
+
+    def taken(self, sampler: PeerId) -> None:
+        """A group of the sampler that could be replayed was taken."""
+        self._record(sampler).taken += 1
 
     def drawn(self, sampler: PeerId, rng: random.Random) -> bool:
         """Whether this group is replayed. `rng` is the auditor's own: nobody else knows what it draws."""
@@ -199,6 +230,7 @@ class Audits:
             record.drift = 0.0
             found = None if self.aside(sampler, now) else self._drifted(sampler, why, now)
             return Finding.DRIFTED, found
+        record.seen += 1
         if group.deciding < DECIDING:
             return Finding.UNDECIDED, None
         record.verified += 1
@@ -234,6 +266,7 @@ class Audits:
         """A group that was drawn here is honest by the word of a verifier (swarm.core.verifiers)."""
         record = self._record(sampler)
         record.verified += 1
+        record.seen += 1
         record.words[verifier] = record.words.get(verifier, 0) + 1
 
     def reopen(self, verifier: PeerId) -> int:
@@ -241,7 +274,8 @@ class Audits:
         gone = 0
         for record in (*self._plain.values(), *self._aside.values()):
             count = record.words.pop(verifier, 0)
-            record.verified, gone = record.verified - count, gone + count
+            record.verified, record.seen = record.verified - count, max(0, record.seen - count)
+            gone += count
         return gone
 
     def strikes(self, sampler: PeerId) -> int:

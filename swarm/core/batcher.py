@@ -18,6 +18,7 @@ are in no batch.
 from __future__ import annotations
 
 import math
+import sys
 from bisect import insort_left, insort_right
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -33,12 +34,18 @@ ALPHA = 2
 its credit."""
 
 
+UNREPLAYED = PeerId("")
+"""All strangers whose groups nobody here can replay: keys cost nothing, so they have one sampler's share."""
+
+
 class Waiting(NamedTuple):
     """An admitted group that waits for its batch."""
 
     group: Group
     admitted: float
     """Unix seconds."""
+    payer: PeerId = UNREPLAYED
+    """In whose share it is: its sampler's, or that of UNREPLAYED. The batcher says so."""
 
 
 def deadline(item: Waiting) -> tuple[int, float]:
@@ -61,6 +68,9 @@ class Room(NamedTuple):
 
     groups: int
     why: str
+
+
+NO_LIMIT = Room(sys.maxsize, "")
 
 
 class BatchLimits(NamedTuple):
@@ -88,7 +98,7 @@ class Batcher:
         self._waiting: list[Waiting] = []
         """By their deadline."""
         self._counts: Counter[PeerId] = Counter()
-        """Groups that wait, by sampler."""
+        """Groups that wait, by payer."""
         self._taken = -math.inf
         """Time of the last batch."""
         self._last: tuple[Quota, dict[PeerId, int], BatchLimits] | None = None
@@ -96,18 +106,25 @@ class Batcher:
         self.quotas = Quotas(size)
         self.unproven: Collection[PeerId] = ()
         """Samplers of which a group is to be replayed before one is trained on (peers.roles.auditor)."""
+        self.replayable: Callable[[Group], bool] = lambda group: True
+        """Whether a group could be replayed here."""
         self.scoring: Counter[PeerId] = Counter()
-        """Groups that are admitted and being scored, by sampler: they count in the room like those that
-        wait."""
+        """Groups that are admitted and being scored, by payer: they count in the room as those that wait."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def payer(self, group: Group) -> PeerId:
+        """In whose share a group is: who samples for the run's owner has its own, whatever it sends."""
+        own = self.quotas.vouched(group.sampler) or self.replayable(group)
+        return group.sampler if own else UNREPLAYED
+
     def add(self, group: Group, now: float) -> None:
         """Take an admitted group whose rewards are known; `now` in unix seconds."""
-        insort_right(self._waiting, Waiting(group, now), key=deadline)
-        self._counts[group.sampler] += 1
-        self.quotas.admitted(group.sampler, now)
+        payer = self.payer(group)
+        insort_right(self._waiting, Waiting(group, now, payer), key=deadline)
+        self._counts[payer] += 1
+        self.quotas.admitted(payer, now)
 
     def share(self, learners: float) -> int:
         """Groups in this learner's batch when `learners` of its speed share the run's batch."""
@@ -118,7 +135,7 @@ class Batcher:
         return max(0, self._buffer(learners) - self._held())
 
     def room(self, sampler: PeerId, learners: float, now: float) -> Room:
-        """How many more groups of a sampler are taken, and the reason when none is. The limit is above the
+        """How many more groups of a payer are taken, and the reason when none is. The limit is above the
         buffer, since several samplers may spend one credit at once, and the heartbeat that announced it may
         be older than the last receipt."""
         quota, buffer = self.quotas.at(self.share(learners), now), self._buffer(learners)
@@ -171,7 +188,7 @@ class Batcher:
             return None
         if limits.size == self.share(learners):
             return 0.0
-        since = min(each.admitted for each in self._waiting if each.group.sampler not in self.unproven)
+        since = min(each.admitted for each in self._waiting if each.payer not in self.unproven)
         if limits.binding:
             # Groups that a quota left over are no reason to close the next batch early.
             since = max(since, self._taken)
@@ -186,7 +203,7 @@ class Batcher:
         batch, kept, counts, new = list[Waiting](), list[Waiting](), Counter[PeerId](), 0
         over = limits.size - limits.within_shares  # places for samplers beyond their share
         for item in self._waiting:
-            sampler = item.group.sampler
+            sampler = item.payer
             newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.share
             if (
                 len(batch) >= limits.size
@@ -210,8 +227,9 @@ class Batcher:
         """Return groups that were taken but not trained on (their round was overtaken): of their policy's
         they come first again."""
         for item in reversed(groups):
+            item = item._replace(payer=self.payer(item.group))
             insort_left(self._waiting, item, key=deadline)
-        self._counts.update(item.group.sampler for item in groups)
+            self._counts[item.payer] += 1
 
     def groups(self) -> list[Group]:
         """Those that wait, by their deadline."""
@@ -223,7 +241,7 @@ class Batcher:
         if found:
             ids = {item.group.id for item in found}
             self._waiting = [item for item in self._waiting if item.group.id not in ids]
-            self._counts.subtract(item.group.sampler for item in found)
+            self._counts.subtract(item.payer for item in found)
         return found
 
     def _expire(self, version: int, now: float) -> list[Waiting]:

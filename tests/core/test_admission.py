@@ -87,8 +87,14 @@ def test_the_window_in_versions_ends_exactly_there(lag: int, stale: bool) -> Non
 
 def test_where_groups_must_be_replayable_others_are_malformed() -> None:
     asked = msgspec.structs.replace(SAMPLING, replayable=True)
-    assert "run.sampling.replayable" in (malformation(group(), asked, VOCABULARY) or "")
-    assert malformation(group(noise=Noise.GUMBEL), asked, VOCABULARY) is None
+    assert asked.replayable == Sampling().replayable, "unless the run says otherwise"
+    for noise in ("", "another", Noise.INVERSE):
+        said = malformation(group(noise=noise), asked, VOCABULARY, Noise.GUMBEL)
+        assert "run.sampling.replayable" in (said or "")
+        free = msgspec.structs.replace(asked, replayable=False)
+        assert malformation(group(noise=noise), free, VOCABULARY, Noise.GUMBEL) is None
+    for noise in (Noise.GUMBEL, Noise.INVERSE):
+        assert malformation(group(noise=noise), asked, VOCABULARY, noise) is None
 
 
 def test_heads_have_as_many_bytes_as_the_run_asks_for() -> None:

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from swarm.core import auditing
-from swarm.core.auditing import FINAL, FOREVER, Audits, Consequence, Finding, Tolerance, Weighed
+from swarm.core.auditing import (
+    AHEAD,
+    FINAL,
+    FOREVER,
+    Audits,
+    Consequence,
+    Finding,
+    Tolerance,
+    Weighed,
+    most_after,
+)
 from swarm.replays import Replayed, weigh
 from swarm.types import PeerId
 
@@ -267,3 +277,30 @@ def test_only_those_that_were_set_aside_are_written_down() -> None:
 def test_who_claims_other_log_probabilities_is_told_by_how_much() -> None:
     found, aside = Audits().take(ME, HONEST._replace(claimed=0.25), 0.0)
     assert found is Finding.DRIFTED and aside is not None and "0.25 nats a token off" in aside.why
+
+
+def test_what_is_taken_of_a_sampler_is_bounded_by_what_was_replayed_of_it_and_chance_draws_enough() -> None:
+    assert [most_after(seen) - AHEAD for seen in (0, 1, 20, 40, 2000)] == [0, 2, 40, 100, 200_020]
+    for number in range(50):
+        audits, rng, peer = Audits(), random.Random(number), PeerId("honest")
+        for taken in range(3000):
+            assert audits.room(peer) > 0, f"honest, and replayed at once: group {taken}"
+            audits.taken(peer)
+            if audits.drawn(peer, rng):
+                audits.take(peer, HONEST, 0.0)
+    audits, taken = Audits(), 0
+    while audits.room(PeerId("late")) > 0:
+        audits.taken(PeerId("late"))
+        taken += 1
+    assert taken == AHEAD == 64
+
+
+def test_a_replay_that_decides_nothing_is_one_and_a_sampler_that_was_unlucky_begins_anew() -> None:
+    audits, peer = Audits(), PeerId("sampler")
+    before = audits.room(peer)
+    audits.take(peer, HONEST._replace(deciding=0), 0.0)
+    assert audits.room(peer) == before + 2
+    for _ in range(30):
+        audits.taken(peer)
+    audits.take(peer, HONEST._replace(off=1), 0.0)
+    assert audits.room(peer) == before

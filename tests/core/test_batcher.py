@@ -12,7 +12,7 @@ from nouns import NOW, SAMPLER, group
 
 from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness
-from swarm.core.batcher import Batcher
+from swarm.core.batcher import UNREPLAYED, Batcher
 from swarm.types import PeerId
 
 WINDOW = Window(versions=4, seconds=30.0)
@@ -288,3 +288,35 @@ def test_who_is_bound_has_no_more_than_its_part_though_its_groups_came_first(siz
     assert not take()
     batcher.add(group(9), NOW)
     assert take() == {SAMPLER: 1, STRANGER: 1}
+
+
+def test_strangers_whose_groups_nobody_can_replay_have_one_share_together() -> None:
+    size = BatchSize(groups=8, close_after=60.0, buffer=4.0, share=0.25, newcomers=1.0)
+    batcher, names = Batcher(size, WINDOW), [PeerId(f"{number}") for number in range(6)]
+    batcher.replayable = lambda group: bool(group.noise)
+    for number, sampler in enumerate(names * 4):
+        batcher.add(group(number, sampler=sampler), NOW)
+    assert {item.payer for item in batcher.take(1, 0, NOW).groups} <= set(names)
+    more = {one.id for one in batcher.groups()[6:]}
+    batcher.remove(lambda each: each.id in more)
+    for number in range(12):
+        batcher.add(group(100 + number, sampler=PeerId(f"opaque-{number}"), noise=""), NOW)
+    kinds = Counter(item.payer == UNREPLAYED for item in batcher.take(1, 0, NOW + 1.0).groups)
+    assert kinds == {False: 6, True: 2}, "a quarter of a batch that others fill"
+    for sampler in names:
+        batcher.quotas.forget(sampler)
+    assert len(batcher.take(1, 0, NOW + 2.0).groups) == 8, "all of one that nobody else fills"
+
+
+def test_a_sampler_with_an_invite_has_its_own_share_whatever_it_sends_also_of_what_comes_back() -> None:
+    batcher = Batcher(SIZE, WINDOW)
+    batcher.replayable = lambda group: bool(group.noise)
+    batcher.quotas.invited(OTHER)
+    for number, sampler in enumerate((OTHER, STRANGER)):
+        batcher.add(group(number, sampler=sampler, noise=""), NOW)
+    taken = batcher.take(1, 0, NOW + 9.0).groups
+    assert [item.payer for item in taken] == [OTHER, UNREPLAYED]
+    batcher.quotas.invited(STRANGER)
+    batcher.give_back(taken)
+    assert [item.payer for item in batcher.take(1, 0, NOW + 9.0).groups] == [OTHER, STRANGER]
+    assert batcher.credit(1) == 8

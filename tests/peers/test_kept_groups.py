@@ -269,7 +269,7 @@ def test_a_learner_whose_disk_refuses_groups_leaves_them_to_one_whose_disk_does_
             if other is not None:
                 host.roster.hear(PeerId("learner-1"), beat(**other), host.now())
             inbox.refused = lambda: refuses
-            room = inbox._room(PeerId("sampler-0"), 2.0, host.now())
+            room = inbox._room(group(), 2.0, host.now())
             assert (room.groups > 0, inbox.credit() > 0) == (takes, takes)
             assert host.status.unkept == refuses
             assert takes or "disk" in room.why

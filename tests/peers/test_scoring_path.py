@@ -53,7 +53,7 @@ from swarm.sim.world import World
 from swarm.tasks.base import RewardError
 from swarm.tasks.catalog import Authored
 from swarm.tasks.toy import Toy
-from swarm.types import Array, Digest, Group, PeerId, Receipt, Release, Task, Times, Verdict
+from swarm.types import Array, Digest, Group, Noise, PeerId, Receipt, Release, Task, Times, Verdict
 
 torch.set_num_threads(1)
 
@@ -318,6 +318,7 @@ def group_of(number: int, source: Toy, weights: str = "") -> Group:
         logprobs=Array(dtype="float32", shape=(4,), data=bytes(16)),
         rewards=tuple(rewards),
         times=Times(released=now, fetched=now, used=now, finished=now, sent=now),
+        noise=Noise.GUMBEL,
     )
 
 

@@ -12,7 +12,7 @@ from test_roles_swarm import Told, scenario
 from peers.commands import sim
 from peers.roles.new_group import make_group
 from peers.roles.sampler import Sampler
-from swarm.config import BatchSize
+from swarm.config import BatchSize, Sampling
 from swarm.events import Judged
 from swarm.net.ports import NetError
 from swarm.run_types import Membership
@@ -68,9 +68,9 @@ def told(monkeypatch: pytest.MonkeyPatch, strangers: int, learners: int = 1) -> 
 
     monkeypatch.setattr(sim, "_membership", membership)
     monkeypatch.setattr("peers.roles.sampler.Sampler", sampler)
-    return Told(
-        scenario(1.7, (learners, 3 + strangers), sample=4.0, batch=BatchSize(groups=16, close_after=5.0))
-    )
+    batch = BatchSize(groups=16, close_after=5.0)
+    takes_all = Sampling(group_size=4, max_tokens=4, replayable=False)
+    return Told(scenario(1.7, (learners, 3 + strangers), sample=4.0, batch=batch, sampling=takes_all))
 
 
 def admitted(swarm: Told, honest: bool, since: float) -> int:
