@@ -38,6 +38,9 @@ from swarm.types import Digest, Verdict
 LATE = 12.0
 """Last seconds of peace, in which everything has to be as if nothing had happened."""
 
+END = STORM + PEACE
+"""When the world ends, and with it all who live."""
+
 SLOWEST = 24.0
 """Last seconds in which there is a version at sites: one sampler gives a group each 2 s, and three learners
 take two steps each of what they have of these 3 s after their first one."""
@@ -211,7 +214,8 @@ class _Watch:
         except Exception:
             self._trial.fail("ended", f"{peer.name}: {traceback.format_exc()}")
         finally:
-            if (life := self._lives.get(peer.name)) is not None and life.number == peer.life:
+            life, ended = self._lives.get(peer.name), asyncio.get_running_loop().time() >= END
+            if life is not None and life.number == peer.life and not ended:  # else the world ends all
                 del self._lives[peer.name]
 
     def _role(self, peer: SimPeer) -> Any:
@@ -237,9 +241,9 @@ class _Watch:
         match event:
             case events.Trained():
                 self._trained(event, now - STORM)
-            case events.Released() if now >= STORM + PEACE - LATE:
+            case events.Released() if now >= END - LATE:
                 self._released[event.release.version][event.release.weights] = event.release.parent
-            case events.Judged(verdict=Verdict.ADMIT) if now >= STORM + PEACE - LATE:
+            case events.Judged(verdict=Verdict.ADMIT) if now >= END - LATE:
                 self._admitted.add(event.sampler)
 
     def _trained(self, event: events.Trained, since: float) -> None:
