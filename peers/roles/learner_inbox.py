@@ -122,6 +122,8 @@ class LearnerInbox:
         self.keep: Keep = in_memory
         self.refused: Callable[[], bool] = lambda: False
         """Whether a disk that is to have the groups refuses them now."""
+        self.unkept: Callable[[str], bool] = lambda group: False
+        """Whether it refused a group with this id, and does not have it yet."""
         self.audit: Callable[[Group, bytes], None] = lambda group, frame: None
         """Hears of every admitted group, with the frame that it came in."""
         self.signed: Callable[[Group, bytes], None] = lambda group, frame: None
@@ -426,6 +428,11 @@ class LearnerInbox:
         beats = (roster.beat(peer) for peer in roster.learners() if peer != self.host.ports.me)
         return self.host.status.unkept and any(beat and beat.credit > 0 and not beat.unkept for beat in beats)
 
+    def _is_unkept(self, group: Group | None, verdict: Verdict, kept: bool) -> bool:
+        """Whether this learner has the group in memory alone, whenever it came."""
+        taken = verdict in (Verdict.ADMIT, Verdict.DUPLICATE) and not kept
+        return taken and group is not None and self.unkept(group.id)
+
     def _receipt(
         self, sampler: PeerId, group: Group | None, verdict: Verdict, detail: str, kept: bool = False
     ) -> bytes:
@@ -441,7 +448,7 @@ class LearnerInbox:
                 version=self._version(),
                 credit=credit,
                 kept=kept,
-                unkept=verdict is Verdict.ADMIT and not kept and self.refused(),
+                unkept=self._is_unkept(group, verdict, kept),
                 until=aside.until if aside is not None else 0.0,
             )
         )

@@ -439,10 +439,10 @@ class Sampler:
             host.aside.back(learner, host.ports.me, times.sent)
         host.aside.tell(learner, host.ports.me, receipt.until, reason_of(receipt.detail))
         ends = deliveries.TABLE[receipt.verdict] in (NextStep.DONE, NextStep.DROPPED)
-        if ends and (receipt.kept or receipt.verdict is not Verdict.ADMIT):
-            await self.outbox.done(group.id)  # else the next life of mine may have to deliver it again
-        elif receipt.unkept:
+        if receipt.unkept:
             remember(self._in_memory, group.id, (group, learner, life), IN_MEMORY)
+        elif ends and (receipt.kept or receipt.verdict is not Verdict.ADMIT):
+            await self.outbox.done(group.id)  # else the next life of mine may have to deliver it again
         return receipt.verdict, receipt.detail
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,11 @@ from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
 from peers.roles.unkept_steps import newest
 from peers.runtime.host import Host
 from swarm import events, wire
+from swarm.core.admission import REMEMBERED
 from swarm.core.batcher import Waiting
 from swarm.core.lineage import Point
 from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
+from swarm.limits import remember
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError
@@ -97,7 +99,10 @@ class TrainedGroups:
         """The disk had groups of an earlier life."""
         self._trained: set[bytes] = set()
         """Marks of the groups in my policy's line."""
+        self._in_memory = OrderedDict[str, None]()
+        """Groups that the disk refused and does not have yet."""
         inbox.keep, inbox.refused = self.keep, lambda: self._groups.refused
+        inbox.unkept = self._in_memory.__contains__
 
     async def open(self) -> None:
         """Read what the disk has, and answer what was trained."""
@@ -135,8 +140,14 @@ class TrainedGroups:
     async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
         """Whether an admitted group is on the disk."""
         kept = Kept(admitted=self._host.now(), rewards=rewards, group=group)
-        place = partial(self._place, group.version, group.times.released)
-        return await self._groups.keep(wire.encode(kept), placed=place)
+        written = await self._groups.keep(wire.encode(kept), placed=partial(self._written, group))
+        if not written and self._groups.refused:
+            remember(self._in_memory, group.id, None, REMEMBERED)
+        return written
+
+    def _written(self, group: Group, segment: int) -> None:
+        self._in_memory.pop(group.id, None)
+        self._place(group.version, group.times.released, segment)
 
     def has(self, batch: Sequence[Waiting]) -> bool:
         """A group of the batch is in my policy already: another learner trained it."""
