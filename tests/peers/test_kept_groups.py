@@ -3,6 +3,9 @@ memory."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +20,7 @@ from still_host import still_host
 from test_roles_swarm import scenario
 
 from peers.commands import sim
-from peers.roles import trained_groups, unkept_steps
+from peers.roles import group_log, trained_groups, unkept_steps
 from peers.roles.checkpoints import Progress
 from peers.roles.group_log import Kept
 from peers.roles.learner import LearnerPeer
@@ -62,6 +65,7 @@ from swarm.types import (
     TrainedQuery,
     TrainedStep,
     TrainedSteps,
+    Verdict,
 )
 
 
@@ -273,6 +277,28 @@ def test_a_learner_whose_disk_refuses_groups_leaves_them_to_one_whose_disk_does_
             assert (room.groups > 0, inbox.credit() > 0) == (takes, takes)
             assert host.status.unkept == refuses
             assert takes or "disk" in room.why
+
+    run(main())
+
+
+def test_a_group_that_the_disk_refused_is_unkept_however_often_it_comes_until_the_disk_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def main() -> None:
+        async with trained_of(tmp_path, [1]) as trained:
+            one, unkept = group(1), trained._inbox._is_unkept
+            writes = asyncio.create_task(trained.keep_refused())
+            with monkeypatch.context() as disk:
+                disk.setattr(os, "write", full)
+                assert not await trained.keep(one, (1.0, 0.0))
+                assert unkept(one, Verdict.ADMIT, False) and unkept(one, Verdict.DUPLICATE, False)
+                assert not unkept(one, Verdict.STALE, False) and not unkept(group(2), Verdict.ADMIT, False)
+            await trained._host.ports.clock.sleep(3 * group_log.PAUSE)
+            assert not unkept(one, Verdict.DUPLICATE, False)
+            writes.cancel()
 
     run(main())
 
