@@ -110,13 +110,13 @@ class Disk:
 def recorded(root: Path) -> Iterator[Disk]:
     """A disk that notes the states below `root` while the body runs."""
     root.mkdir(parents=True, exist_ok=True)
-    disk, inside = Disk(root.resolve()), [False]
+    disk, inside, mine = Disk(root.resolve()), [False], os.getpid()
 
     def step(name: str) -> Callable[..., Any]:
         real = getattr(os, name)
 
         def act(*args: Any, **rest: Any) -> Any:
-            if inside[0]:
+            if inside[0] or os.getpid() != mine:  # a fork writes nothing of it
                 return real(*args, **rest)
             done = real(*args, **rest)
             inside[0] = True  # what the disk itself does is no step

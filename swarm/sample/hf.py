@@ -348,11 +348,14 @@ def _fault(model: PreTrainedModel, name: str) -> str:
     cache = growing_cache(model.config, 4)
     ids = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]], device=model.device)
     attend = torch.ones_like(ids) if keeps_states(cache) else None
-    for old, new in ((0, 2), (2, 3), (3, 4)):
+    values = model.device.type != "meta"
+    for old, new in ((0, 2), (2, 3), (3, 4)) if values else ((0, 2),):
         mask = None if attend is None else attend[:, :new]
         logits = _read(model, name, ids[:, old:new], mask, cache)[:, -1]
         if not holds(cache, len(ids)):
             return "nothing of it is in the cache"
+    if not values:
+        return ""
     whole = model(input_ids=ids, use_cache=False).logits[:, -1].float()
     # Of weights that are all alike logits are, too: rounding is no difference between them.
     spread = torch.maximum(whole.std(), whole.abs().mean() / 16)

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 from swarm.processors import processors
 from swarm.tasks import sandbox
 from swarm.tasks.rewards import text
-from swarm.tasks.worker_process import seconds_left
+from swarm.tasks.worker_process import LOGS, seconds_left
 
 LIMITS = sandbox.ProcessLimits(memory=1 << 30, files=64, size=8 << 20, processes=32)
 """Limits of one program. Its output counts as a written file."""
@@ -106,7 +106,7 @@ def passes(
     """1 where all tests pass. Raises NoSandbox, and ValueError for columns that hold no tests, or tests that
     cannot fail."""
     if tests is None and (inputs is None or outputs is None):
-        names = ", ".join(sorted(columns.keys() - {"prompts"})) or "none"
+        names = ", ".join(sorted(columns.keys() - {"prompts", *LOGS})) or "none"
         raise ValueError(
             f"it needs a column `tests`, or `inputs` and `outputs` (the task's columns: {names})"
         )

@@ -52,8 +52,9 @@ def test_a_joiner_is_asked_and_its_settings_answer(run: Run) -> None:
 
 
 REWARD = """
-import os, pathlib
-pathlib.Path({marker!r}).write_text(str(os.getuid()))
+import contextlib, os, pathlib
+with contextlib.suppress(OSError):  # in a sandbox there is no such folder
+    pathlib.Path({marker!r}).write_text(str(os.getuid()))
 
 def short(completions, **columns):
     return [1.0 / (1 + len(text)) for text in completions]

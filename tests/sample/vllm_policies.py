@@ -32,7 +32,9 @@ def recipe(
 ) -> Recipe:
     said = tokenization.load(folder)
     own = {"timeout": 300.0, "length": 256, **settings}
-    sampling = Sampling(group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE, heads=heads)
+    sampling = Sampling(
+        group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE, heads=heads, replayable=heads > 0
+    )
     if lora is None:
         return Recipe(Settings(**own), sampling, said, said.vocabulary, vllm_folder.whole(folder))
     write = vllm_folder.adapter(folder, lora)
