@@ -175,7 +175,7 @@ def test_a_release_that_is_fetched_is_there_or_fetched_again(tmp_path: Path) -> 
 @pytest.mark.parametrize("training", ["full", "lora"])
 def test_a_run_that_is_created_is_whole_or_not_begun(tmp_path: Path, training: Any) -> None:
     policy = tiny.make(tmp_path / "policy", "qwen3")
-    (tmp_path / "mine.py").write_text("def short(prompts, completions, **_):\n    return [1.0] * len(completions)\n")
+    (tmp_path / "mine.py").write_text("def short(completions, **_):\n    return [1.0] * len(completions)\n")
     task = TaskSettings(name="digit-sums", rewards=(f"{tmp_path / 'mine.py'}:short",))
     run = Run(task=task)
     if training == "lora":
