@@ -385,10 +385,10 @@ class TrainedGroups:
         line, gaps = self._ledger.line(policy)
         others = sorted(self._others())
         self._told = {peer: points for peer, points in self._told.items() if peer in others}
-        since = (self._since(peer, policy, line, gaps) for peer in others)
-        told = await asyncio.gather(*map(self._ask, others, since))
+        since = {peer: self._since(peer, policy, line, gaps) for peer in others}
         if self._found:  # the disk may have refused steps with these
-            told += await asyncio.gather(*(self._ask(seed, 0) for seed in self._seeds()))
+            since |= dict.fromkeys(self._seeds(), 0)
+        told = await asyncio.gather(*map(self._ask, since, since.values()))  # rounds wait for the slowest
         steps = (step for its in told for step in its or () if step.version <= policy.version)
         self._ledger.hear(steps)  # of what is beyond my policy none is in it
         now = frozenset(self._ledger.line(policy)[0])
