@@ -116,6 +116,7 @@ class Sampler:
         self.outbox = Outbox(host, folder, OUTBOX)
         self._in_memory = OrderedDict[str, tuple[Group, PeerId, int]]()
         """Group that its learner's disk refused -> the group, the learner and its incarnation."""
+        self._any_in_memory = asyncio.Event()
         self._places = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._refused: dict[Outcome, float] = {}
@@ -345,6 +346,9 @@ class Sampler:
         anew."""
         host = self.host
         while True:
+            if not self._in_memory:
+                self._any_in_memory.clear()
+                await self._any_in_memory.wait()
             await host.changed(host.config.run.pace.beat)
             for group, learner, life in [*self._in_memory.values()]:
                 if self.freshness.is_late(group):
@@ -441,6 +445,7 @@ class Sampler:
         ends = deliveries.TABLE[receipt.verdict] in (NextStep.DONE, NextStep.DROPPED)
         if receipt.unkept:
             remember(self._in_memory, group.id, (group, learner, life), IN_MEMORY)
+            self._any_in_memory.set()
         elif ends and (receipt.kept or receipt.verdict is not Verdict.ADMIT):
             await self.outbox.done(group.id)  # else the next life of mine may have to deliver it again
         return receipt.verdict, receipt.detail
