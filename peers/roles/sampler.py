@@ -351,13 +351,14 @@ class Sampler:
                 await self._any_in_memory.wait()
             await host.changed(host.config.run.pace.beat)
             for group, learner, life in [*self._in_memory.values()]:
-                if self.freshness.is_late(group):
-                    await self.outbox.done(group.id)
-                elif self._life(learner) != life:
-                    await self._start_delivery(tasks, self._deliver(group, learner))
-                else:
+                late = self.freshness.is_late(group)
+                if not late and self._life(learner) == life:
                     continue
-                del self._in_memory[group.id]
+                self._in_memory.pop(group.id, None)  # first: a delivery may put it back
+                if late:
+                    await self.outbox.done(group.id)
+                else:
+                    await self._start_delivery(tasks, self._deliver(group, learner))
 
     def _life(self, learner: PeerId) -> int:
         """Its incarnation; 0 while it is not heard."""
