@@ -31,7 +31,7 @@ from swarm.core.step_recipe import MeanRecipe
 from swarm.core.trained import marks_of
 from swarm.identity import human_name
 from swarm.learn.base_learner import Gradient
-from swarm.net.ports import Average, Opposed, RoundLost
+from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
 from swarm.types import PeerId
 
 BREAKS = 3
@@ -99,9 +99,9 @@ class CommonRound:
         self._rechecks.before_round(partners)
         try:
             outcome = await self._meet(gradient, batch, partners, self._other_learners.worth_waiting(learns))
+        except NotFinite:
+            return Cause.ALONE  # no round helps: the step refuses it, and drops the batch
         except RoundLost as error:
-            if str(error).startswith(events.NOT_FINITE):
-                return Cause.ALONE  # no round helps: the step refuses it, and drops the batch
             await self._lost(error)
             return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)

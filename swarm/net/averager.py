@@ -36,7 +36,7 @@ from swarm.net.averager_messages import Ended, FromChild, Gone, Leave, Listening
 from swarm.net.averager_process import LEAVE, serve
 from swarm.net.averaging import Setup
 from swarm.net.codec import ENCODINGS
-from swarm.net.ports import Average, Opposed, RoundLost
+from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits
 from swarm.net.sketch import Sketches
 from swarm.protocol import Part
@@ -265,7 +265,8 @@ class HiveAverager:
                 " replaced"
             ) from None
         if ended.lost:
-            raise (Opposed if ended.opposed else RoundLost)(f"version {version}: {ended.lost}")
+            kind = Opposed if ended.opposed else NotFinite if ended.not_finite else RoundLost
+            raise kind(f"version {version}: {ended.lost}")
         if not ended.members:
             return None
         await _in_thread(self._copy_out, tensors)

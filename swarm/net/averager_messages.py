@@ -64,6 +64,8 @@ class Ended(Message):
     """Why the round was lost; empty when it was not."""
     opposed: bool = False
     """It was lost since its two members stop (swarm.core.discord)."""
+    not_finite: bool = False
+    """It was lost since my own tensors are not finite."""
     members: tuple[str, ...] = ()
     """Empty: nobody came."""
     exchanged: dict[str, int] = {}

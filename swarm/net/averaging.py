@@ -36,7 +36,6 @@ from swarm.core.discord import Discord
 from swarm.core.opposition import Opponents, Opposition, left_out
 from swarm.core.standing import once
 from swarm.core.step_recipe import Ingredient, MeanRecipe
-from swarm.events import NOT_FINITE
 from swarm.net.allreduce import Runner
 from swarm.net.announcing import Announcement, MatchError, false_reducers, lines_of, read_announcement, tag
 from swarm.net.averager_messages import (
@@ -165,7 +164,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         invited = frozenset(map(PeerID.from_base58, order.peers))
         mine = await asyncio.get_running_loop().run_in_executor(None, norm, self._setup.buffer)
         if not mine <= LARGEST:
-            return Ended(f"{NOT_FINITE}: my own tensors")
+            return Ended("my own tensors are not finite", not_finite=True)
         self._known.clear()
         try:
             told = self._announcement(order, mine, invited)

@@ -27,10 +27,9 @@ from swarm.core.clipping import Cosines
 from swarm.core.discord import Discord
 from swarm.core.opposition import Opponents, left_out
 from swarm.core.standing import Claim, Standing, largest_mean_norm, once, standings
-from swarm.events import NOT_FINITE
 from swarm.net.in_memory_means import digest, flat, hand_out, presences, spans
 from swarm.net.in_memory_seats import Kept, Said, Seat, Waits
-from swarm.net.ports import Average, Opposed, RoundLost
+from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ class Meetings:
 
         mine = math.hypot(*map(norm, tensors))
         if not mine <= LARGEST:
-            raise RoundLost(f"{NOT_FINITE}: my own tensors, of version {at[0]}")
+            raise NotFinite(f"version {at[0]}: my own tensors are not finite")
         window = asyncio.get_running_loop().time() + self._settings.match + waits.patience
         seat = Seat(me, tensors, Claim(weight, mine, kept.usual.norm()), kept, frozenset(peers), said, window)
         meeting = self._seat(at, seat)

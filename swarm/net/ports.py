@@ -90,6 +90,10 @@ class Opposed(RoundLost):
     """A round of two that stop (swarm.core.discord) averages nothing."""
 
 
+class NotFinite(RoundLost):
+    """My own tensors are not finite: no round takes them."""
+
+
 class Clock(Protocol):
     """Wall time, or virtual time."""
 

@@ -24,7 +24,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging, Limits, Listen
 from swarm.net import averager, averaging, bypass, codec
-from swarm.net.ports import RoundLost
+from swarm.net.ports import NotFinite, RoundLost
 from swarm.net.rate import RateLimits
 
 
@@ -88,7 +88,7 @@ async def average(mine, tensors, command):
                 for peer, its in got.sketches.members.items()
             }
     except RoundLost as error:
-        answer["lost"] = str(error)
+        answer["lost"], answer["not_finite"] = str(error), isinstance(error, NotFinite)
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     answer["sha"] = hashlib.sha256(flat.numpy().tobytes()).hexdigest()
     answer["value"] = [str(flat.min().item()), str(flat.max().item())]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from swarm.core.opposition import LEAST
-from swarm.net.ports import Average, RoundLost
+from swarm.net.ports import Average, NotFinite
 
 
 async def meet(
@@ -113,7 +113,7 @@ async def a_weight_beyond_the_batch_counts_as_a_share_of_it(peers: Sequence[Any]
 
 async def who_is_not_finite_is_not_met_and_the_others_go_on(peers: Sequence[Any]) -> None:
     outcomes, tensors = await meet(peers, 13, [1.0] * (len(peers) - 1) + [float("nan")], [1.0] * len(peers))
-    assert isinstance(outcomes[-1], RoundLost) and "not finite" in str(outcomes[-1])
+    assert isinstance(outcomes[-1], NotFinite) and "not finite" in str(outcomes[-1])
     assert all(outcome.members == {peer.me for peer in peers[:-1]} for outcome in outcomes[:-1])
     assert tensors[0].tolist() == [1, 2, 3, 4, 5]
 

@@ -19,11 +19,12 @@ from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.releases import ReleaseExchange
 from swarm.config import Averaging, BatchSize, DelayLaw, Pace, Releasing
 from swarm.core.audit import audit
+from swarm.core.rounds import Cause
 from swarm.events import Averaged, Lost, Moved, Noted, Trained
 from swarm.learn.learner import Learner
 from swarm.net.in_memory import MemoryAverager
 from swarm.net.in_memory_gossip import MemoryGossip
-from swarm.net.ports import Average, RoundLost
+from swarm.net.ports import Average, NotFinite, RoundLost
 from swarm.sim.scenario import Fault
 from swarm.types import Beat, Digest, PeerId, Release
 from swarm.weights import Weights
@@ -295,6 +296,19 @@ def test_learners_that_never_step_alone_do_not_spin_while_their_rounds_break(
     assert not told.of(Trained)
     # Two learners, a minute, seven moves each time that the gradient is tried, which is once a heartbeat.
     assert 100 < len(told.of(Moved)) < 2 * 60 / Pace().beat * 7
+
+
+def test_a_gradient_that_is_not_finite_goes_to_its_step_at_once_which_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuses(*_: Any) -> None:
+        raise NotFinite("my own tensors are not finite")
+
+    monkeypatch.setattr(MemoryAverager, "average", refuses)
+    told = Told(scenario(0.5, (2, 3)))
+    causes = Counter((event.peer, event.cause) for event in told.of(Moved))
+    assert min(causes[f"learner-{number}", Cause.ALONE] for number in (0, 1)) > 3
+    assert not any(cause == Cause.ROUND_BROKE for _, cause in causes)
 
 
 def test_a_learner_is_told_once_whose_port_for_parts_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
