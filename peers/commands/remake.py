@@ -245,10 +245,9 @@ class _Maker:
 
     def _groups(self, batch: MemberBatch, vocabulary: int) -> list[Group]:
         """As their samplers signed them. Raises Refusal."""
-        sampling = self._settings.sampling
         try:
             return [
-                signed_group(self._frames, frame, MAIL_LIMIT, sampling, vocabulary)[1]
+                signed_group(self._frames, frame, MAIL_LIMIT, self._settings, vocabulary)[1]
                 for frame in batch.groups
             ]
         except (Unsigned, wire.WireError) as error:

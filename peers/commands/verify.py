@@ -101,7 +101,7 @@ def _group(evidence: Evidence, run: RunFolder, vocabulary: int) -> Group:
     """The group, as its sampler signed it under a release that its publisher signed. Raises Refusal."""
     frames = Frames(run.digest, Keyring.new(), None, run.keys())
     try:
-        _, group = signed_group(frames, evidence.frame, MAIL_LIMIT, run.settings.sampling, vocabulary)
+        _, group = signed_group(frames, evidence.frame, MAIL_LIMIT, run.settings, vocabulary)
         signed, release = frames.read(evidence.release, RELEASE_LIMIT, Release)
     except wire.WireError as error:
         raise Refusal(f"the evidence is not what anybody signed: {error}") from error

@@ -26,7 +26,6 @@ from collections import OrderedDict
 
 from peers.roles.accusations import Accuser
 from peers.roles.evidence import Unsigned, signed_group
-from peers.roles.group_opening import noise_of
 from peers.roles.replay_queue import Drawn, QueuesInTurn
 from peers.roles.replayer import MakeReplay, Replayer
 from peers.roles.reward_calls import RewardCalls
@@ -213,12 +212,10 @@ class AuditorPeer:
 
     def _read(self, frame: bytes, one: SubmittedGroup) -> Group:
         """A listed group as its sampler signed it. Raises WireError and Unsigned."""
-        run = self.host.config.run.sampling
         if digest_of(frame) != one.group:
             raise Unsigned("it is another one")
-        opened, group = signed_group(
-            self.host.frames, frame, self._limit, run, self._vocabulary, noise_of(self.host.config.run)
-        )
+        host = self.host
+        opened, group = signed_group(host.frames, frame, self._limit, host.config.run, self._vocabulary)
         if (group.sampler, group.version, group.weights) != (one.sampler, one.version, one.weights):
             raise Unsigned("it is another sampler's, or of another version")
         if (why := self.host.distrust(opened, Role.SAMPLER)) is not None:

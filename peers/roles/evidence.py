@@ -19,15 +19,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from peers.roles.group_opening import noise_of
 from peers.runtime.frames import Frames
 from swarm import wire
-from swarm.config import Sampling
+from swarm.config import Run
 from swarm.core.admission import malformation
 from swarm.core.auditing import Consequence
 from swarm.durable import Torn, locked, make_folder, read_checked, write_checked, write_durably
 from swarm.heads import contradiction
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
-from swarm.types import Digest, Finite, Group, Noise, PeerId, Struct, Text
+from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
 from swarm.weights import Weights
 
 FOLDER, SUFFIX, BYTES, ASIDE = "evidence", ".evidence", ".safetensors", "aside"
@@ -52,19 +53,14 @@ class Unsigned(Exception):
 
 
 def signed_group(
-    frames: Frames,
-    frame: bytes,
-    limit: Limit,
-    sampling: Sampling,
-    vocabulary: int,
-    noise: Noise = Noise.GUMBEL,
+    frames: Frames, frame: bytes, limit: Limit, run: Run, vocabulary: int
 ) -> tuple[wire.Opened, Group]:
-    """A group that somebody else shows, as its sampler signed it for this run, whose groups are replayed with
-    `noise`. Raises WireError and Unsigned."""
+    """A group that somebody else shows, as its sampler signed it for this run. Raises WireError and
+    Unsigned."""
     opened, group = frames.read(frame, limit, Group)
     if opened.sender != group.sampler:
         raise Unsigned(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
-    if (problem := malformation(group, sampling, vocabulary, noise)) is not None:
+    if (problem := malformation(group, run.sampling, vocabulary, noise_of(run))) is not None:
         raise Unsigned(f"the group is none of this run: {problem}")
     if group.heads is not None and (problem := contradiction(group, vocabulary)) is not None:
         raise Unsigned(f"no learner admits the group: {problem}")

@@ -381,9 +381,8 @@ class LearnerInbox:
             return replace(judgement, verdict=Verdict.UNSCORED, detail=detail)
         finally:
             self.batcher.scoring[payer] -= 1
-        pairs = zip(task.rewards, group.rewards, strict=True)
+        pairs = [*zip(task.rewards, group.rewards, strict=True)]
         if group.scored and any(abs(mine - claimed) > 1e-6 for mine, claimed in pairs):
-            pairs = zip(task.rewards, group.rewards, strict=True)
             mine, claimed = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
             why = f"it claims a reward of {claimed:g} where {mine:g} is computed here"
             self._tell(group.sampler, events.REWARDS, why)

@@ -26,7 +26,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from peers.roles.evidence import Unsigned, signed_group
-from peers.roles.group_opening import noise_of
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.manifests import BatchManifest
 from peers.runtime.host import Host
@@ -245,9 +244,7 @@ class BatchRechecks:
         if digest_of(frame) != digest:
             raise Unshown("a group is not the one that its manifest names")
         host, vocabulary = self._host, self._inbox.decoder.vocabulary
-        opened, group = signed_group(
-            host.frames, frame, self._limit, host.config.run.sampling, vocabulary, noise_of(host.config.run)
-        )
+        opened, group = signed_group(host.frames, frame, self._limit, host.config.run, vocabulary)
         if (problem := host.distrust(opened, Role.SAMPLER)) is not None:
             raise Unsigned(f"the sampler of group {group.id} may not sample: {problem}")
         if (problem := self._inbox.admission.not_drawn(group, host.now())) is not None:

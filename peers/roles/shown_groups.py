@@ -14,7 +14,6 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from peers.roles.evidence import Unsigned, signed_group
-from peers.roles.group_opening import noise_of
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import wire
@@ -101,15 +100,13 @@ class ShownGroups:
 async def shown(host: Host, inbox: LearnerInbox, verdict: Verdict) -> Shown | None:
     """The group that a verdict is of, from its verifier; None where groups of this sampler are not audited
     here. Raises NetError, WireError, Unsigned, RewardError."""
-    run = host.config.run.sampling
+    run, vocabulary = host.config.run, inbox.decoder.vocabulary
     question = wire.encode(AccusedQuery(group=verdict.group))
     frame = await host.ports.mail.send(verdict.verifier, Service.ACCUSED, question, ASKED)
     if digest_of(frame) != verdict.group:
         raise Unsigned("what it shows is not the group that it judged")
-    limit = wire.group_limit(run.group_size, run.max_tokens, run.heads)
-    opened, group = signed_group(
-        host.frames, frame, limit, run, inbox.decoder.vocabulary, noise_of(host.config.run)
-    )
+    limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens, run.sampling.heads)
+    opened, group = signed_group(host.frames, frame, limit, run, vocabulary)
     if (group.sampler, group.version, group.weights) != (verdict.sampler, verdict.version, verdict.weights):
         raise Unsigned("the group that it shows is another sampler's, or of another version")
     if host.distrust(opened, Role.SAMPLER) is not None:

@@ -4,9 +4,9 @@ In come a decoded group, the learner's version, the releases it knows, how much 
 out goes a Judgement. The order of the questions is the order of their cost to an attacker: membership, shape,
 repetition, age in versions, origin, whether it is what its sampler was to draw, age in seconds, room. A
 group's age is that of a release that its publisher signed, as far as that can be true, never what the sampler
-says. Rewards are
-recomputed and compared by the learner, since that needs the task. A group that was admitted but outgrows the
-window before it is trained on is dropped by the batcher: nothing older than the window is ever trained.
+says. Rewards are recomputed and compared by the learner, since that needs the task. A group that was admitted
+but outgrows the window before it is trained on is dropped by the batcher: nothing older than the window is
+ever trained.
 What the newest policy sampled has no age in seconds, whenever that was released: a run whose samplers were
 away for as long as the window goes on.
 """

@@ -224,7 +224,7 @@ def test_a_group_that_contradicts_its_heads_is_no_evidence_as_no_learner_admits_
     frames = Frames("5" * 64, me, None, None)
     beyond = Heads(tokens=np.full(3, VOCABULARY, "<i4").tobytes(), logprobs=bytes(6))
     frame = frames.seal(any_group(sampler=me.me, heads=beyond), limit)
-    asked = Sampling(group_size=2, max_tokens=2, heads=1)
+    asked = Run(sampling=Sampling(group_size=2, max_tokens=2, heads=1))
     with pytest.raises(evidence.Unsigned, match="no learner admits the group: a token of its heads"):
         evidence.signed_group(frames, frame, limit, asked, VOCABULARY)
 
