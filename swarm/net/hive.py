@@ -155,17 +155,20 @@ class Node:
 
     async def _begin(self, way_in: WayIn) -> None:
         """Once more, from p2pd on, where one of the children is killed meanwhile. Raises as `start`."""
+        since: dict[Part, float] = {}
         for left in reversed(range(STARTS)):
-            began = time.monotonic()
             try:
-                return await self._enter(way_in)
+                await self._enter(way_in)
+                break
             except NetError as error:
                 part = await self._children.killed(error)
                 if part is None or not left:
                     raise
+                since.setdefault(part, time.monotonic())
                 self._report(part, f"while this peer starts: {error}", None)
                 await self._children.stop()
-                self._report(part, "", time.monotonic() - began)
+        for part, began in since.items():
+            self._report(part, f"{part} was replaced", time.monotonic() - began)
 
     async def _enter(self, way_in: WayIn) -> None:
         await self._children.launch_daemon()

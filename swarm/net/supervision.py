@@ -35,19 +35,26 @@ BUSY_SECONDS = 3.0
 """Seconds of waiting for a core after which an answer that did not come says nothing of a child: it has ten
 seconds for one of milliseconds."""
 
+RAN_SECONDS = 10.0
+"""Seconds with a core, in all, after which a child that was asked again and again hangs."""
+
 AGAIN_SECONDS = 5.0
 """Seconds between two tries to replace a part when that fails."""
 
 
 async def _unanswered(question: Callable[[], Awaitable[object]], pid: int | None) -> NetError | None:
-    """Why a child does not answer; asked again where this process or the child had no core to answer on."""
+    """Why a child does not answer; asked again where this process or the child had no core to answer on,
+    until both had one for RAN_SECONDS."""
+    ran = 0.0
     while True:
-        waits = CoreWaits([os.getpid(), *([] if pid is None else [pid])])
+        began, waits = time.monotonic(), CoreWaits([os.getpid(), *([] if pid is None else [pid])])
         try:
             await question()
             return None
         except NetError as error:
-            if not isinstance(error, Silent) or waits.seconds() < BUSY_SECONDS:
+            waited = waits.seconds()
+            ran += time.monotonic() - began - waited
+            if not isinstance(error, Silent) or waited < BUSY_SECONDS or ran >= RAN_SECONDS:
                 return error
 
 

@@ -13,7 +13,14 @@ import pytest
 from swarm.net import supervision
 from swarm.net.network import go_on_alone
 from swarm.net.ports import NetError, Silent
-from swarm.net.supervision import AGAIN_SECONDS, BUSY_SECONDS, HEALTH_SECONDS, LOOK_SECONDS, Supervisor
+from swarm.net.supervision import (
+    AGAIN_SECONDS,
+    BUSY_SECONDS,
+    HEALTH_SECONDS,
+    LOOK_SECONDS,
+    RAN_SECONDS,
+    Supervisor,
+)
 from swarm.sim.clock import run
 
 WHOLE = ["stop", "launch_daemon", "enter", "stop_dht", "launch_dht", "greet"]
@@ -39,6 +46,8 @@ class Child:
     """A p2pd or a DHT: dead, cut off, hung, or well."""
 
     pid = 1
+    takes = 1.0
+    """Seconds of a question to one that hangs."""
 
     def __init__(self) -> None:
         self.dead = self.cut_off = self.hangs = False
@@ -51,7 +60,7 @@ class Child:
     async def identify(self) -> None:
         self.asked.append(now())
         if self.hangs:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(self.takes)
             raise Silent("no answer within 1 s")
 
     async def ask(self, _question: object) -> None:
@@ -172,6 +181,23 @@ def test_a_child_that_had_no_core_to_answer_on_is_asked_again_and_not_replaced(
 
     node = watched(body)
     assert node.supervisor.generation == 1 and node.told[0][1] == part
+
+
+def test_a_child_that_hangs_on_a_machine_that_stays_busy_is_replaced_once_it_had_a_core_for_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Waits, "seconds_each", 2 * BUSY_SECONDS)
+    monkeypatch.setattr(Child, "takes", 2 * BUSY_SECONDS + RAN_SECONDS / 3)
+
+    async def body(node: Node) -> None:
+        child = node.daemon
+        assert child is not None
+        child.hangs = True
+        await asyncio.sleep(6 * HEALTH_SECONDS)
+        assert 3 <= len(child.asked) <= 4
+
+    node = watched(body)
+    assert node.supervisor.generation == 1
 
 
 def test_a_p2pd_whose_socket_was_removed_is_replaced_and_says_what_to_spare() -> None:
