@@ -59,8 +59,8 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     run, settings = config.run, config.peer.learner
     tokens = tokenization.of_run(model, run)
     share = config.peer.limits.gpu_memory
-    _check_size(model, run)
     if (gpus := learner_gpus(model, config)) > 1:
+        _check_size(model, run)
         if share < 1:
             raise CannotHere(
                 f"peer.limits.gpu_memory is kept on one GPU, and this learner takes {gpus}: leave it out, or"

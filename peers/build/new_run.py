@@ -8,13 +8,12 @@ Not handled here: what a folder holds and how it is read (peers.build.run_folder
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peers.build import run_sources
-from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, keep_spec
+from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, file_digest, keep_spec
 from peers.errors import WARNING, say
 from peers.runtime import run_keys
 from swarm import PROTOCOL, wire
@@ -107,12 +106,7 @@ def _genesis_of(policy: Path, run: Run) -> bytes:
 
 def _digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
     """Name -> sha256, for the named files that exist."""
-    found = {}
-    for name in names:
-        if (folder / name).exists():
-            with open(folder / name, "rb") as file:
-                found[name] = Digest(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
+    return {name: file_digest(folder / name) for name in names if (folder / name).exists()}
 
 
 def _names(folder: Path) -> list[str]:

@@ -309,6 +309,12 @@ def _check_file(path: str, root: str) -> None:
         raise CannotHere(f"{path} is {what}, where a run has files of its own alone: remove it")
 
 
+def file_digest(file: Path) -> Digest:
+    """Of the file's bytes. Raises OSError."""
+    with open(file, "rb") as content:
+        return Digest(hashlib.file_digest(content, "sha256").hexdigest())
+
+
 def make_folder(path: Path) -> Path:
     """Make a folder unless it exists, and return it. Raises CannotHere or OSError."""
     try:

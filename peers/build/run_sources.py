@@ -10,7 +10,6 @@ not read again: weights are large. Not handled: a model or data set of the Hub, 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from peers.build import base_model
-from peers.build.run_folder import MODEL_FILES, SOURCES, RunFolder
+from peers.build.run_folder import MODEL_FILES, SOURCES, RunFolder, file_digest
 from peers.errors import Refusal, say
 from peers.runtime.peer_folder import running
 from swarm import wire
@@ -51,7 +50,7 @@ class Sources(Struct, tag="sources"):
 
 def write(path: Path, run: Run) -> None:
     """Keep in the folder of a new run what it is made from. Raises OSError."""
-    files = {name: _source(file, _digest(file)) for name, file in _here(run).items()}
+    files = {name: _source(file, file_digest(file)) for name, file in _here(run).items()}
     write_checked(path / SOURCES, wire.encode(Sources(files=files)))
 
 
@@ -75,7 +74,7 @@ def _changed(begun: Mapping[str, Source], here: Mapping[str, Path]) -> tuple[str
     for name, file in here.items():
         if (then := begun.get(name)) is None:
             return f"{name} was not there when this run began", "take it away"
-        if _source(file, then.digest) != then and (now := _digest(file)) != then.digest:
+        if _source(file, then.digest) != then and (now := file_digest(file)) != then.digest:
             digests = f"digest {now[:SHOWN]}, then {then.digest[:SHOWN]}"
             return f"{name} is not what this run began with ({digests})", "restore it"
     return "", ""
@@ -114,8 +113,3 @@ def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, So
 def _source(file: Path, digest: Digest) -> Source:
     stat = file.stat()
     return Source(digest=digest, size=stat.st_size, time=stat.st_mtime_ns)
-
-
-def _digest(file: Path) -> Digest:
-    with open(file, "rb") as content:
-        return Digest(hashlib.file_digest(content, "sha256").hexdigest())

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from dashboard.text import duration, volume
 from peers.build import run_folder
-from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder
+from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder, file_digest
 from peers.errors import CannotHere, Refusal, Unreached, say
 from swarm import PROTOCOL, wire
 from swarm.core.membership import PRIVATE
@@ -355,7 +355,7 @@ def damaged_files(run: RunFolder) -> dict[str, str]:
 def _is_here(file: Path, expected: Digest, size: int) -> bool:
     """Whether a file is complete and undamaged here: a second of CPU for a GB or two."""
     try:
-        return file.stat().st_size == size and _digest(file) == expected
+        return file.stat().st_size == size and file_digest(file) == expected
     except OSError:
         return False
 
@@ -366,7 +366,7 @@ def _take(model: Path, run: RunFolder) -> None:
         local = model / name
         if not local.exists():
             continue
-        if _digest(local) == expected:
+        if file_digest(local) == expected:
             copy_durably(local, run.model / name)
         elif name != BASE:
             # A local base may have its weights in other files: then they are fetched from a peer.
@@ -385,11 +385,6 @@ def _check_room(path: Path, needed: int) -> None:
             f"the run's files need {needs}, and the disk of {path} has {has} free: free some space, or name"
             " another folder with --folder"
         )
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _slice(path: Path, offset: int) -> bytes:

@@ -193,8 +193,8 @@ class Auditor:
 
     def is_replayable(self, group: Group) -> bool:
         """Whether a group could be replayed here."""
-        known = self._replayer.works and self._replayer.hold(group.version, group.weights) is not None
-        return group.noise == self._inbox.opener.noise and known
+        noise = self._inbox.opener.noise
+        return group.noise == noise and self._replayer.holds(group.version, group.weights)
 
     def _append(self, drawn: Drawn) -> None:
         gone = self._queue.append(drawn)

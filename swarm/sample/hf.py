@@ -19,6 +19,7 @@ one task it is an EngineError. So is a prompt that the model has no room for wit
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -319,7 +320,8 @@ def cache_name(model: PreTrainedModel) -> str:
     pass raises for a lack of memory, or of values on the meta device.
     """
     why = list[str]()
-    for name in CACHE_NAMES:
+    likely = inspect.signature(model.forward).parameters  # what decides is the token
+    for name in sorted(CACHE_NAMES, key=lambda name: name not in likely):
         try:
             if not (fault := _fault(model, name)):
                 return name
