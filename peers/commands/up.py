@@ -5,9 +5,10 @@ complete.
     seed's journal --> State --> live view, and at the end the summary
 
 Children are ordinary peers with an ordinary invite. A child that dies is restarted with its folder, identity
-and checkpoint; one that cannot run at all (exit codes 2, 3, 5), or crashes twice alike as it starts, ends the
-swarm with its message, and so does a folder that is moved or removed. Ctrl-C asks all to leave, a second one
-kills them. Not handled here: peers of other machines, which join and leave on their own.
+and checkpoint. One that cannot run at all (exit codes 2, 3, 5) ends the swarm with its message; so do one
+that crashes twice alike as it starts, or later for a minute while no version is made, and a folder that is
+moved or removed. Ctrl-C asks all to leave, a second one kills them. Not handled here: peers of other
+machines, which join and leave on their own.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ BACKOFF_LONGEST = 15.0
 STABLE_AFTER = 60.0
 """Seconds within which a child that cannot run has said so, on a busy machine too."""
 
+ALIKE = 3
+"""Times that a child that has run ends by its own fault in the same way, over STABLE_AFTER seconds and
+without a version in between: what passes, such as a port that is taken, has passed by then."""
+
 TOO_LATE = 20.0
 """Seconds in which peers leave a complete run by themselves: who still loads heard nobody say that it is."""
 
@@ -87,7 +92,7 @@ NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 class SameCrash(UserError):
-    """A child crashes in the same way whenever it starts."""
+    """A child crashes in the same way again and again."""
 
     code = BUG
 
@@ -124,8 +129,12 @@ class PeerProcess:
     done: bool = False
     stable: bool = False
     """One of its processes ran for STABLE_AFTER seconds: what ends it now may pass, such as a full disk."""
-    crash: str = ""
-    """How it crashed before, without numbers."""
+    crash: tuple[str, int] | None = None
+    """How it ended by its own fault the last time, without numbers, and the run's version; 0 until it is
+    stable."""
+    crashes: int = 0
+    """How often it ended so, in a row."""
+    crashes_since: float = 0.0
 
     def start(self) -> None:
         with _opened(self.log) as log:
@@ -150,6 +159,16 @@ class PeerProcess:
         self.deaths = self.deaths + 1 if lived < STABLE_AFTER else 1
         self.restart_at = time.monotonic() + min(BACKOFF * 2 ** (self.deaths - 1), BACKOFF_LONGEST)
         return code
+
+    def crashed(self, how: str, version: int) -> bool:
+        """It ended by its own fault, at a version of the run: whether it does so whenever it is started."""
+        now, crash = time.monotonic(), (NUMBERS.sub("", how), version if self.stable else 0)
+        if crash != self.crash or self.crashes == 0:
+            self.crash, self.crashes, self.crashes_since = crash, 0, now
+        self.crashes += 1
+        if not self.stable:
+            return self.crashes > 1
+        return self.crashes >= ALIKE and now - self.crashes_since >= STABLE_AFTER
 
     def age(self) -> float:
         """Seconds since the process began; 0 where none runs."""
@@ -335,12 +354,14 @@ class Children:
     def waits_for(self) -> str:
         """What the start waits for, and why that may not come."""
         seed = self.children[Role.SEED]
-        full = shutil.disk_usage(self.folder).free < ROOM
         return (
             f"the seed has not written its words to {self.folder / 'invites'} yet, which the others join with"
-            + ("; the disk is full: make room" if full else "")
+            + ("; the disk is full: make room" if self._is_full() else "")
             + f"; it said last: {seed.last_line()} (all of it is in {seed.log})"
         )
+
+    def _is_full(self) -> bool:
+        return shutil.disk_usage(self.folder).free < ROOM
 
     def _is_here(self) -> bool:
         """Whether the run folder is where it was when this began, as far as the disk tells."""
@@ -373,16 +394,21 @@ class Children:
                 child.start()
 
     def _died(self, child: PeerProcess, code: int) -> None:
-        """Tell of a child that is started again. Raises SameCrash."""
+        """Tell of a child that is started again. Raises SameCrash, or the error of its exit code, where that
+        mends nothing."""
         why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
         said = f"{_cause_of_death(code)}{why}"
-        if code in CRASHES and not child.stable:
-            before, child.crash = child.crash, NUMBERS.sub("", said)
-            if child.crash == before:
-                raise SameCrash(
-                    f"{child.name} crashed twice in the same way as it started ({said}): it is not started"
-                    f" again (its log: {child.log})"
-                )
+        if code not in CRASHES and code not in FATAL:
+            child.crashes = 0
+        elif child.crashed(said, self.state.version) and not self._is_full():
+            how = (
+                f"{child.crashes} times in the same way, and no version was made meanwhile"
+                if child.stable
+                else "twice in the same way as it started"
+            )
+            raise FATAL.get(code, SameCrash)(
+                f"{child.name} crashed {how} ({said}): it is not started again (its log: {child.log})"
+            )
         self._tell(f"{child.name} died ({said}) and is started again{Ended(code, '').hint}")
 
     def now(self) -> float:

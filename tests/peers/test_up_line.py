@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from nouns import NOW, beat
+from nouns import NOW, beat, release
 
 from dashboard.condition import condition
 from dashboard.state import State, fold, starts
 from dashboard.terminal import headline, new_problem
 from peers.commands import up
-from peers.errors import guarded
+from peers.errors import CannotHere, guarded
 from swarm import events
 from swarm.config import Config, Swarm
 from swarm.identity import Keyring, open_key
@@ -274,6 +274,57 @@ def test_a_child_that_crashes_twice_alike_as_it_starts_ends_the_swarm_with_its_w
         said = str(error.value)
         assert "learner-1 crashed twice in the same way" in said and str(child.log) in said
         assert "this is a bug" in said or "SIGSEGV" in said
+
+
+NOT_FINITE = "swarm: 16 batches in a row have no gradient at version 7: lower run.optimizer.lr (1e+20)"
+KILLED, BROKEN = "kill -KILL $$", "exit 3"
+
+
+@pytest.mark.parametrize(
+    ("ends", "seconds", "versions", "full", "gives_up"),
+    [
+        ([BROKEN] * 3, 40.0, [7, 7, 7], False, CannotHere),
+        (["exit 1"] * 3, 40.0, [7, 7, 7], False, up.SameCrash),
+        ([BROKEN] * 3, 40.0, [7, 7, 8], False, None),
+        ([BROKEN] * 3, 40.0, [7, 7, 7], True, None),
+        ([BROKEN] * 5, 10.0, [7] * 5, False, None),  # a port that is taken for a while
+        ([BROKEN, BROKEN, KILLED, BROKEN, BROKEN], 40.0, [7] * 5, False, None),
+        ([KILLED] * 9, 40.0, [7] * 9, False, None),
+        (["exit 4"] * 9, 40.0, [7] * 9, False, None),  # nobody answers
+    ],
+)
+def test_a_child_that_has_run_and_ends_in_one_way_while_no_version_is_made_ends_the_swarm(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: list[str],
+    seconds: float,
+    versions: list[int],
+    full: bool,
+    gives_up: type[Exception] | None,
+) -> None:
+    house, now = up.Children(tmp_path, Config()), [1000.0]
+    child = house.children["learner-1"] = up.PeerProcess("learner-1", [], tmp_path / "log", stable=True)
+    monkeypatch.setattr(up.PeerProcess, "start", lambda child: None)
+    monkeypatch.setattr(up.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(house, "_is_full", lambda: full)
+    child.log.write_text(NOT_FINITE)
+
+    def die(how: str, version: int) -> None:
+        released = events.Released(at=NOW, peer=PeerId("learner-0"), release=release(version=version))
+        fold(house.state, released)
+        child.process, child.started_at = subprocess.Popen(["sh", "-c", how]), now[0]
+        child.process.wait()
+        now[0] += seconds
+        house._look()
+
+    *first, last = zip(ends, versions, strict=True)
+    for one in first:
+        die(*one)
+    with pytest.raises(gives_up) if gives_up else nullcontext() as error:
+        die(*last)
+    if error:
+        said = "crashed 3 times in the same way, and no version was made meanwhile (exit code"
+        assert said in str(error.value) and "lower run.optimizer.lr (1e+20)" in str(error.value)
 
 
 @pytest.mark.parametrize(
