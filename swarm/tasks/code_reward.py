@@ -8,6 +8,11 @@ for white space at the ends of lines and of the whole:
     tests: {"input": ..., "output": ...}                   a test, or a list of such (DeepCoder)
     tests: {"inputs": [...], "outputs": [...]}             lists (TACO, APPS)
 
+With `fn_name`, or `func_name` in the test or its `metadata`, or a column `fn_name`, that function of the
+program, or of its class `Solution`, is called: an input is the list of its arguments, or text with one
+argument in JSON a line (LiveCodeBench, whose outputs are JSON too). What it returns has to be the output once
+both are JSON; where each output is a list of one value (APPS), that value is right, too.
+
 `tests` may also be JSON text of these. Out comes 1 when all tests pass and 0 otherwise; None for a row
 without tests. Tests in which nothing can fail are an error: no assert and no call that is reached, or no
 output.
@@ -52,21 +57,41 @@ MARGIN = 0.9
 PROGRAM_BYTES = 120_000
 """Bytes of a program that is an argument: below what Linux takes as one (128 KiB)."""
 
-HARNESS = """
+IMPORTS = """
+from typing import *
+from collections import *
+from functools import *
+from itertools import *
+from bisect import *
+from heapq import *
+from math import *
+from builtins import *
+import bisect, collections, functools, heapq, itertools, math, random, re, string
+"""
+"""What sites whose exercises ask for a function have imported for it: solutions in data sets rely on that."""
+
+HARNESS = f"""
 import json, os, sys
 
 
 def main():
-    program, tests, word = json.load(sys.stdin)
+    program, tests, calls, word = json.load(sys.stdin)
     sys.stdin = open(os.devnull)
     os.dup2(sys.stdin.fileno(), 0)
-    run, write, said = exec, os.write, word.encode()
+    run, write, said, dumps, loads = exec, os.write, word.encode(), json.dumps, json.loads
     begun = compile(program, "program.py", "exec")
     tests = tuple(compile(test, "tests.py", "exec") for test in tests)
-    space = {"__name__": "__main__"}
+    space = {{"__name__": "__main__"}}
+    if calls:
+        run({IMPORTS!r}, space)
     run(begun, space)
     for test in tests:
         run(test, space)
+    for name, given, right in calls:
+        solution = space.get("Solution")
+        function = getattr(solution(), name) if hasattr(solution, name) else space[name]
+        if loads(dumps(function(*given))) not in right:
+            raise AssertionError(name)
     sys.stdout.flush()
     write(1, said)
 
@@ -87,6 +112,15 @@ WHOLE = ("stdin", "stdin_stdout")
 """Types of tests that run a program from its input to its output."""
 
 
+class Call(NamedTuple):
+    """A call of a function of the program."""
+
+    function: str
+    given: list[Any]
+    right: list[Any]
+    """Values of which it has to return one."""
+
+
 class RowTests(NamedTuple):
     """What a row asks of a program."""
 
@@ -94,6 +128,7 @@ class RowTests(NamedTuple):
     """Python."""
     cases: tuple[tuple[str, str], ...] = ()
     """(what it reads, what it has to print)."""
+    calls: tuple[Call, ...] = ()
 
 
 def passes(
@@ -101,6 +136,7 @@ def passes(
     tests: Sequence[Any] | None = None,
     inputs: Sequence[Any] | None = None,
     outputs: Sequence[Any] | None = None,
+    fn_name: Sequence[Any] | None = None,
     **columns: Sequence[Any],
 ) -> list[float | None]:
     """1 where all tests pass. Raises NoSandbox, and ValueError for columns that hold no tests, or tests that
@@ -119,7 +155,7 @@ def passes(
 
     def of_row(i: int) -> RowTests:
         """Read once for a group."""
-        row = tests and tests[i], inputs and inputs[i], outputs and outputs[i]
+        row = tests and tests[i], inputs and inputs[i], outputs and outputs[i], fn_name and fn_name[i]
         if not read or read[-1][0] != row:
             read.append((row, _tests(*row)))
         return read[-1][1]
@@ -128,7 +164,8 @@ def passes(
         if not any(row):
             return None
         end = time.monotonic() + seconds
-        if not program.strip() or (row.sources and not _asserted(program, row.sources, seconds)):
+        checked = row.sources or row.calls
+        if not program.strip() or (checked and not _asserted(program, row, seconds)):
             return 0.0
         return float(all(_prints(program, case, end) for case in row.cases))
 
@@ -143,13 +180,20 @@ def passes(
 # --- tests --------------------------------------------------------------------------------------------------
 
 
-def _tests(tests: Any, inputs: Any = None, outputs: Any = None) -> RowTests:
-    """Raises ValueError for tests that are none, or in which nothing can fail."""
+def _tests(tests: Any, inputs: Any = None, outputs: Any = None, function: Any = None) -> RowTests:
+    """`function`: that of tests which name none. Raises ValueError for tests that are none, or in which
+    nothing can fail."""
     pieces = list(_pieces(tests))
-    sources = tuple(piece for piece in pieces if isinstance(piece, str))
-    cases = [case for piece in pieces if isinstance(piece, Mapping) for case in _cases(piece)]
     if not pieces and inputs:
-        cases = _paired(inputs, outputs)
+        pieces = [{"inputs": inputs, "outputs": outputs}]
+    sources = tuple(piece for piece in pieces if isinstance(piece, str))
+    cases, calls = list[tuple[str, str]](), list[Call]()
+    for piece in pieces:
+        if isinstance(piece, Mapping):
+            if name := _function(piece, function):
+                calls += _calls(name, piece)
+            else:
+                cases += _cases(piece)
     if sources and not any(map(_can_fail, sources)):
         raise ValueError(
             "nothing in the task's `tests` can fail: it has no assert and no call that is reached, and every"
@@ -157,7 +201,9 @@ def _tests(tests: Any, inputs: Any = None, outputs: Any = None) -> RowTests:
         )
     if cases and not any(wanted.strip() for _, wanted in cases):
         raise ValueError("the task's tests want no output, and a program that does nothing would pass")
-    return RowTests(sources, tuple(cases))
+    if calls and all(None in call.right for call in calls):
+        raise ValueError("the task's tests want None of each call: a function that does nothing would pass")
+    return RowTests(sources, tuple(cases), tuple(calls))
 
 
 def _pieces(tests: Any) -> Iterator[str | Mapping[str, Any]]:
@@ -180,23 +226,60 @@ def _pieces(tests: Any) -> Iterator[str | Mapping[str, Any]]:
         raise ValueError(f"the task's `tests` are {_begun(tests)}: neither Python nor inputs and outputs")
 
 
+def _function(piece: Mapping[str, Any], usual: Any) -> str:
+    """Which function a test calls; empty for a test of a whole program, from stdin to stdout. Raises
+    ValueError for one that calls a function and does not say which."""
+    kind, about = piece.get("type") or piece.get("testtype") or "", piece.get("metadata")
+    about = _read(about, "metadata") if isinstance(about, str) else about
+    places = [piece, about] if isinstance(about, Mapping) else [piece]
+    names = [place.get(key) for place in places for key in ("fn_name", "func_name")]
+    found = next(filter(None, [*names, "" if kind in WHOLE else usual]), "")
+    if not found and kind and kind not in WHOLE:
+        raise ValueError(
+            f"the task's `tests` ({kind}) call a function and do not name it: give each a `fn_name`, or the"
+            " row a column of this name"
+        )
+    return str(found)
+
+
 def _cases(piece: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Raises ValueError for what is no test of what is printed."""
-    kind = piece.get("type") or piece.get("testtype") or "stdin"
-    named = piece.get("fn_name") or piece.get("func_name") or ("" if kind in WHOLE else kind)
-    if named:
-        raise ValueError(
-            f"the task's `tests` call a function ({named}): write them as Python with asserts; of inputs and"
-            " outputs those of a whole program are read, from stdin to stdout"
-        )
+    many, given, wanted = _given_and_wanted(piece)
+    return _paired(given, wanted) if many or isinstance(wanted, list) else [(_line(given), _line(wanted))]
+
+
+def _calls(function: str, piece: Mapping[str, Any]) -> list[Call]:
+    """Raises ValueError for what is no test of what a function returns."""
+    many, given, wanted = _given_and_wanted(piece)
+    pairs = _zipped(given, wanted) if many else [(given, wanted)]
+    found = list[Call]()
+    for arguments, value in pairs:
+        if isinstance(arguments, str):
+            arguments = [_read(line, function) for line in arguments.splitlines() if line.strip()]
+            value = _read(value, function) if isinstance(value, str) else value
+        if not isinstance(arguments, list):
+            raise ValueError(
+                f"the task's test of {function} has {_begun(arguments)} for its arguments: write a list of"
+                " them, or text with one in JSON a line"
+            )
+        found.append(Call(function, arguments, [value]))
+    if all(isinstance(one.right[0], list) and len(one.right[0]) == 1 for one in found):
+        found = [one._replace(right=[*one.right, *one.right[0]]) for one in found]
+    return found
+
+
+def _read(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the task's test of {what} is no JSON ({_begun(text)}): {error}") from error
+
+
+def _given_and_wanted(piece: Mapping[str, Any]) -> tuple[bool, Any, Any]:
+    """Whether it has lists of many tests; what is given, and what is wanted. Raises ValueError."""
     for given, wanted in (("input", "output"), ("inputs", "outputs")):
         if piece.get(given) is not None and piece.get(wanted) is not None:
-            many = given == "inputs" or isinstance(piece[wanted], list)
-            return (
-                _paired(piece[given], piece[wanted])
-                if many
-                else [(_line(piece[given]), _line(piece[wanted]))]
-            )
+            return given == "inputs", piece[given], piece[wanted]
     raise ValueError(
         f"the task's `tests` have no input and output ({_begun(dict(piece))}): give each test both, or write"
         " Python with asserts"
@@ -204,7 +287,10 @@ def _cases(piece: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _paired(inputs: Any, outputs: Any) -> list[tuple[str, str]]:
-    given, wanted = _texts(inputs), _texts(outputs)
+    return _zipped(_texts(inputs), _texts(outputs))
+
+
+def _zipped(given: Any, wanted: Any) -> list[tuple[Any, Any]]:
     if len(given) != len(wanted):
         raise ValueError(f"the task has {len(given)} inputs and {len(wanted)} outputs")
     return list(zip(given, wanted, strict=True))
@@ -249,9 +335,9 @@ def _program(completion: str) -> str:
     return blocks[-1] if blocks else completion
 
 
-def _asserted(program: str, tests: Sequence[str], seconds: float) -> bool:
+def _asserted(program: str, row: RowTests, seconds: float) -> bool:
     word = secrets.token_hex(16)
-    output = _run(HARNESS, json.dumps([program, tests, word]), seconds)
+    output = _run(HARNESS, json.dumps([program, row.sources, row.calls, word]), seconds)
     return output is not None and output.endswith(word)
 
 

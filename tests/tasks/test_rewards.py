@@ -433,6 +433,60 @@ def test_tests_of_what_is_printed_are_read_as_data_sets_of_code_have_them(tests:
         assert code_reward.passes(programs, [written] * 7, prompts=["Sum two."] * 7) == wanted
 
 
+LEETCODE = "class Solution:\n    def add(self, a: List[int], b: int):\n        return [a[0] + b]"
+FLAT = "def add(a, b):\n    return (a[0] + b,)"
+WRONG = (
+    "def add(a, b):\n    return [a[0] - b]",
+    "def sub(a, b):\n    return [a[0] + b]",
+    "class Solution:\n    pass",
+    "def add(a):\n    return [a[0]]",
+    "class Any:\n    __eq__ = lambda *_: True\ndef add(a, b):\n    return Any()",
+    "def add(a, b):\n    return {3}",
+    "import sys\nsys.exit(0)",
+    "print([3])",
+    "pass",
+    "",
+)
+
+
+@works
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {"fn_name": "add", "inputs": [[[1], 2], [[4], 5]], "outputs": [[3], [9]]},  # APPS, TACO
+        {"fn_name": "add", "inputs": [[[1], 2]], "outputs": [[[3]]]},
+        [{"type": "function_call", "fn_name": "add", "input": [[1], 2], "output": [[3]]}],
+        [  # LiveCodeBench
+            {"input": "[1]\n2", "output": "[3]", "testtype": "functional", "metadata": {"func_name": "add"}},
+            {"input": "[4]\n5\n", "output": "[9]\n", "testtype": "functional", "func_name": "add"},
+        ],
+    ],
+)
+def test_tests_that_call_a_function_are_run_as_data_sets_of_code_have_them(tests: Any) -> None:
+    programs = [f"Here:\n```python\n{LEETCODE}\n```", FLAT, *WRONG]
+    for written in (tests, json.dumps(tests)):
+        assert code_reward.passes(programs, [written] * 12) == [1.0] * 2 + [0.0] * 10
+
+
+@works
+def test_a_call_has_to_give_what_is_wanted_and_an_outer_list_may_be_the_data_sets_own() -> None:
+    def gives(value: str, *wanted: Any) -> list[float | None]:
+        tests = {"fn_name": "f", "inputs": [[]] * len(wanted), "outputs": list(wanted)}
+        return code_reward.passes([f"def f():\n    return {value}"], [tests])
+
+    assert gives("3", 3) == gives("3", [3]) == gives("[3]", [3]) == gives("{1: 2}", {"1": 2}) == [1.0]
+    assert gives("1", [1, 2]) == gives("3", [3], [3, 4]) == gives("'3'", 3) == gives("None", [[]]) == [0.0]
+
+
+@works
+def test_a_function_is_named_by_a_column_too() -> None:
+    columns = {"inputs": [[[1, 2]]], "outputs": [[3]], "fn_name": ["add"]}
+    assert code_reward.passes([RIGHT], **columns) == [1.0]
+    functional = [[{"input": "1\n2", "output": "3", "testtype": "functional"}]]
+    assert code_reward.passes([RIGHT], functional, fn_name=["add"]) == [1.0]
+    assert code_reward.passes([ADDS], [[CASE]], fn_name=[""]) == [1.0]
+
+
 @works
 @pytest.mark.parametrize(
     ("tests", "says"),
@@ -447,11 +501,11 @@ def test_tests_of_what_is_printed_are_read_as_data_sets_of_code_have_them(tests:
         ([{"question": "?"}], "have no input and output"),
         ({"input": "1", "output": None}, "have no input and output"),
         ({"inputs": ["1", "2"], "outputs": ["1"]}, "2 inputs and 1 outputs"),
-        (
-            {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"},
-            r"call a function \(add\): write them as Python",
-        ),
-        ([CASE | {"type": "functional"}], r"call a function \(functional\)"),
+        ({"inputs": [1], "outputs": [3], "fn_name": "add"}, r"test of add has 1 for its arguments"),
+        ([CASE | {"type": "functional"}], r"functional.* call a function and do not"),
+        ([{"input": "1 2", "output": "3", "fn_name": "add"}], r"test of add is no JSON \(1 2\)"),
+        ({"inputs": [[1], [2]], "outputs": [3], "fn_name": "add"}, "2 inputs and 1 outputs"),
+        ({"inputs": [[1]], "outputs": [None], "fn_name": "add"}, "a function that does nothing would pass"),
         ([{"input": "1", "output": ""}], "want no output"),
     ],
 )
