@@ -27,6 +27,7 @@ from peers.roles.group_log import PAUSE
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.audit import audit
+from swarm.core.trained import made_by
 from swarm.learn.learning_rates import with_learning_rate
 from swarm.protocol import Role
 from swarm.sim import disks, nemesis
@@ -42,8 +43,9 @@ END = STORM + PEACE
 """When the world ends, and with it all who live."""
 
 SLOWEST = 24.0
-"""Last seconds in which there is a version at sites: one sampler gives a group each 2 s, and three learners
-take two steps each of what they have of these 3 s after their first one."""
+"""Last seconds in which there is a version at sites, and in which each learner averages with another one: a
+sampler gives a group each 2 s, to one learner. Three learners at sites take two steps each of what they have
+of these 3 s after their first one; of five with one sampler two at a time have groups."""
 
 LEAST = 1
 """Versions in these seconds: two learners make a dozen."""
@@ -66,9 +68,9 @@ TASKS = 120
 PROMISES = {
     "ended": "no peer ends by itself, and no exception leaves one",
     "still": f"at least {LEAST} version in the last {LATE:g} s of peace, at sites {SLOWEST:g} s",
-    "strength": "in these seconds learners average together, and groups of every sampler are admitted",
+    "strength": f"learners average in the last {SLOWEST:g} s, all samplers' groups are taken in {LATE:g} s",
     "split": f"at the end all peers are within {BEHIND} versions, and those at one version have its bytes",
-    "chain": "in these seconds a version has one digest, and each was made from the one before",
+    "chain": f"in the last {LATE:g} s a version has one digest, and each was made from the one before",
     "lost": "each acknowledged group is trained, refused or held, but for one whose only copies were damaged",
     "doubled": "no group is trained twice, but for one of whose step the only records were damaged",
     "growth": "no table grows beyond its bound",
@@ -255,8 +257,8 @@ class _Watch:
                 trial.strength = min(trial.strength, since)
         if since >= PEACE - self._last:
             self._late += 1
-            if event.members > 1:
-                self._together.add(event.peer)
+        if since >= PEACE - SLOWEST and event.members > 1:
+            self._together.add(event.peer)
 
     def _check_growth(self, now: float) -> None:
         for name, life in self._lives.items():
@@ -304,18 +306,28 @@ class _Watch:
         )
 
     def _had_no_record(self, short: str) -> bool:
-        """Whether the first step with a group was on no disk that lasts: of all who stepped so the disk was
-        full, and a seed that had it in memory died since, or the records were damaged; or they are gone."""
+        """Whether the first released step with a group was on no disk that lasts: of all who stepped so the
+        disk was full, and a seed that had it in memory died since, or the records were damaged; or they are
+        gone."""
         steps = [
             (at, event)
             for at, event in zip(self._times, self._told, strict=True)
-            if isinstance(event, events.Stepped) and short in (*event.others, *(g[:16] for g in event.groups))
+            if isinstance(event, events.Stepped)
+            and short in (*event.others, *(g[:16] for g in event.groups))
+            and self._made_a_release(event)
         ]
         first = min(event.version for _, event in steps)
         here = [(at, event) for at, event in steps if event.version == first and event.peer in self._lives]
         return bool(here) and all(
             self._damaged(event.peer, at) or (self._was_full(event.peer, at) and self._seed_died(at))
             for at, event in here
+        )
+
+    def _made_a_release(self, step: events.Stepped) -> bool:
+        releases = (event.release for event in self._told if isinstance(event, events.Released))
+        return any(
+            step.version == release.version and made_by(step.members, step.parent, release)
+            for release in releases
         )
 
     def _was_full(self, peer: str, at: float) -> bool:

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
+from operator import or_
 
 from swarm.core.lineage import Point, ancestry, parents
 from swarm.core.releases import rank
@@ -178,26 +179,24 @@ class Account:
 
     def trained(self, line: Line) -> dict[str, list[Point]]:
         """Mark of a group -> releases that count and were trained on it, once for each member that brought
-        it: also where two of its steps made the same weights, of which both releases count."""
-        found: dict[str, list[Point]] = defaultdict(list)
-        by_version, told = defaultdict[int, list[Release]](list), defaultdict[Point, set[str]](set)
+        it. Of rounds that made the same weights, as those of no signal do, the line has one, and nothing that
+        follows says which: of their groups those that were trained in another version count there alone."""
+        by_version, rounds = (
+            defaultdict[int, list[Release]](list),
+            defaultdict[Point, list[Counter[str]]](list),
+        )
         for (version, _), its in line.items():
             by_version[version] += its
-        brought = dict[tuple[PeerId, str, Point], None]()
         for (version, parent, members), tries in self.steps.items():
             made = [one for one in by_version.get(version, ()) if made_by(members, parent, one)]
-            for step in _counting(tries, made) if made else ():
-                point = version, made[0].weights
-                brought |= dict.fromkeys((step.peer, short(group), point) for group in step.groups)
-                told[point].update(step.others)
-        for _, group, point in brought:
-            found[group].append(point)
-        # what a member brought that did not get to know that its round succeeded
-        for point, marks in told.items():
-            for each in marks:
-                if point not in found[each]:
-                    found[each].append(point)
-        return found
+            if made:
+                rounds[version, made[0].weights].append(_brought(_counting(tries, made)))
+        found: dict[str, list[Point]] = defaultdict(list)
+        for point, each in rounds.items():
+            for group, times in reduce(or_, each).items():
+                found[group] += times * [point]
+        alike = {point for point, each in rounds.items() if len(each) > 1}
+        return {group: _told_apart(points, alike) for group, points in found.items()}
 
 
 def _point(release: Release) -> Point:
@@ -219,6 +218,19 @@ def _counting(tries: Mapping[PeerId, Sequence[Stepped]], made: Sequence[Release]
         before = [step for step in its if step.at <= released.get(peer, min(released.values()))]
         found.append(before[-1] if before else its[0])
     return found
+
+
+def _brought(steps: Sequence[Stepped]) -> Counter[str]:
+    """Mark of a group -> how many members of a round brought it. What others name, one of them brought that
+    did not get to know that its round succeeded."""
+    own = Counter(short(group) for step in steps for group in {*step.groups})
+    return own | Counter({each for step in steps for each in step.others})
+
+
+def _told_apart(points: Sequence[Point], alike: Set[Point]) -> list[Point]:
+    """Where a group was trained: not in those that several rounds made alike, where there is another one."""
+    sure = [point for point in points if point not in alike]
+    return sure or [point for point in points if point == max(points)]
 
 
 def _fit(step: Stepped, beside: Sequence[Stepped]) -> tuple[int, int]:

@@ -151,6 +151,31 @@ def test_a_group_in_two_steps_that_make_the_same_weights_is_trained_once() -> No
     assert found.passed and found.once == 1
 
 
+def alike(*more: Any) -> Audit:
+    """What became of groups 1 and 2, of which two learners alone made the same version 1: no reward
+    differed."""
+    first = [admitted(1, 0), stepped(1, "0", 1, 1), released(1, "a", "0", 2)]
+    other = [admitted(2, 0, TWO), stepped(1, "0", 3, 2, by=TWO), released(1, "a", "0", 4, by=TWO)]
+    return audit([*first, *other, *more])
+
+
+def test_two_learners_steps_of_no_signal_that_make_the_same_weights_are_two_steps() -> None:
+    found = alike(released(2, "b", "a", 6))
+    assert found.passed and found.once == 2 and not found.forked
+    # one of them does not find its release in the line of the other, and trains its group again
+    again = alike(stepped(2, "a", 5, 2, by=TWO), released(2, "b", "a", 6, by=TWO))
+    assert again.passed and again.once == 2
+    # both have a group
+    both = alike(admitted(1, 0, TWO), stepped(1, "0", 3.5, 1, 2, by=TWO), released(2, "b", "a", 6))
+    assert both.passed and both.once == 2
+
+
+def test_a_group_in_two_versions_after_steps_of_no_signal_is_doubled() -> None:
+    later = [stepped(2, "a", 5, 2, by=TWO), released(2, "b", "a", 6, by=TWO)]
+    twice = [stepped(3, "b", 7, 2, by=TWO), released(3, "c", "b", 8, by=TWO)]
+    assert alike(*later, *twice).doubled == {name(2)[:16]: (2, 3)}
+
+
 def test_a_step_that_the_line_does_not_have_trained_nothing() -> None:
     fork = [admitted(3, 4, TWO), stepped(1, "0", 2, 3, by=TWO), released(1, "b", "0", 3, by=TWO)]
     later = [released(2, "c", "a", 6)]
