@@ -58,7 +58,7 @@ from pathlib import Path
 from benchmarks.table import Figure, Gap, Line, Machine, Results, Unmeasured
 from peers.errors import CANNOT, DONE, UserError, WrongUsage
 from peers.runtime import signals
-from swarm.processors import processors
+from swarm.processes.processors import processors
 
 ROWS = {
     "join": "benchmarks.rows.joining",

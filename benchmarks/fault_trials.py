@@ -24,7 +24,7 @@ from benchmarks.restarted_swarm import RestartedSwarm
 from benchmarks.shaped_lines import ShapedLines
 from benchmarks.table import Unmeasured
 from swarm import events
-from swarm.core.audit import Audit, audit
+from swarm.core.group_accounts import Audit, audit
 from swarm.protocol import Role
 from swarm.types import Digest, PeerId
 

@@ -28,11 +28,11 @@ RATE = 100
 WAITS = frozenset(
     {
         "_worker (concurrent/futures/thread.py)",
-        "_start_all (swarm/process_start.py)",
+        "_start_all (swarm/processes/start.py)",
         "Popen._try_wait (subprocess.py)",
         "EpollSelector.select (selectors.py)",
         "PollSelector.select (selectors.py)",
-        "Pipe._exactly (swarm/process.py)",
+        "Pipe._exactly (swarm/processes/process.py)",
         "Condition.wait (threading.py)",
     }
 )

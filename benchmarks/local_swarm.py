@@ -24,11 +24,11 @@ from typing import Self
 from benchmarks import processor_time
 from benchmarks.partner import environment
 from benchmarks.table import Unmeasured
-from swarm import config_loading
-from swarm.config import Config
 from swarm.events import AnyEvent
 from swarm.journal import read_journal
 from swarm.protocol import Role
+from swarm.settings import loading
+from swarm.settings.config import Config
 
 SETTINGS = (
     "run.name=bench",
@@ -46,7 +46,7 @@ LEAVE = 20.0
 LOOK = 0.1
 
 
-ENGINE = "peers.build.engine_worker"
+ENGINE = "peers.build.model.engine_worker"
 """The module that a sampler's engine runs."""
 
 Place = tuple[Sequence[str], Sequence[str]]
@@ -54,7 +54,7 @@ Place = tuple[Sequence[str], Sequence[str]]
 
 
 def settings(*more: str) -> Config:
-    return config_loading.load(None, (*SETTINGS, *more)).config
+    return loading.load(None, (*SETTINGS, *more)).config
 
 
 class LocalSwarm:
@@ -74,12 +74,12 @@ class LocalSwarm:
         self._counts: dict[Role, int] = {}
 
     def __enter__(self) -> Self:
-        from peers.build import base_model
+        from peers.build.model import base_model
 
         base_model.folder(self.config.run)  # made once for this machine, not part of any figure
         self.folder.mkdir(exist_ok=True)
-        (self.folder / "config.toml").write_text(config_loading.dump(self.config))
-        (self.folder / "peer.toml").write_text(config_loading.dump(self.config, "peer"))
+        (self.folder / "config.toml").write_text(loading.dump(self.config))
+        (self.folder / "peer.toml").write_text(loading.dump(self.config, "peer"))
         try:
             self._start(
                 Role.SEED,

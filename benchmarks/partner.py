@@ -3,8 +3,8 @@
     Partner("benchmarks.processes.admission_server", {...}) -- ask(do=...) --> answer          in the row
     setup = opened(); say(...); await answer_all(handle)                                  in the child
 
-Questions and answers are JSON in frames of swarm.process. A child ends with its parent. Not handled: two
-questions to one child at a time.
+Questions and answers are JSON in frames of swarm.processes.process. A child ends with its parent. Not
+handled: two questions to one child at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import processor_time
 from benchmarks.table import Unmeasured
-from swarm import process
+from swarm.processes import process
 
 LONGEST = 180.0
 """Seconds for one answer: a round of 100M parameters among four on a busy machine may take 100."""

@@ -25,13 +25,13 @@ from typing import Literal, NamedTuple
 from benchmarks import synthetic_swarm
 from benchmarks.synthetic_swarm import HOSTILE, ROUND, SIZE, Member
 from swarm import events as happened
-from swarm.core.rounds import Cause
+from swarm.core.agreement.rounds import Cause
 from swarm.protocol import Phase, Role
 from swarm.types import Link, PeerId, Verdict
 
 BEAT = 2.0
 PATIENCE = 10.0
-"""Heartbeats and silence as in the run's defaults (swarm.config.Pace)."""
+"""Heartbeats and silence as in the run's defaults (swarm.settings.config.Pace)."""
 
 WINDOW = 64
 """Admission window in versions, the run's default."""

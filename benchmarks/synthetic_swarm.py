@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from swarm import events as happened
-from swarm.identity import human_name, peer_id
+from swarm.membership.identity import human_name, peer_id
 from swarm.protocol import PHASES, Phase, Role
 from swarm.types import Beat, Digest, Lag, PeerId, Release
 

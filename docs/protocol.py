@@ -22,8 +22,8 @@ def page() -> str:
     return f"""# What goes over the wire
 
 Made of the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The nouns are in
-`swarm/types.py`, `swarm/run_types.py`, `swarm/site_types.py` and `swarm/events.py`, the envelope around them
-in `swarm/wire.py`.
+`swarm/types.py`, `swarm/frames/run_types.py`, `swarm/frames/site_types.py` and `swarm/events.py`, the
+envelope around them in `swarm/frames/wire.py`.
 
 Versions: the protocol of a run, in its specification and its invites, is {PROTOCOL}; the schema of the
 envelope, in every frame, is {SCHEMA}. A frame of another schema or run is refused. Unknown fields are
@@ -33,8 +33,9 @@ ignored, missing ones that have no default are refused.
 
 `flag (0 plain, 1 zstd) + msgpack Envelope{{schema, run, sender, body, membership, signature}}`; in a private
 run, `epoch 4 | nonce 12 | ChaCha20-Poly1305` of that, with the run's key of that epoch
-(`peers/runtime/run_keys.py`). Topics and keys of the board begin with the first 16 digits of the run's digest
-and a slash. Mail of a private run is read of those alone who have shown a membership (service `enter`).
+(`peers/runtime/membership/run_keys.py`). Topics and keys of the board begin with the first 16 digits of the
+run's digest and a slash. Mail of a private run is read of those alone who have shown a membership (service
+`enter`).
 
 ## Topics (gossip)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
-from dashboard.state import State, fold
+from dashboard.fold.state import State, fold
 from swarm.events import AnyEvent, Left, Released
 from swarm.journal import Tail
 from swarm.protocol import Role

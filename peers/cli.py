@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from peers import verbs
-from peers.commands import identity, options, service
-from peers.commands.parser import CommandParser, add_command, sentence
+from peers.commands.invites import identity
+from peers.commands.parsing import options
+from peers.commands.parsing.parser import CommandParser, add_command, sentence
+from peers.commands.runs import service
 from peers.errors import USAGE, WrongUsage, explain, guarded
 from swarm.protocol import JOINING
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from dashboard.text import one_line, printable
+from dashboard.fold.text import one_line, printable
 from swarm import extras
 
 SENTENCE = 4000
@@ -80,20 +80,20 @@ class Interrupted(Exception):
 
 
 _BY_NAME = {
-    "swarm.settings.ConfigError": USAGE,
+    "swarm.settings.layers.ConfigError": USAGE,
     "swarm.sim.scenario.ScenarioError": USAGE,
     "swarm.tasks.base.TaskError": USAGE,
     "swarm.tasks.base.NotInstalled": CANNOT,
-    "swarm.identity.IdentityError": CANNOT,
-    "swarm.learn.pretrained.ModelError": CANNOT,
-    "swarm.learn.microbatch.OutOfMemory": CANNOT,
-    "swarm.learn.template_limits.Overrun": CANNOT,
-    "swarm.tasks.sandbox.NoSandbox": CANNOT,
-    "dashboard.server.PortTaken": CANNOT,
-    "dashboard.server.NoAddress": CANNOT,
-    "swarm.net.listening.PortTaken": CANNOT,
+    "swarm.membership.identity.IdentityError": CANNOT,
+    "swarm.learn.models.pretrained.ModelError": CANNOT,
+    "swarm.learn.learners.microbatch.OutOfMemory": CANNOT,
+    "swarm.learn.models.template_limits.Overrun": CANNOT,
+    "swarm.tasks.workers.sandbox.NoSandbox": CANNOT,
+    "dashboard.serve.server.PortTaken": CANNOT,
+    "dashboard.serve.server.NoAddress": CANNOT,
+    "swarm.net.libp2p.listening.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,
-    "swarm.invite.InviteError": REFUSED,
+    "swarm.membership.invite.InviteError": REFUSED,
     "swarm.net.ports.Refused": REFUSED,
 }
 """Class name -> exit code; names, so that `swarm --help` does not import the modules of these errors."""
@@ -154,7 +154,7 @@ def writing(target: Path | None) -> Iterator[None]:
     except OSError as error:
         if target is None or not isinstance(error.filename, str):
             raise
-        from swarm.durable import DRAFT
+        from swarm.storage.durable import DRAFT
 
         # what is written beside its place has that place's name in a sentence
         asked, met = target.absolute(), Path(error.filename.removesuffix(DRAFT)).absolute()

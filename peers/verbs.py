@@ -15,11 +15,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from peers.commands import arguments, run_check, shipped
-from peers.commands.parser import did_you_mean
+from peers.commands import run_check
+from peers.commands.parsing import arguments, shipped
+from peers.commands.parsing.parser import did_you_mean
 from peers.errors import CannotHere, WrongUsage, say, writing
 from swarm import extras
-from swarm.net.listening import check_named
+from swarm.net.libp2p.listening import check_named
 from swarm.protocol import Role
 
 
@@ -27,8 +28,8 @@ def up(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
     folder = arguments.folder_of(args, loaded)
     run_check.check(loaded, folder)
-    from peers.build.apart import apart
-    from peers.commands import up as program
+    from peers.build.run_in_fork import apart
+    from peers.commands.runs import up as program
 
     apart(partial(run_check.check_objective, loaded))  # torch is for its peers
 
@@ -79,7 +80,7 @@ def dashboard(args: argparse.Namespace) -> int:
     loaded = arguments.load_window(args)
     word = arguments.needed_word(args)
     arguments.read_invite(word, args.folder)
-    from peers.commands import dashboard as window
+    from peers.commands.journals import dashboard as window
     from peers.commands.run_check import need_tracker
 
     need_tracker(loaded.config.peer.track)
@@ -93,19 +94,19 @@ def replay(args: argparse.Namespace) -> int:
         extras.need(extras.PEER)
         args.folder = args.journal[0] if args.journal else None
         folder = arguments.only_folder(args)
-        from peers.commands import remake
+        from peers.commands.journals import remake
 
         return remake.remake(args.version, args.journal[1:], folder, arguments.load(args, None).config)
     if not args.journal:
         raise WrongUsage("name a journal.jsonl, or a run's folder")
     if args.audit:
-        from peers.commands import audit
+        from peers.commands.journals import audit
 
         return audit.run(args.journal)
     if len(args.journal) > 1:
         raise WrongUsage("the page plays one journal: name one, or add --audit to check several")
     loaded = arguments.load_window(args)
-    from peers.commands import dashboard as window
+    from peers.commands.journals import dashboard as window
 
     return window.replay(args.journal[0], loaded.config, args.speed)
 
@@ -123,28 +124,28 @@ def status(args: argparse.Namespace) -> int:
     if word is not None:
         arguments.read_invite(word, args.folder)
     folder = args.folder if word is not None else arguments.only_folder(args)
-    from peers.commands import status as program
+    from peers.commands.runs import status as program
 
     return program.status(folder, word, loaded.config, args.watch, args.json)
 
 
 def why(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import why as program
+    from peers.commands.runs import why as program
 
     return program.why(folder, args.json)
 
 
 def pause(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import pause as program
+    from peers.commands.runs import pause as program
 
     return program.pause(folder, args.lasts)
 
 
 def resume(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import pause as program
+    from peers.commands.runs import pause as program
 
     return program.resume(folder)
 
@@ -152,7 +153,7 @@ def resume(args: argparse.Namespace) -> int:
 def forget(args: argparse.Namespace) -> int:
     if (args.run is None) is (args.folder is None):
         raise WrongUsage("name a run, or its folder with --folder: one of them")
-    from peers.commands import forget as program
+    from peers.commands.runs import forget as program
 
     folder = arguments.only_folder(args) if args.run is None else program.folder_of(args.run)
     return program.forget(folder, args.owner_key, (lambda _: True) if args.yes else program.ask)
@@ -161,21 +162,21 @@ def forget(args: argparse.Namespace) -> int:
 def update(args: argparse.Namespace) -> int:
     word = arguments.word_or_folder(args)
     folder = None if word else arguments.only_folder(args)
-    from peers.commands import update as program
+    from peers.commands.runs import update as program
 
     return program.update(folder, word)
 
 
 def leave(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import status as program
+    from peers.commands.runs import status as program
 
     return program.leave(folder)
 
 
 def export(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import export as program
+    from peers.commands.policies import export as program
 
     with writing(args.target):
         return program.export(folder, args.target, args.force)
@@ -184,7 +185,7 @@ def export(args: argparse.Namespace) -> int:
 def push(args: argparse.Namespace) -> int:
     extras.need(extras.PEER)
     folder = arguments.only_folder(args)
-    from peers.commands import push as program
+    from peers.commands.policies import push as program
 
     with writing(args.to):
         return program.push(folder, args.repo, args.to, args.public, args.license, args.force)
@@ -192,21 +193,21 @@ def push(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     extras.need(extras.PEER)
-    from peers.commands import verify as program
+    from peers.commands.journals import verify as program
 
     return program.verify(args.evidence, args.folder, args.release, arguments.load(args, None).config)
 
 
 def pardon(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import pardon as program
+    from peers.commands.invites import pardon as program
 
     return program.pardon(folder, args.peer)
 
 
 def invite_(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import invite as program
+    from peers.commands.invites import invite as program
 
     if args.list:
         return program.listed(folder, args.json)
@@ -226,7 +227,7 @@ def invite_(args: argparse.Namespace) -> int:
 
 def revoke(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.commands import revoke as program
+    from peers.commands.invites import revoke as program
 
     if not (who := arguments.word(args, args.who, from_environment=False)):
         raise WrongUsage("name a peer's id or name, or an invite: as an argument, -, or --word-file FILE")
@@ -257,7 +258,7 @@ def simulate(args: argparse.Namespace) -> int:
 
 def doctor(args: argparse.Namespace) -> int:
     from peers.build.run_folder import check_files
-    from peers.commands import doctor as program
+    from peers.commands.doctor import machine_checks as program
 
     loaded = arguments.load(args, None)
     arguments.refuse_run_settings(loaded)
@@ -270,7 +271,7 @@ def fit(args: argparse.Namespace) -> int:
     loaded = arguments.load_fit(args)
     if why := run_check.file_of_weights(loaded.config.run.model.name):
         raise WrongUsage(why)
-    from peers.commands import fit as measure
+    from peers.commands.fit import command as measure
 
     return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
 
@@ -367,10 +368,10 @@ def task_try(args: argparse.Namespace) -> int:
 
 
 def config_show(args: argparse.Namespace) -> int:
-    from swarm import config_loading
+    from swarm.settings import loading
 
     loaded = arguments.load(args, args.config)
-    values = {key: config_loading.value(loaded.config, key) for key in loaded.origins}
+    values = {key: loading.value(loaded.config, key) for key in loaded.origins}
     if args.json:
         print(
             json.dumps(
@@ -379,7 +380,7 @@ def config_show(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    lines = {key: f"{key} = {config_loading.toml(values[key])}" for key in loaded.origins}
+    lines = {key: f"{key} = {loading.toml(values[key])}" for key in loaded.origins}
     width = min(60, max(map(len, lines.values())))
     for key, origin in loaded.origins.items():
         print(f"{lines[key]:{width}}  # {origin}")
@@ -410,18 +411,15 @@ def config_copy(args: argparse.Namespace) -> int:
 
 
 def config_schema(args: argparse.Namespace) -> int:
-    from swarm import config_loading, settings
+    from swarm.settings import layers, loading
 
     if not args.json:
-        print(config_loading.schema_text(), end="")
+        print(loading.schema_text(), end="")
         return 0
-    keys = config_loading.SCHEMA.keys
+    keys = loading.SCHEMA.keys
     print(
         json.dumps(
-            {
-                k: {"default": config_loading.SCHEMA.default(k), "wants": settings.describe(keys[k].type)}
-                for k in keys
-            },
+            {k: {"default": loading.SCHEMA.default(k), "wants": layers.describe(keys[k].type)} for k in keys},
             indent=2,
         )
     )

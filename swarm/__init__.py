@@ -8,9 +8,9 @@ tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them
     swarm.types               Task, Group, Release, Role, Verdict, PeerId
     swarm.events              Event, Bus
     swarm.journal             Journal, Tail, read_journal, from_line, to_line
-    swarm.config              Config, Run, Peer
-    swarm.config_loading      load
-    swarm.invite              make, read, Invite, InviteError
+    swarm.settings.config              Config, Run, Peer
+    swarm.settings.loading      load
+    swarm.membership.invite              make, read, Invite, InviteError
     swarm.learn.objectives    Batch, Objective, OBJECTIVES, objective, loss, weights
     swarm.learn.parts         Advantage, Ratio, TrustRegion, Kl
     swarm.learn.trust_region  TRUSTS, TrustRegionInput
@@ -20,7 +20,7 @@ tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them
     swarm.net.ports           Ports, Clock, Board, Gossip, Mail, Averager, Work, NetError
     swarm.sim.scenario        Scenario, load
     swarm.sim.world           World, SimPeer, SimulationOutcome
-    dashboard.state           State, fold
+    dashboard.fold.state           State, fold
 
 Everything else may change with any version.
 """

@@ -16,7 +16,7 @@ from swarm.protocol import Role
 from swarm.types import COMPLETIONS, Beat, Digest, Finite, Link, PeerId, Release, Sums, Text, Verdict, Word
 
 LAGS = 1024
-"""Distinct lags of one count; a learner sends fewer at a time (peers.roles.learner_inbox)."""
+"""Distinct lags of one count; a learner sends fewer at a time (peers.intake.inbox)."""
 
 PEERS = 256
 """Peers named in one event: an id has 53 bytes, and an event 16 KiB."""
@@ -105,7 +105,7 @@ class Counted(Event):
     samplers: Annotated[dict[PeerId, Sums], Meta(max_length=PEERS)]
     """Sampler -> verdict -> groups."""
     tokens: Sums = {}
-    """Of groups that had their end, by what became of them (dashboard.peer.ENDS)."""
+    """Of groups that had their end, by what became of them (dashboard.fold.peer.ENDS)."""
 
 
 class Shown(Event):
@@ -191,7 +191,7 @@ class Stepped(Event):
     groups: tuple[str, ...]
     """Ids of this learner's own groups."""
     others: tuple[str, ...] = ()
-    """The other members', by the beginnings of their ids (`swarm.core.trained.mark`), in hex."""
+    """The other members', by the beginnings of their ids (`swarm.core.agreement.trained.mark`), in hex."""
 
 
 class Audited(Event):
@@ -200,7 +200,7 @@ class Audited(Event):
     group: Word
     sampler: PeerId
     finding: Word
-    """A Finding of swarm.core.auditing."""
+    """A Finding of swarm.core.audits.auditing."""
     tokens: int
     off: int
     largest: Finite

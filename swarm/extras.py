@@ -4,7 +4,7 @@
 
 `gepo-swarm` alone reads runs, invites to them and shows them. To take part, to study or to sample with
 another engine needs an extra, which a command says before it does anything. Not handled here: versions
-(pyproject.toml, peers.commands.doctor).
+(pyproject.toml, peers.commands.doctor.machine_checks).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ theirs names and imports something otherwise. The ranges of pyproject.toml end t
 
 WATCHING = "hivemind==1.1.12"
 """What an observer needs beside the distribution. Installed without the packages that it asks for it brings
-no torch, which no observer imports (swarm.net.bare_hivemind)."""
+no torch, which no observer imports (swarm.net.libp2p.bare_hivemind)."""
 
 
 def with_version(package: str) -> str:

@@ -24,10 +24,10 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from swarm.durable import make_folder, opened
 from swarm.events import AnyEvent, Event, Heard
 from swarm.limits import UNREADABLE, remember
 from swarm.protocol import Phase
+from swarm.storage.durable import make_folder, opened
 from swarm.types import Beat, PeerId
 
 _BLOCK = 64 << 10

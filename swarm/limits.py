@@ -58,7 +58,7 @@ MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
 
 WAY_STEPS = 24
 """Patches of one way between versions: up to the first rung, rungs, and down from the last one, over as many
-versions as patches are held for (`swarm.core.ladder`)."""
+versions as patches are held for (`swarm.core.agreement.patch_path`)."""
 
 WAY_BASES = 8
 """Versions that a question for a way names as held, the newest first: a way from an older one is hardly

@@ -196,17 +196,17 @@ class RoleRow(NamedTuple):
 
 ROLES: Mapping[Role, RoleRow] = {
     Role.LEARNER: RoleRow(
-        "peers.roles.learner:LearnerPeer", Policy.TRAINED, member=True, joins=True, posts=True, asked=0
+        "peers.learner.learner:LearnerPeer", Policy.TRAINED, member=True, joins=True, posts=True, asked=0
     ),
     Role.SAMPLER: RoleRow(
-        "peers.roles.sampler:Sampler", Policy.SAMPLED, joins=True, heartbeat=Topic.BEAT_SAMPLER
+        "peers.sampler.sampler:Sampler", Policy.SAMPLED, joins=True, heartbeat=Topic.BEAT_SAMPLER
     ),
     Role.EVALUATOR: RoleRow(
-        "peers.roles.evaluator:Evaluator", Policy.USED, member=True, joins=True, posts=True, asked=2
+        "peers.evaluator:Evaluator", Policy.USED, member=True, joins=True, posts=True, asked=2
     ),
-    Role.AUDITOR: RoleRow("peers.roles.auditor_peer:AuditorPeer", Policy.REPLAYED, member=True, joins=True),
-    Role.SEED: RoleRow("peers.roles.seed:Seed", Policy.KEPT, member=True, observes=True, posts=True, asked=1),
-    Role.OBSERVER: RoleRow("peers.roles.observer:Observer", Policy.UNUSED, observes=True),
+    Role.AUDITOR: RoleRow("peers.audits.auditor_peer:AuditorPeer", Policy.REPLAYED, member=True, joins=True),
+    Role.SEED: RoleRow("peers.seed:Seed", Policy.KEPT, member=True, observes=True, posts=True, asked=1),
+    Role.OBSERVER: RoleRow("peers.observer:Observer", Policy.UNUSED, observes=True),
 }
 """In the order in which the page lists them."""
 
@@ -288,7 +288,7 @@ ROUND = (
     Phase.CATCHING_UP,
     Phase.STOPPED,
 )
-"""Phases of a learner: the states of its round (swarm.core.rounds), under the same names."""
+"""Phases of a learner: the states of its round (swarm.core.agreement.rounds), under the same names."""
 
 RESTING = (Phase.PAUSED, Phase.LIMITED)
 """Phases of a peer that computes nothing by its owner's will: told to, or by a limit such as its hours."""

@@ -21,7 +21,8 @@ PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
 """libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
 
 Digest = NewType("Digest", Annotated[str, Meta(max_length=64)])
-"""Hex of 32 bytes: BLAKE3 of weights and of blobs (swarm.blocks), SHA-256 of files and of the Spec."""
+"""Hex of 32 bytes: BLAKE3 of weights and of blobs (swarm.storage.blocks), SHA-256 of files and of the
+Spec."""
 
 Root = Annotated[Digest, Meta(pattern="^[0-9a-f]{64}$")]
 """A digest by which blobs are asked for: on a disk it is the name of a file."""
@@ -73,7 +74,7 @@ class Noise(StrEnum):
 
     UNKNOWN = ""
     GUMBEL = "gumbel"
-    """The argmax of log-probability plus the noise of swarm.noise."""
+    """The argmax of log-probability plus the noise of swarm.draws.noise."""
     INVERSE = "inverse"
     """The inverse distribution function at the numbers of swarm.sample.toy."""
 
@@ -127,7 +128,7 @@ class Times(Struct):
 
 class Heads(Struct):
     """What a sampler found most probable at each token of a group: `run.sampling.heads` tokens, or the whole
-    vocabulary, the most probable first (swarm.heads)."""
+    vocabulary, the most probable first (swarm.draws.heads)."""
 
     tokens: Annotated[bytes, Meta(max_length=BLOB)]
     """(sum T_i, k) int32."""
@@ -185,7 +186,8 @@ class Receipt(Struct, tag="receipt"):
 
 
 class Patch(Struct):
-    """How a release's bytes are made of another version's: a patch file's address (swarm.patch_files)."""
+    """How a release's bytes are made of another version's: a patch file's address
+    (swarm.storage.patch_files)."""
 
     base: Root
     """Weights of the version that it starts from."""
@@ -207,7 +209,8 @@ class Release(Struct, tag="release"):
 
     version: Count
     weights: Root
-    """Root of the blocks of the safetensors bytes (bf16): the address of their leaf list (swarm.blocks)."""
+    """Root of the blocks of the safetensors bytes (bf16): the address of their leaf list
+    (swarm.storage.blocks)."""
     size: Size
     parent: Digest
     """`weights` of the version before."""
@@ -218,8 +221,8 @@ class Release(Struct, tag="release"):
     """How many groups were trained on for it: of two releases of one version the larger wins."""
     released: Finite
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
-    """From the version before, and at a rung of the ladder (swarm.core.ladder) from the one below, or from
-    version 0."""
+    """From the version before, and at a rung of the ladder (swarm.core.agreement.patch_path) from the one
+    below, or from version 0."""
     merged: Merge | None = None
     """Of a version that is no step; `groups` are then those that only the merged line was trained on."""
 
@@ -234,7 +237,7 @@ class TrainedStep(Struct):
     members: Annotated[tuple[PeerId, ...], Meta(max_length=256)]
     """Of the round; one for a step alone, nobody where they are not known."""
     groups: Annotated[bytes, Meta(max_length=STEP_BYTES)]
-    """Marks of the groups of all members (`swarm.core.trained.mark`)."""
+    """Marks of the groups of all members (`swarm.core.agreement.trained.mark`)."""
     weights: Digest = Digest("")
     """Of the version that it made; empty where nobody knows them."""
 
@@ -384,15 +387,17 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     slower: Finite = 1.0
     """How many times as long as the run's pace the peer waits until its next heartbeat: 1 to SLOWEST."""
     wasted: Sums = {}
-    """Of a sampler: tokens since its start that no learner judged, by cause (dashboard.peer.UNJUDGED)."""
+    """Of a sampler: tokens since its start that no learner judged, by cause
+    (dashboard.fold.peer.UNJUDGED)."""
     denied: Annotated[bytes, Meta(max_length=32)] | None = None
-    """Marks of the releases that a witness of its version denies (swarm.core.witness); None: it is none."""
+    """Marks of the releases that a witness of its version denies (swarm.core.agreement.round_record); None:
+    it is none."""
     astray: bool = False
     """Of a learner that took weights without moments: its steps may be others, and it releases last."""
     mean: Annotated[bytes, Meta(max_length=12)] = b""
-    """Names the mean that a learner got in its last round (swarm.core.same_mean)."""
+    """Names the mean that a learner got in its last round (swarm.core.gradient_checks.same_mean)."""
     audits: bool = False
-    """Of a member that replays groups beside its own work (peers.roles.audit_duty)."""
+    """Of a member that replays groups beside its own work (peers.audits.audit_duty)."""
     accuracy_before: Finite = -1.0
     """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none."""
     unkept: bool = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from swarm.frames.wire import decode, encode
+from swarm.net.blobs.sharing import BlockQuery, Holding, held
 from swarm.net.ports import Mail
-from swarm.net.sharing import BlockQuery, Holding, held
 from swarm.protocol import Service
 from swarm.types import PeerId
-from swarm.wire import decode, encode
 
 
 async def lie(mail: Mail, data: bytes, service: Service = Service.BLOBS, leaves: bytes = b"") -> None:

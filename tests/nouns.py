@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from swarm.core.admission import group_id
-from swarm.core.curriculum import Draws
+from swarm.core.intake.admission import group_id
+from swarm.core.intake.curriculum import Draws
 from swarm.protocol import Phase, Role
 from swarm.types import Array, Beat, Digest, Group, Lag, Noise, PeerId, Release, Times
 

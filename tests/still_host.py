@@ -8,13 +8,13 @@ from typing import Any
 
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
-from peers.runtime.run_keys import RunKeys
-from swarm.config import Config
+from peers.runtime.membership.run_keys import RunKeys
 from swarm.core.membership import Trust
 from swarm.events import Bus
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames.run_types import Delegation, Membership
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
-from swarm.run_types import Delegation, Membership
+from swarm.settings.config import Config
 from swarm.types import Digest, PeerId
 
 RUN = Digest("5" * 64)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from swarm import allocation
+from swarm.processes import allocation
 
 TIMES = """
 import resource, sys

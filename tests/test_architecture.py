@@ -17,10 +17,10 @@ import pytest
 from importlinter.application.use_cases import lint_imports
 from importlinter.configuration import configure
 
-from swarm import config_loading
+from swarm.settings import loading
 from swarm.sim import scenario
+from swarm.storage.weights import Weights
 from swarm.types import Array, Group
-from swarm.weights import Weights
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -62,7 +62,8 @@ def test_no_role_touches_the_bytes_of_weights() -> None:
     arrays = {field.name for field in msgspec.structs.fields(Group) if field.type is Array}
     read = [
         f"{path.name} line {node.lineno}: {ast.unparse(node)}"
-        for path in sorted((ROOT / "peers" / "roles").glob("*.py"))
+        for room in ("sampler", "learner", "intake", "audits")
+        for path in sorted((ROOT / "peers" / room).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr == "data"
         if not (isinstance(node.value, ast.Attribute) and node.value.attr in arrays)
@@ -108,7 +109,7 @@ def test_help_answers_in_under_half_a_second() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_config_loads_and_says_whom_it_is_for(path: Path) -> None:
-    assert config_loading.load(path).config.run.name
+    assert loading.load(path).config.run.name
     assert path.read_text().startswith("# For ")
 
 

@@ -9,7 +9,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.blocks import (
+from swarm.storage.blocks import (
     BLOCK,
     CARRIED,
     LARGEST,

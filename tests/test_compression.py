@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from swarm import compression
-from swarm.compression import CompressionError, Zstd, deflate, inflate
+from swarm.frames import compression
+from swarm.frames.compression import CompressionError, Zstd, deflate, inflate
 
 SOME = b"some bytes that come again, that come again, that come again"
 

@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from benchmarks.rows.installed import PROJECT
-from dashboard.feed import Feed
-from dashboard.metrics import exposition
-from dashboard.state import State
+from dashboard.fold.state import State
+from dashboard.serve.feed import Feed
+from dashboard.serve.metrics import exposition
 from peers import cli
-from peers.commands import arguments, options
-from swarm.config import Config
+from peers.commands.parsing import arguments, options
+from swarm.settings.config import Config
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

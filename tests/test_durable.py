@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from swarm.durable import adding_lines, write_durably
-from swarm.process import Child
+from swarm.processes.process import Child
+from swarm.storage.durable import adding_lines, write_durably
 
 SMALL, LARGE = b"small", b"large" * 100_000
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarm.event_loop import EventLoop
+from swarm.processes.event_loop import EventLoop
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

@@ -17,12 +17,12 @@ import swarm
 from peers import cli
 from peers.commands.sim import spawn
 from swarm import tasks
-from swarm.config import TaskSettings
 from swarm.events import Left, Released
 from swarm.journal import Journal, parts, read_journal
 from swarm.learn.objectives import Batch, loss, objective, weights
 from swarm.learn.trust_region import TRUSTS
 from swarm.protocol import Role
+from swarm.settings.config import TaskSettings
 from swarm.sim import scenario
 from swarm.sim.world import World
 

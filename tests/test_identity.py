@@ -12,8 +12,8 @@ import base58
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from swarm import identity
-from swarm.identity import (
+from swarm.membership import identity
+from swarm.membership.identity import (
     DamagedKey,
     IdentityError,
     Keyring,

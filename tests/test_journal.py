@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from nouns import beat
 
-from dashboard.replay import Replay
+from dashboard.serve.replay import Replay
 from swarm import journal
 from swarm.events import AnyEvent, Event, Heard, Noted
 from swarm.journal import Damage, Journal, Tail, Thinned, parts, read_journal

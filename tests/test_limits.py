@@ -23,41 +23,42 @@ from msgspec import inspect
 from nouns import beat
 from still_host import still_host
 
+from peers.audits.accusations import Accusation
+from peers.audits.evidence import Evidence
+from peers.audits.shown_groups import AccusedQuery
+from peers.audits.submitted_groups import Submitted, SubmittedQuery
+from peers.audits.verdicts import Verdicts
+from peers.build.joining.spec_transfer import FileRequest
 from peers.build.run_sources import Sources
-from peers.build.spec_transfer import FileRequest
-from peers.roles.accusations import Accusation
-from peers.roles.evidence import Evidence
-from peers.roles.manifests import BatchManifest, StepManifest
-from peers.roles.observer import Past
-from peers.roles.rechecks import BatchQuery
-from peers.roles.recorder import RecordedStep
-from peers.roles.shown_groups import AccusedQuery
-from peers.roles.state_transfer import Offer
-from peers.roles.submitted_groups import Submitted, SubmittedQuery
-from peers.roles.tally import LAGS_PER_EVENT, SAMPLERS, Tally
-from peers.roles.verdicts import Verdicts
-from peers.runtime.contacts import Kept
+from peers.intake.tally import LAGS_PER_EVENT, SAMPLERS, Tally
+from peers.learner.agreement.manifests import BatchManifest, StepManifest
+from peers.learner.agreement.rechecks import BatchQuery
+from peers.learner.agreement.state_transfer import Offer
+from peers.learner.recorder import RecordedStep
+from peers.observer import Past
 from peers.runtime.frames import Frames
-from peers.runtime.identity_check import BeatQuery
-from peers.runtime.members import KeptMembers
-from peers.runtime.run_keys import RunKeys
-from swarm import events, wire
-from swarm.config import DelayLaw, Sampling
-from swarm.core.lineage import Line, PointQuery
-from swarm.core.returns import DrawsCame, DrawsQuery
-from swarm.identity import Keyring
+from peers.runtime.membership.contacts import Kept
+from peers.runtime.membership.identity_check import BeatQuery
+from peers.runtime.membership.members import KeptMembers
+from peers.runtime.membership.run_keys import RunKeys
+from swarm import events
+from swarm.core.agreement.lineage import Line, PointQuery
+from swarm.core.intake.withheld_draws import DrawsCame, DrawsQuery
+from swarm.frames import wire
+from swarm.frames.run_types import Delegation, Entry, Membership, RevocationList, SignedRevocations, Spec
+from swarm.frames.site_types import Contributed, Contribution, ContributionList, ListEntries
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT, Limit, remember
-from swarm.net.announcing import Announcement
-from swarm.net.in_memory import MemoryNetwork
-from swarm.net.reachability import DialAnswer, DialQuery, Reserved
-from swarm.net.sharing import BlockQuery, Holding
-from swarm.net.shelves import Mark
+from swarm.membership.identity import Keyring
+from swarm.membership.sealed_identity import Identity
+from swarm.net.averaging.announcing import Announcement
+from swarm.net.blobs.sharing import BlockQuery, Holding
+from swarm.net.blobs.shelves import Mark
+from swarm.net.libp2p.reachability import DialAnswer, DialQuery, Reserved
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import SCHEMA, Phase, Role
-from swarm.run_types import Delegation, Entry, Membership, RevocationList, SignedRevocations, Spec
-from swarm.sealed_identity import Identity
+from swarm.settings.config import DelayLaw, Sampling
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.site_types import Contributed, Contribution, ContributionList, ListEntries
 from swarm.types import (
     Array,
     Beat,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm import noise
+from swarm.draws import noise
 
 CPU = torch.device("cpu")
 

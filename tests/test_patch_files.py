@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from swarm import patch_files
-from swarm.blocks import BLOCK, Blocks
-from swarm.image import Draft, Image
-from swarm.patch_files import UselessFile
-from swarm.patches import PatchError
+from swarm.storage import patch_files
+from swarm.storage.blocks import BLOCK, Blocks
+from swarm.storage.image import Draft, Image
+from swarm.storage.patch_files import UselessFile
+from swarm.storage.patches import PatchError
 
 SIZE = 2 * BLOCK + 7
 

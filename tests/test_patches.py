@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.patches import PLANES, RAW, SPARSE, PatchError, apply, compose, encode
+from swarm.storage.patches import PLANES, RAW, SPARSE, PatchError, apply, compose, encode
 
 BLOCK = 1 << 20
 """Bytes of the blocks that a release is cut into."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from process_tree import child_of_a_killed_parent, ended
 
-from swarm import process
-from swarm.process import Child, Ended, Hung, Lost
+from swarm.processes import process
+from swarm.processes.process import Child, Ended, Hung, Lost
 
 ECHO = "while (frame := pipe.receive()) is not None: pipe.send(frame)"
 PLENTY = 4 << 20
@@ -31,7 +31,7 @@ def make() -> Iterator[Make]:
     made: list[Child] = []
 
     def made_of(code: str, limit: int = process.LARGEST) -> Child:
-        head = "import os, sys, time, signal\nfrom swarm.process import Pipe\npipe = Pipe()\n"
+        head = "import os, sys, time, signal\nfrom swarm.processes.process import Pipe\npipe = Pipe()\n"
         made.append(Child([sys.executable, "-c", head + code], limit=limit))
         return made[-1]
 
@@ -176,7 +176,7 @@ def test_a_child_outlives_the_thread_that_made_it(make: Make) -> None:
     made: list[Child] = []
 
     def start() -> None:
-        made.append(make(f"from swarm.process_start import die_with_parent; die_with_parent()\n{ECHO}"))
+        made.append(make(f"from swarm.processes.start import die_with_parent; die_with_parent()\n{ECHO}"))
         made[0].ask(b"ready", 60.0)
 
     thread = threading.Thread(target=start)
@@ -190,12 +190,12 @@ def test_a_child_outlives_the_thread_that_made_it(make: Make) -> None:
 @pytest.mark.parametrize("code", ["pipe.listen()", "die_with_parent()"])
 def test_a_child_ends_with_a_parent_that_is_killed(code: str) -> None:
     head = (
-        "import os, sys, time; from swarm.process import Pipe; pipe = Pipe(); "
-        "from swarm.process_start import die_with_parent; "
+        "import os, sys, time; from swarm.processes.process import Pipe; pipe = Pipe(); "
+        "from swarm.processes.start import die_with_parent; "
     )
     wait = "; pipe.send(b''); time.sleep(600)"
     child = child_of_a_killed_parent(
-        "import sys, time\nfrom swarm.process import Child\n"
+        "import sys, time\nfrom swarm.processes.process import Child\n"
         f"child = Child([sys.executable, '-c', {head + code + wait!r}])\n"
         "child.receive(60.0); print(child.pid, flush=True); time.sleep(600)"
     )

@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from process_tree import child_of_a_killed_parent, ended, processes
 
-from swarm.process import Child, Ended, Pipe
+from swarm.processes.process import Child, Ended, Pipe
 
 Fork = Callable[[Callable[[], object]], Child]
 
@@ -164,7 +164,7 @@ def test_a_fork_outlives_the_thread_that_wanted_it(fork: Fork) -> None:
 
 def test_a_fork_ends_with_a_parent_that_is_killed() -> None:
     child = child_of_a_killed_parent(
-        "import time\nfrom swarm.process import Child\n"
+        "import time\nfrom swarm.processes.process import Child\n"
         "print(Child(lambda: time.sleep(600)).pid, flush=True)\ntime.sleep(600)"
     )
     assert ended(child)
@@ -186,8 +186,8 @@ def test_a_signal_to_a_fork_is_not_its_parents(fork: Fork) -> None:
 
 SHOWN = """
 import pathlib, sys
-from swarm.process import Child, Pipe
-from swarm.process_start import hide_argument
+from swarm.processes.process import Child, Pipe
+from swarm.processes.start import hide_argument
 
 hide_argument(sys.argv[2])
 hide_argument("nowhere")

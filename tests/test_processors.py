@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarm.processors import CoreWaits
+from swarm.processes.processors import CoreWaits
 
 SPIN = "import os; os.sched_setaffinity(0, {%d}); %s; print('up', flush=True)\nwhile True: pass"
 IDLE = "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))"

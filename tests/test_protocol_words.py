@@ -30,13 +30,13 @@ OTHER_THINGS = {
         (
             ("swarm/sample/server.py", "seed"),
             ("swarm/sample/server_requests.py", "seed"),
-            ("swarm/tasks/gym_worker.py", "seed"),
-            ("swarm/tasks/gym.py", "seed"),
+            ("swarm/tasks/workers/gym_worker.py", "seed"),
+            ("swarm/tasks/workers/gym.py", "seed"),
         ),
         "of random numbers",
     ),
     **dict.fromkeys(
-        (("peers/commands/fit_probe.py", word) for word in ("sampler", "learner", "evaluator")),
+        (("peers/commands/fit/probe.py", word) for word in ("sampler", "learner", "evaluator")),
         "what a measurement loads",
     ),
     ("peers/studies/band.py", "learner"): "a column of a table",
@@ -45,20 +45,20 @@ OTHER_THINGS = {
             ("dashboard/diagnosis/learners.py", "stopped"),
             ("dashboard/diagnosis/samplers.py", "no credit"),
             ("dashboard/diagnosis/samplers.py", "no policy"),
-            ("peers/commands/why.py", "no policy"),
+            ("peers/commands/runs/why.py", "no policy"),
         ),
         "the key of a problem",
     ),
     **dict.fromkeys(
         (
             ("dashboard/diagnosis/learners.py", "sampler"),
-            ("dashboard/sentences.py", "learner"),
-            ("dashboard/terminal.py", "learner"),
+            ("dashboard/fold/sentences.py", "learner"),
+            ("dashboard/serve/terminal.py", "learner"),
         ),
         "a noun that is counted",
     ),
     ("benchmarks/rows/engines.py", "learner"): "a measurement",
-    ("swarm/config_loading.py", "sampling"): "a table of settings",
+    ("swarm/settings/loading.py", "sampling"): "a table of settings",
     ("benchmarks/synthetic_events.py", "learner"): "the kind of a made-up fault",
 }
 """(file, word) -> what the word means there."""

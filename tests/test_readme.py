@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peers.cli import parser
-from swarm.core.rounds import diagram
+from swarm.core.agreement.rounds import diagram
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from crash_states import recorded
 
-from swarm.record_log import RecordLog, whole_records
+from swarm.storage.record_log import RecordLog, whole_records
 
 
 def written(folder: Path, *lives: list[bytes], segment_bytes: int = 1 << 20) -> None:
@@ -135,7 +135,7 @@ def test_a_disk_that_refuses_the_first_record_of_a_segment_keeps_no_segment(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("swarm.record_log.write_all", full)
+        patch.setattr("swarm.storage.record_log.write_all", full)
         for _ in range(3):
             with pytest.raises(OSError, match="No space left"):
                 log.append([b"one"])

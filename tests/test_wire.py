@@ -13,11 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import beat
 
-from swarm import run_types, site_types, types, wire
-from swarm.identity import Keyring
-from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, FRAME_LIMIT, MAIL_LIMIT, RELEASE_LIMIT, Limit
-from swarm.protocol import SCHEMA, Role
-from swarm.run_types import (
+from swarm import types
+from swarm.frames import run_types, site_types, wire
+from swarm.frames.run_types import (
     Delegation,
     Entry,
     Membership,
@@ -27,6 +25,10 @@ from swarm.run_types import (
     SignedRevocations,
     Spec,
 )
+from swarm.frames.wire import Envelope, WireError, check_array, decode, encode, seal, unseal
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, FRAME_LIMIT, MAIL_LIMIT, RELEASE_LIMIT, Limit
+from swarm.membership.identity import Keyring
+from swarm.protocol import SCHEMA, Role
 from swarm.types import (
     Array,
     Beat,
@@ -47,7 +49,6 @@ from swarm.types import (
     Way,
     WayQuery,
 )
-from swarm.wire import Envelope, WireError, check_array, decode, encode, seal, unseal
 
 ME, OTHER = (Keyring(Ed25519PrivateKey.from_private_bytes(bytes([k]) * 32)) for k in (1, 2))
 RUN = "5" * 64

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import wire_nouns
 
-from swarm import PROTOCOL, wire
+from swarm import PROTOCOL
+from swarm.frames import wire
 
 KEPT = wire_nouns.kept()
 SAID = [(name, form) for name, forms in KEPT.items() for form in forms]

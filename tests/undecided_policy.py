@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from swarm.config import TaskSettings
-from swarm.learn import embedded
+from swarm.learn.models import embedded
 from swarm.sample.base import Completions
+from swarm.settings.config import TaskSettings
 from swarm.tasks import catalog as tasks
 
 

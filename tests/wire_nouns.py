@@ -20,8 +20,8 @@ import msgspec
 from msgspec import inspect as types
 
 from swarm import PROTOCOL, events
+from swarm.frames.wire import Envelope
 from swarm.protocol import KEYS, SERVICES, TOPICS
-from swarm.wire import Envelope
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).with_name(f"wire_of_protocol_{PROTOCOL}.json")

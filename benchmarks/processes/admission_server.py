@@ -24,11 +24,12 @@ from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
-from peers.roles.learner_inbox import LearnerInbox
+from peers.intake.inbox import LearnerInbox
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm import config as configs
-from swarm import config_loading, wire
+from swarm.frames import wire
 from swarm.protocol import Service
+from swarm.settings import config as configs
+from swarm.settings import loading
 from swarm.types import Digest, PeerId, Receipt, Release, Verdict
 
 RUN = Digest(hashlib.sha256(b"swarm bench").hexdigest())
@@ -41,19 +42,20 @@ SETTINGS = (
     "peer.listen.host=127.0.0.1",
 )
 """Completions long enough for frames of 256 KiB, batches that nobody fills and no shares: admission is
-measured, not training. Of as many slots no two senders draw the same one (swarm.core.curriculum)."""
+measured, not training. Of as many slots no two senders draw the same one (swarm.core.intake.curriculum)."""
 
 RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
 READ_AHEAD = 1 << 20
-"""Bytes of read-ahead, as of p2pd's streams (swarm.net.p2pd)."""
+"""Bytes of read-ahead, as of p2pd's streams (swarm.net.libp2p.p2pd)."""
 
 AGE = 3600.0
-"""Seconds of the release when the server starts: of a new one nobody draws so many (swarm.core.admission)."""
+"""Seconds of the release when the server starts: of a new one nobody draws so many
+(swarm.core.intake.admission)."""
 
 TAKE_EVERY = 0.02
 SIZE = struct.Struct(">I")
 REPLY = struct.Struct(">BI")
-"""The framing of swarm.net.mail."""
+"""The framing of swarm.net.messaging.mail."""
 
 
 def main() -> int:
@@ -67,7 +69,7 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
-    config = config_loading.load(None, SETTINGS).config
+    config = loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
         learner, started = learner_peer(node, keyring, config, model, folder), time.time()
         learner.host.releases.candidates.hear(release_of(learner.host.ports.me, started), b"")
@@ -124,8 +126,8 @@ class Pulled:
 
 def learner_peer(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
     """As peers.build.assembly builds it, journal and log of groups included; at version 0 without a round."""
-    from peers.build import factory
-    from peers.roles.learner import LearnerPeer
+    from peers.build.model import factory
+    from peers.learner.learner import LearnerPeer
     from swarm.protocol import Role
     from swarm.tasks import catalog as tasks
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.partner import Answer
-from swarm.config import Config
+from swarm.settings.config import Config
 
 Way = Callable[[Sequence[str], int], int]
 VLLM = {
@@ -49,8 +49,8 @@ def way(setup: Answer, config: Config) -> Way:
 def _generate(model: Path, config: Config) -> Way:
     import torch
 
-    from swarm.learn.model import load_policy
-    from swarm.learn.pretrained import load_tokenizer
+    from swarm.learn.models.model import load_policy
+    from swarm.learn.models.pretrained import load_tokenizer
 
     sampling, device = config.run.sampling, "cuda" if torch.cuda.is_available() else "cpu"
     policy, tokenizer = load_policy(model, device, config.peer.engine.dtype), load_tokenizer(model)

@@ -18,7 +18,7 @@ from hivemind.compression import Float16Compression
 
 from benchmarks.partner import Answer, heard, opened, say
 from benchmarks.processes.member import DEADLINE, draw
-from swarm.config import Averaging
+from swarm.settings.config import Averaging
 
 
 class Stock:

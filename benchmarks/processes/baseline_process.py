@@ -41,8 +41,8 @@ def main() -> int:
 class SampleAndTrain:
     def __init__(self, model: Path, *sets: str) -> None:
         from benchmarks.local_swarm import settings
-        from peers.build import factory
-        from swarm.learn import tokenization
+        from peers.build.model import factory
+        from swarm.learn.models import tokenization
         from swarm.tasks import catalog as tasks
         from swarm.tasks.rendered import Rendered
         from swarm.types import PeerId
@@ -84,8 +84,8 @@ class SampleAndTrain:
 
     def _sample(self, count: int) -> list[tuple[Any, str, tuple[float, ...]]]:
         """(group, prompt, rewards) of the next tasks."""
-        from peers.roles.new_group import make_group
-        from swarm.core.curriculum import Draw
+        from peers.sampler.new_group import make_group
+        from swarm.core.intake.curriculum import Draw
         from swarm.types import Digest, Release, Times
 
         now, size = time.time(), self.config.run.sampling.group_size

@@ -97,8 +97,8 @@ def trainer(trl: Any, model: Path, folder: Path, count: Watching) -> Any:
     from transformers import PrinterCallback, TrainerCallback
 
     from benchmarks.local_swarm import settings
-    from swarm.learn.model import load_policy
-    from swarm.learn.pretrained import load_tokenizer
+    from swarm.learn.models.model import load_policy
+    from swarm.learn.models.pretrained import load_tokenizer
     from swarm.tasks import catalog as tasks
 
     run = settings().run

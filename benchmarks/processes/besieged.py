@@ -15,10 +15,10 @@ from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from benchmarks.processes.crowd import LISTEN, RUN, SERVICE
 from benchmarks.synthetic_events import swarm_events
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.server import serve
-from dashboard.state import State
+from dashboard.fold.state import State
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.server import serve
 from swarm.types import PeerId
 
 PEERS, PAST = 200, 60.0

@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def accuracy(engine: Any, source: Any, tasks: int, right: float) -> float:
-    """Share of the first held-out tasks whose greedy answer is right, as peers.roles.evaluator counts it."""
+    """Share of the first held-out tasks whose greedy answer is right, as peers.evaluator counts it."""
     asked = source.held_out(tasks)
     answers = engine.greedy([task.prompt for task in asked])
     rewards = [source.rewards(task, [text])[0] for task, text in zip(asked, answers, strict=True)]
@@ -109,10 +109,10 @@ def _trl(setup: Answer) -> Answer:
 
 def _examination(model: Path, trainer: Any, tasks: int) -> Callable[[], float]:
     from benchmarks.local_swarm import settings
-    from peers.build import factory
-    from swarm.learn.weights import release_bytes
+    from peers.build.model import factory
+    from swarm.learn.files.weights import release_bytes
+    from swarm.storage.weights import Weights
     from swarm.tasks import catalog
-    from swarm.weights import Weights
 
     config = settings()
     engine = factory.engine(model, config)

@@ -23,12 +23,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benchmarks.partner import Answer, answer_all, opened, say
-from swarm.config import Listen
-from swarm.identity import open_key
-from swarm.net.addresses import Address
-from swarm.net.p2pd import Daemon
+from swarm.membership.identity import open_key
+from swarm.net.libp2p.addresses import Address
+from swarm.net.libp2p.p2pd import Daemon
 from swarm.net.ports import NetError
 from swarm.protocol import Service
+from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
 
 RUN, SERVICE = Digest("5" * 64), Service.GROUPS

@@ -25,7 +25,7 @@ from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes.sampling import parts, settings
 from benchmarks.processes.training import genesis
 from swarm.sample.base import Completions
-from swarm.weights import Weights
+from swarm.storage.weights import Weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +64,7 @@ def changed(data: bytes) -> bytes:
     """The bytes of another release of the same model."""
     import torch
 
-    from swarm.learn import weights
+    from swarm.learn.files import weights
 
     random = torch.Generator().manual_seed(1)
     tensors = {name: tensor.float() for name, tensor in weights.from_bytes(data).items()}
@@ -101,9 +101,9 @@ def scored(
     import numpy as np
     import torch
 
-    from swarm.learn import tokenization
-    from swarm.learn.model import load_policy
-    from swarm.learn.policy import LanguageModel
+    from swarm.learn.models import tokenization
+    from swarm.learn.models.model import load_policy
+    from swarm.learn.models.policy import LanguageModel
 
     folder = Path(setup["model"])
     model = LanguageModel(load_policy(folder, "cpu", dtype, quantize=quantize), tokenization.load(folder))

@@ -24,11 +24,11 @@ import numpy as np
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm.config import Config, Listen
-from swarm.image import Draft
 from swarm.protocol import Kind, Role
+from swarm.settings.config import Config, Listen
+from swarm.storage.image import Draft
+from swarm.storage.weights import Weights
 from swarm.types import Digest, Release
-from swarm.weights import Weights
 
 RUN = Digest(hashlib.sha256(b"swarm bench loop").hexdigest())
 

@@ -20,8 +20,8 @@ from itertools import islice
 from benchmarks.partner import opened, say
 from benchmarks.resident import NOW, resident
 from benchmarks.synthetic_events import swarm_events
-from dashboard.state import State, fold
-from swarm.page_settings import History
+from dashboard.fold.state import State, fold
+from swarm.settings.page import History
 
 EARLIER = 1100
 """Peers of the earlier swarm: more than History.peers."""

@@ -21,12 +21,14 @@ import msgspec
 import numpy as np
 
 from benchmarks.partner import Answer, opened, say
-from swarm import config_loading, heads, wire
-from swarm.core.curriculum import Draw
-from swarm.identity import Keyring
-from swarm.replays import replay_group
+from swarm.core.intake.curriculum import Draw
+from swarm.draws import heads
+from swarm.draws.replays import replay_group
+from swarm.frames import wire
+from swarm.membership.identity import Keyring
+from swarm.settings import loading
+from swarm.storage.weights import Weights
 from swarm.types import Digest, Group, Noise, Release, Times
-from swarm.weights import Weights
 
 LARGE = (8, 512, 151_936)
 """Completions, tokens of each, vocabulary: Qwen's."""
@@ -41,13 +43,12 @@ def main() -> int:
 def _measured(model: Path, count: int, groups: int, turns: int) -> Answer:
     import torch
 
-    from peers.build import factory
+    from peers.build.model import factory
     from swarm.tasks.catalog import source
 
     torch.set_num_threads(1)
     plain, headed = (
-        config_loading.load(None, [f"run.sampling.heads={k}", "run.optimizer.lr=1e-3"]).config
-        for k in (0, count)
+        loading.load(None, [f"run.sampling.heads={k}", "run.optimizer.lr=1e-3"]).config for k in (0, count)
     )
     tasks = [source(plain.run.task, plain.run.seed).task(number) for number in range(groups)]
     prompts, size = [task.prompt for task in tasks], plain.run.sampling.group_size
@@ -113,7 +114,7 @@ def _bytes(keyring: Keyring, groups: Sequence[Group]) -> float:
 
 
 def _group(keyring: Keyring, completions: Any, number: int) -> Group:
-    from peers.roles.new_group import make_group
+    from peers.sampler.new_group import make_group
 
     now = time.time()
     weights = Digest("0" * 64)

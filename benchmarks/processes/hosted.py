@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swarm.config import Config, Listen
-from swarm.peer_limits import Limits
 from swarm.protocol import Role
+from swarm.settings.config import Config, Listen
+from swarm.settings.peer_limits import Limits
 from swarm.types import Digest
 
 UNLIMITED = Limits()
@@ -22,8 +22,8 @@ async def node(
     folder: Path, run: Digest, listen: Listen, bootstrap: Sequence[str] = (), limits: Limits = UNLIMITED
 ) -> AsyncIterator[tuple[Any, Any]]:
     """A supervised node, and its key, which lies in `folder`."""
-    from swarm.identity import open_key
-    from swarm.net.hive import Node
+    from swarm.membership.identity import open_key
+    from swarm.net.libp2p.node import Node
 
     keyring = open_key(folder / "key")
     started = await Node.start(
@@ -46,13 +46,13 @@ async def node(
 def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path, shelf: Path | None = None) -> Any:
     """A Host as peers.build.assembly builds it, with its journal in `folder` and its releases in `shelf`, or
     in memory. Its run is the node's, and this peer is the run's owner."""
-    from peers.build.learner_averager import NoAverager
+    from peers.build.model.learner_averager import NoAverager
     from peers.runtime.frames import Frames
     from peers.runtime.host import Host, PeerInfo
     from swarm import events
     from swarm.core.membership import Trust
-    from swarm.identity import verify
     from swarm.journal import Journal
+    from swarm.membership.identity import verify
     from swarm.net.ports import Ports
 
     run: Digest = node.run

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from benchmarks.partner import Answer, opened, say
 from benchmarks.resident import NOW, PEAK, resident
-from swarm import patch_files
-from swarm.allocation import give_back
-from swarm.blocks import Blocks, block_size, file_block
-from swarm.net.shelves import Held, Shelf
+from swarm.net.blobs.shelves import Held, Shelf
+from swarm.processes.allocation import give_back
 from swarm.protocol import Role
+from swarm.storage import patch_files
+from swarm.storage.blocks import Blocks, block_size, file_block
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ TURNS = 3
 def main() -> int:
     import torch
 
-    from swarm.learn.model import load_policy
+    from swarm.learn.models.model import load_policy
 
     setup = opened()
     torch.set_num_threads(1)
@@ -57,7 +57,7 @@ def _shelf(folder: Path) -> Shelf:
 
 def _release(module: Any, shelf: Shelf, files: Shelf, before: Blocks | None) -> tuple[Blocks, Blocks | None]:
     """A version as an image, and the patch from the one before."""
-    from swarm.learn import weights
+    from swarm.learn.files import weights
 
     blocks = _put(shelf, weights.write(weights.state(module), shelf.draft).done())
     if before is None:
@@ -84,7 +84,7 @@ def _step(module: Any, share: float) -> None:
 
 def _sampled(module: Any, shelf: Shelf, old: Blocks, new: Blocks, file: Blocks) -> Answer:
     """A sampler at `old`, whose engine is `module`, takes the patch."""
-    from swarm.learn import weights
+    from swarm.learn.files import weights
 
     base, load = _put(shelf, Blocks.of(old.whole)), weights.Loader()
     load(module, base)

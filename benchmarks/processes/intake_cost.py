@@ -17,10 +17,11 @@ from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from benchmarks.processes.admission_server import RUN, SETTINGS, learner_peer, release_of
 from benchmarks.processes.load_senders import LoadSenders, Sender
-from peers.roles.learner_inbox import LearnerInbox
+from peers.intake.inbox import LearnerInbox
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm import config_loading, wire
-from swarm.identity import Keyring
+from swarm.frames import wire
+from swarm.membership.identity import Keyring
+from swarm.settings import loading
 from swarm.types import PeerId, Receipt, Verdict
 
 
@@ -28,7 +29,7 @@ async def _program(folder: Path, model: Path, _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
-    config = config_loading.load(None, SETTINGS).config
+    config = loading.load(None, SETTINGS).config
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
         learner, started = learner_peer(node, keyring, config, model, folder), time.time()
         learner.host.releases.candidates.hear(release_of(learner.host.ports.me, started), b"")

@@ -25,15 +25,16 @@ from typing import Any
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, SIZE, pyzmq, release_of
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm import config as configs
-from swarm import config_loading, wire
-from swarm.core.curriculum import Draws
+from swarm.core.intake.curriculum import Draws
+from swarm.frames import wire
 from swarm.protocol import Service
+from swarm.settings import config as configs
+from swarm.settings import loading
 from swarm.types import Digest, PeerId, Receipt, Times, Verdict
 
 UNDER_WAY = 4
 """Groups of one sender without a receipt: sixteen senders fill the 64 calls that Mail serves at once
-(swarm.net.mail)."""
+(swarm.net.messaging.mail)."""
 
 PATIENCE = 60.0
 
@@ -52,10 +53,10 @@ class Sender:
 
 class LoadSenders:
     def __init__(self, folder: Path, model: Path, server: dict[str, Any]) -> None:
-        from swarm.learn.pretrained import load_tokenizer
+        from swarm.learn.models.pretrained import load_tokenizer
         from swarm.tasks import catalog as tasks
 
-        self.folder, self.server, self.config = folder, server, config_loading.load(None, SETTINGS).config
+        self.folder, self.server, self.config = folder, server, loading.load(None, SETTINGS).config
         self.run = Digest(server["run"])
         self.learner = PeerId(server["addresses"][0].rsplit("/p2p/", 1)[1])
         self.tokenizer = load_tokenizer(model)
@@ -93,8 +94,8 @@ class LoadSenders:
         await asyncio.gather(*(sender.node.close() for sender in self.senders))
 
     async def _join(self, number: int) -> Sender:
-        from swarm.identity import open_key
-        from swarm.net.hive import Node
+        from swarm.membership.identity import open_key
+        from swarm.net.libp2p.node import Node
 
         key = self.folder / f"sender-{number}"
         keyring, listen = open_key(key), configs.Listen(host="127.0.0.1", dial_only=True)
@@ -113,7 +114,7 @@ class LoadSenders:
         for large frames."""
         import numpy as np
 
-        from peers.roles.new_group import make_group
+        from peers.sampler.new_group import make_group
         from swarm.sample.base import Completions
 
         release, now = release_of(self.learner, self.server["started"]), time.time()

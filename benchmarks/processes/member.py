@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm.config import Averaging, Listen
 from swarm.net.uplink import Uplink
+from swarm.settings.config import Averaging, Listen
 from swarm.types import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"swarm bench averaging").hexdigest())
@@ -66,8 +66,8 @@ class Member:
     async def _open(self, numel: int, deadline: float) -> Answer:
         import torch
 
-        from swarm.net.averager import HiveAverager
-        from swarm.net.guard import averaging_prefix
+        from swarm.net.averaging.averager import HiveAverager
+        from swarm.net.messaging.guard import averaging_prefix
 
         node, self.longest = self.node, deadline or LONGEST
         self.averager = HiveAverager(

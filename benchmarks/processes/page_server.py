@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.synthetic_events import swarm_events
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.server import serve
-from dashboard.state import State
+from dashboard.fold.state import State
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.server import serve
 
 BREATH = 500
 """Events of the past between two turns of the loop."""

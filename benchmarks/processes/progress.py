@@ -27,11 +27,12 @@ import torch
 from benchmarks.partner import opened, say
 from benchmarks.processes.stepping import SPREAD
 from benchmarks.processes.training import GROUPS, PROMPT, SIZE, TOKENS, genesis, made, settings
-from swarm.learn import checkpoint, tiny
-from swarm.learn.learner import Learner
-from swarm.net.codec import Codec
+from swarm.learn.files import checkpoint
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models import tiny
+from swarm.net.averaging.codec import Codec
+from swarm.storage.weights import Weights
 from swarm.types import Array, Group
-from swarm.weights import Weights
 
 EVERY = 10
 """Versions between two kills, and between two checkpoints (`run.release.checkpoint_every`)."""
@@ -70,7 +71,7 @@ class World:
 
     def learner(self) -> Learner:
         """A learner at version 0."""
-        from peers.build import factory
+        from peers.build.model import factory
 
         found, tokenization = factory.learner(self._model, self.config)
         assert isinstance(found, Learner)

@@ -24,8 +24,8 @@ PROMPT = "What is 12+30?"
 
 class Sides:
     def __init__(self, model: Path, group: int, longest: int, counted: int) -> None:
-        from swarm.learn import model as models
-        from swarm.learn import tokenization
+        from swarm.learn.models import model as models
+        from swarm.learn.models import tokenization
 
         policy: Any = models.load_policy(model)
         policy.lm_head.weight.data.zero_()
@@ -47,7 +47,7 @@ class Sides:
     def _calls(
         self, tasks: int, turn: int, ends: tuple[int, ...], longest: int
     ) -> tuple[list[Completions], float]:
-        from swarm.learn import weights
+        from swarm.learn.files import weights
         from swarm.sample.hf import HfEngine
 
         self._tokens.ends = ends

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm.config import Listen
+from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"relay").hexdigest())

@@ -35,9 +35,9 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.processes.told_heads import share_named
+from swarm.draws.noise import GroupNoise
 from swarm.learn import replay
-from swarm.learn.policy import LanguageModel
-from swarm.noise import GroupNoise
+from swarm.learn.models.policy import LanguageModel
 from swarm.sample import hf
 from swarm.sample.base import Completions
 from swarm.sample.hf import HfEngine

@@ -28,14 +28,14 @@ import msgspec
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import baseline_engine as plain
 from benchmarks.processes import hosted
-from peers.build.process_engine import ProcessEngine
+from peers.build.model.process_engine import ProcessEngine
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm import config_loading
-from swarm.config import Config
 from swarm.protocol import PHASES, Kind, Phase, Role
 from swarm.sample.base import Completions, Engine
+from swarm.settings import loading
+from swarm.settings.config import Config
+from swarm.storage.weights import Weights
 from swarm.types import Digest, PeerId
-from swarm.weights import Weights
 
 RUN = Digest("b" * 64)
 CREDIT = 1_000_000
@@ -54,7 +54,7 @@ def settings(setup: Answer, *more: str) -> Config:
         f"peer.engine.name={setup['engine']}",
         "peer.listen.host=127.0.0.1",
     )
-    return config_loading.load(None, (*own, *setup.get("settings", ()), *more)).config
+    return loading.load(None, (*own, *setup.get("settings", ()), *more)).config
 
 
 class DirectCalls:
@@ -201,7 +201,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
         await host.releases.publish(Weights.of(weights, 0), learners=1)
         sink = tasks.create_task(_sink_beats(host, PeerId(setup["sink"].rsplit("/p2p/", 1)[1])))
         gate = Gate(engine)
-        from peers.roles.sampler import Sampler
+        from peers.sampler.sampler import Sampler
 
         role = tasks.create_task(host.run(Sampler(host, gate, source, None).run))
         try:
@@ -249,8 +249,8 @@ def parts(setup: Answer, config: Config, apart: bool = False) -> tuple[Engine, A
     """The engine with version 0, and the tasks as it reads them; `apart`: in a process of its own, as peers
     have it."""
     from benchmarks.processes.training import genesis
-    from peers.build import engine_choice, factory
-    from swarm.learn import tokenization
+    from peers.build.model import engine_choice, factory
+    from swarm.learn.models import tokenization
     from swarm.tasks import catalog as tasks
     from swarm.tasks.rendered import Rendered
 

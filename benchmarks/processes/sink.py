@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm import wire
-from swarm.config import Listen
+from swarm.frames import wire
 from swarm.protocol import Service, Topic
+from swarm.settings.config import Listen
 from swarm.types import Digest, Receipt, Verdict
 
 CREDIT = 1_000_000

@@ -26,9 +26,9 @@ import zstandard
 
 from benchmarks.partner import Answer, opened, say
 from benchmarks.processes.training import PROMPT, genesis, made, settings
-from swarm import patches
 from swarm.norm import norm
-from swarm.processors import processors
+from swarm.processes.processors import processors
+from swarm.storage import patches
 
 BLOCK = 1 << 20
 """Bytes that a patch is made of at a time."""
@@ -49,10 +49,10 @@ class Steps:
     def __init__(self, model: Path) -> None:
         import torch
 
-        from peers.build import factory
-        from swarm.learn.learner import Learner
-        from swarm.learn.optimizers import MasterOptimizer
-        from swarm.weights import Weights
+        from peers.build.model import factory
+        from swarm.learn.learners.learner import Learner
+        from swarm.learn.learners.optimizers import MasterOptimizer
+        from swarm.storage.weights import Weights
 
         torch.set_num_threads(processors())
         torch.manual_seed(0)
@@ -117,7 +117,7 @@ def _answers(setup: Answer, steps: Steps) -> Iterator[Answer]:
 def _scatter(module: Any) -> None:
     import torch
 
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     with torch.no_grad():
         for parameter in module.parameters():

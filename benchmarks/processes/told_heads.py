@@ -1,4 +1,5 @@
-"""Which groups contradict the true heads of a policy (swarm.heads), for benchmarks.processes.replays."""
+"""Which groups contradict the true heads of a policy (swarm.draws.heads), for
+benchmarks.processes.replays."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm import noise
-from swarm.heads import MARGIN
-from swarm.learn.policy import LanguageModel
+from swarm.draws import noise
+from swarm.draws.heads import MARGIN
+from swarm.learn.models.policy import LanguageModel
 
 HEADS = 4
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.partner import Answer, opened, say
 from benchmarks.resident import NOW, resident
-from swarm import config_loading
-from swarm.config import Config
+from swarm.settings import loading
+from swarm.settings.config import Config
+from swarm.storage.weights import Weights
 from swarm.types import Array, Digest, Group, PeerId, Times
-from swarm.weights import Weights
 
 GROUPS, SIZE, TOKENS, MICRO = 4, 4, 64, 2
 """Of a batch: its activations stay below what weights, gradient and moments take."""
@@ -39,8 +39,8 @@ def _measured(setup: Answer) -> Answer:
     import peft  # noqa: F401
     import torch
 
-    from peers.build import factory
-    from swarm.learn import microbatch
+    from peers.build.model import factory
+    from swarm.learn.learners import microbatch
 
     torch.set_num_threads(1)
     config, model = settings(setup), Path(setup["model"])
@@ -85,12 +85,12 @@ def settings(setup: Answer) -> Config:
         "run.sampling.max_tokens": TOKENS,
         "run.optimizer.lr": 1e-6,
     }
-    return config_loading.load(None, [f"{name}={value}" for name, value in own.items()]).config
+    return loading.load(None, [f"{name}={value}" for name, value in own.items()]).config
 
 
 def genesis(model: Path, config: Config) -> bytes:
     """Version 0: the folder's weights, or an adapter that changes nothing."""
-    from swarm.learn import adapters
+    from swarm.learn.models import adapters
 
     if config.run.model.training == "full":
         return (model / "model.safetensors").read_bytes()

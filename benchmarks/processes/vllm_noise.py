@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.partner import environment
 from benchmarks.processes.baseline_engine import VLLM
-from swarm.process import Child, Pipe
+from swarm.processes.process import Child, Pipe
 
 GROUP = 8
 WAYS = ("ours", "seeded", "plain")

@@ -22,7 +22,7 @@ from benchmarks.local_swarm import LocalSwarm, settings
 from benchmarks.partner import Answer, Partner
 from benchmarks.rows.tokens import SIZES, has
 from benchmarks.table import Figure, Gap, Line, Unmeasured
-from peers.runtime import pause
+from peers.runtime.limits import pause
 from swarm import events
 from swarm.protocol import Role
 
@@ -56,7 +56,7 @@ class Climb(NamedTuple):
 def measure(
     say: Say, target: float = TARGET, sizes: Sequence[tuple[int, int]] = SIZES, reference: bool = True
 ) -> list[Line]:
-    from peers.build import base_model
+    from peers.build.model import base_model
 
     run = settings().run
     setup = {

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.table import Figure
 from peers.commands import sim
-from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
-from swarm.core.rounds import State
+from swarm.core.agreement.rounds import State
 from swarm.events import Event, Moved, Sampled, Stepped
 from swarm.net.ports import Work
 from swarm.protocol import Kind, Role
+from swarm.settings.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
 from swarm.sim.scenario import Fault, Scenario, SimulatedLinks
 from swarm.sim.world import SimPeer, World
 

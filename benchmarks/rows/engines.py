@@ -89,7 +89,7 @@ def measure(
     seconds: float = SECONDS,
 ) -> Iterator[Line]:
     """Each part by itself."""
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         small, wide = (Path(folder) / name for name in ("small", "wide"))

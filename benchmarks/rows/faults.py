@@ -21,7 +21,7 @@ from benchmarks.local_swarm import Place
 from benchmarks.restarted_swarm import RestartedSwarm
 from benchmarks.shaped_lines import ShapedLines
 from benchmarks.table import TOO_MANY, Figure
-from swarm.core.audit import Audit
+from swarm.core.group_accounts import Audit
 from swarm.protocol import Role
 
 if TYPE_CHECKING:

@@ -63,8 +63,8 @@ def measure(
     say: Say, senders: Sequence[int] = SENDERS, sizes: Mapping[int, int] = SIZES, passes: int = PASSES
 ) -> list[Line]:
     """Each number of senders sends the smallest groups; four of them at most larger ones."""
-    from peers.build import base_model
-    from swarm.config import Run
+    from peers.build.model import base_model
+    from swarm.settings.config import Run
 
     model = str(base_model.folder(Run()))
     with ExitStack() as stack:

@@ -23,9 +23,9 @@ HEADS, GROUPS, TURNS = 4, 32, 7
 
 
 def measure(say: Say, groups: int = GROUPS, turns: int = TURNS) -> list[Figure]:
-    from peers.build import base_model
-    from swarm.config import Run
-    from swarm.core.auditing import rate_after
+    from peers.build.model import base_model
+    from swarm.core.audits.auditing import rate_after
+    from swarm.settings.config import Run
 
     setup = {"model": str(base_model.folder(Run())), "heads": HEADS, "groups": groups, "turns": turns}
     say(f"{groups} groups of the demo, {turns} times")

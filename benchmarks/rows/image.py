@@ -25,7 +25,7 @@ SHARE = 0.012
 
 
 def measure(say: Say, hidden: int = HIDDEN, layers: int = LAYERS) -> list[Figure]:
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         model = tiny.make(Path(folder) / "model", "llama", hidden=hidden, layers=layers)

@@ -30,8 +30,8 @@ WARM = 20
 
 
 def measure(say: Say, sizes: Mapping[int, int] = SIZES) -> list[Figure]:
-    from peers.build import base_model
-    from swarm.config import Run
+    from peers.build.model import base_model
+    from swarm.settings.config import Run
 
     model = str(base_model.folder(Run()))
     with (

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.local_swarm import LocalSwarm, end, start
 from benchmarks.priority import step_back
 from benchmarks.table import Figure
-from swarm import events, invite
-from swarm.identity import Keyring, open_key
+from swarm import events
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, open_key
 from swarm.protocol import Role
 from swarm.types import Verdict
 

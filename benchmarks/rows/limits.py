@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.processes import hosted
 from benchmarks.table import Figure
-from swarm.config import Listen
-from swarm.peer_limits import Limits
 from swarm.protocol import Service
+from swarm.settings.config import Listen
+from swarm.settings.peer_limits import Limits
 from swarm.types import Digest, PeerId
 
 if TYPE_CHECKING:

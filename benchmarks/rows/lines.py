@@ -47,7 +47,7 @@ SETTINGS = (
 )
 
 INT8 = 1 + 4 / 64
-"""Bytes of a value in a round: one, and a scale for each 64 (swarm.net.codec)."""
+"""Bytes of a value in a round: one, and a scale for each 64 (swarm.net.averaging.codec)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Swarm:
 
 
 def measure(say: Say, swarm: Swarm = Swarm()) -> list[Figure]:
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     with (
         tempfile.TemporaryDirectory(prefix="swarm-bench-") as made,

@@ -27,7 +27,8 @@ STEPS, VERSIONS = 16, 8
 composed."""
 
 RATES = (1e-6, 5e-6, 1e-5)
-"""The first is that of full training from 0.3B on, the last that of adapters (swarm.learn.learning_rates)."""
+"""The first is that of full training from 0.3B on, the last that of adapters
+(swarm.learn.learners.learning_rates)."""
 
 
 def measure(
@@ -38,7 +39,7 @@ def measure(
     versions: int = VERSIONS,
     rates: Sequence[float] = RATES,
 ) -> list[Figure]:
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         model = tiny.make(Path(folder), "llama", hidden=hidden, layers=layers)

@@ -25,7 +25,7 @@ VERSIONS = 40
 
 
 def measure(say: Say, hidden: int = HIDDEN, layers: int = LAYERS, versions: int = VERSIONS) -> list[Figure]:
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     found: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:

@@ -40,7 +40,7 @@ FRACTION = 8
 
 
 def measure(say: Say, counted: int = COUNTED, longest: int = LONGEST, turns: int = TURNS) -> Iterator[Figure]:
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         model = tiny.make(Path(folder) / "llama", "llama")

@@ -1,7 +1,8 @@
 """Row `releases`: when the last of n receivers has a version, in copies over one line, in virtual time.
 
-Everybody has a home line, and the stores of blobs are those that ship (swarm.net.blobs); beside it stands a
-plain server that sends n copies over the same line. Not handled here: real lines (row `lines`), packets.
+Everybody has a home line, and the stores of blobs are those that ship (swarm.net.blobs.store); beside it
+stands a plain server that sends n copies over the same line. Not handled here: real lines (row `lines`),
+packets.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from benchmarks.table import Figure
 
 if TYPE_CHECKING:
     from benchmarks import Say
-    from swarm.blocks import Blocks
-    from swarm.net.in_memory import MemoryNetwork
+    from swarm.net.memory.network import MemoryNetwork
+    from swarm.storage.blocks import Blocks
 
 UP, DOWN = 20e6 / 8, 100e6 / 8
 """Bytes per second of everybody's line."""
@@ -82,12 +83,12 @@ def _figure(row: str, size: int, receivers: int, hidden: int, outcomes: Sequence
 
 def spread(size: int, receivers: int, hidden: int, seed: int) -> Outcome:
     """A publisher and its receivers, who know it alone; `hidden` of them cannot be dialled."""
-    from swarm.blocks import Blocks, file_block
-    from swarm.config import DelayLaw
-    from swarm.net.in_memory import MemoryNetwork
+    from swarm.net.memory.network import MemoryNetwork
+    from swarm.settings.config import DelayLaw
     from swarm.sim.clock import run
     from swarm.sim.flows import Line
     from swarm.sim.links import SimLinks
+    from swarm.storage.blocks import Blocks, file_block
     from swarm.types import PeerId
 
     whole = Blocks.of(random.Random(1).randbytes(size), file_block)
@@ -106,7 +107,7 @@ async def _play(
     network: MemoryNetwork, whole: Blocks, names: Sequence[str], hidden: int, seed: int
 ) -> Outcome:
     from peers.runtime.traffic import Traffic
-    from swarm.net.blobs import Blobs
+    from swarm.net.blobs.store import Blobs
     from swarm.protocol import Service
     from swarm.types import PeerId
 

@@ -80,8 +80,8 @@ def _round(uplinks: Sequence[float], values: int, told: bool) -> float:
     """Seconds of a simulated round; where lines are not `told`, all members have equal shares."""
     import torch
 
-    from swarm.config import Averaging, DelayLaw
-    from swarm.net.in_memory import MemoryNetwork
+    from swarm.net.memory.network import MemoryNetwork
+    from swarm.settings.config import Averaging, DelayLaw
     from swarm.sim.clock import run
     from swarm.sim.flows import Line as SimLine
     from swarm.sim.links import SimLinks

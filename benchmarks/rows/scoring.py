@@ -68,7 +68,7 @@ def _alone(way: str, *shape: int) -> dict[str, float]:
 def _once(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, float]:
     import torch
 
-    from swarm.learn import chunked_logprobs
+    from swarm.learn.learners import chunked_logprobs
 
     torch.manual_seed(0)
     states = torch.randn(tokens, hidden, requires_grad=True)

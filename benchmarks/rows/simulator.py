@@ -21,7 +21,8 @@ import msgspec
 
 from benchmarks.resident import NOW, PEAK, resident
 from benchmarks.table import Figure, number
-from peers.commands import shipped, sim
+from peers.commands import sim
+from peers.commands.parsing import shipped
 from swarm.events import Event, Transferred
 from swarm.protocol import Role
 from swarm.sim import scenario

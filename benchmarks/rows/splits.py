@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from benchmarks.table import TOO_MANY, Figure, number
 from peers.commands import sim
-from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Releasing, Run, Sampling, TaskSettings
-from swarm.core.audit import audit
+from swarm.core.group_accounts import audit
 from swarm.events import AnyEvent, Event, Forked, Released, Sampled, Started, Trained
 from swarm.protocol import Kind, Role
+from swarm.settings.config import (
+    Averaging,
+    BatchSize,
+    DelayLaw,
+    Optimizer,
+    Releasing,
+    Run,
+    Sampling,
+    TaskSettings,
+)
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 

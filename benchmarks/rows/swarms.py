@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from benchmarks.table import Figure, Unmeasured, number
-from peers.commands import shipped, sim
+from peers.commands import sim
+from peers.commands.parsing import shipped
 from swarm.events import Adopted, Event, RoundBroke, Sampled, Trained
 from swarm.protocol import Role
 from swarm.sim import scenario

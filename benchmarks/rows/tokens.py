@@ -76,7 +76,7 @@ def measure(
 
 def wide(say: Say) -> list[Line]:
     """Row `tokens-13M`: what a group and a version cost beside the model does not grow with it."""
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         tiny.make(Path(folder), FAMILY, **WIDE)
@@ -86,7 +86,7 @@ def wide(say: Say) -> list[Line]:
 
 def _setup(seconds: float, warm: int, *sets: str) -> Answer:
     """Of one process in turn, and what a swarm with the settings `sets` needs."""
-    from peers.build import base_model
+    from peers.build.model import base_model
 
     model = base_model.folder(settings(*sets).run)
     return {"model": str(model), "seconds": seconds, "warm": warm, "settings": sets}

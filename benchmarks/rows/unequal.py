@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.table import Figure
 from peers.commands import sim
-from swarm.config import BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
 from swarm.events import Event, Trained
 from swarm.protocol import Kind, Role
+from swarm.settings.config import BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 

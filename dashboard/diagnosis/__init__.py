@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from dashboard.diagnosis import apart, discord, learners, learning, parts, presence, samplers
 from dashboard.diagnosis.situation import Situation
-from dashboard.views import Problem
+from dashboard.fold.views import Problem
 
 if TYPE_CHECKING:
-    from dashboard.state import State
+    from dashboard.fold.state import State
 
 LONGEST = 24
 """Problems at once: more than a person reads; those that cost least are left out."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dashboard.diagnosis.situation import HISTORY, MANY, Situation, listed, problem
-from dashboard.peer import PeerRow
-from dashboard.text import duration
-from dashboard.views import Problem
-from swarm.grammar import some
+from dashboard.fold.peer import PeerRow
+from dashboard.fold.text import duration
+from dashboard.fold.views import Problem
+from swarm.frames.grammar import some
 from swarm.types import PeerId
 
 APART = 15.0
@@ -17,7 +17,7 @@ APART = 15.0
 
 UNMET, UNMET_VERSIONS = 120.0, 40
 """Seconds and versions for which a learner that was not met is told; it is tried each 16th version
-(swarm.core.unmet), and every vain try is told again."""
+(swarm.core.agreement.missed_rounds), and every vain try is told again."""
 
 STEPS = 3
 """Own steps before a learner's company is judged."""

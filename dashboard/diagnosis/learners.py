@@ -9,13 +9,13 @@ from statistics import median
 
 from dashboard.diagnosis.samplers import refusal
 from dashboard.diagnosis.situation import Situation, listed, problem
-from dashboard.peer import PeerRow
-from dashboard.text import duration
-from dashboard.views import Problem
-from swarm.core.shares import SHORTEST, SLOWER, UNKNOWN
-from swarm.core.standing import FAR
+from dashboard.fold.peer import PeerRow
+from dashboard.fold.text import duration
+from dashboard.fold.views import Problem
+from swarm.core.agreement.shares import SHORTEST, SLOWER, UNKNOWN
+from swarm.core.gradient_checks.norm_screening import FAR
 from swarm.events import NOT_FINITE
-from swarm.grammar import some
+from swarm.frames.grammar import some
 from swarm.protocol import Phase, Role
 
 STOPPED = 30.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dashboard.diagnosis.situation import Situation, problem
-from dashboard.peer import PeerRow
-from dashboard.recent import OpenFault
-from dashboard.text import duration, is_full
-from dashboard.views import Problem
+from dashboard.fold.peer import PeerRow
+from dashboard.fold.recent import OpenFault
+from dashboard.fold.text import duration, is_full
+from dashboard.fold.views import Problem
 from swarm.protocol import PARTS, Part
 
 REPLACED_WITHIN = 5.0

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem
-from dashboard.peer import PeerRow
-from dashboard.sentences import named
-from dashboard.text import TEXT_LIMIT, clean, duration
-from dashboard.views import Problem
-from swarm.core.auditing import FOREVER
+from dashboard.fold.peer import PeerRow
+from dashboard.fold.sentences import named
+from dashboard.fold.text import TEXT_LIMIT, clean, duration
+from dashboard.fold.views import Problem
+from swarm.core.audits.auditing import FOREVER
 from swarm.events import LOGPROBS, REWARDS
-from swarm.grammar import some
+from swarm.frames.grammar import some
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import Verdict
 

@@ -14,16 +14,16 @@ from collections.abc import Collection, Iterable
 from statistics import median
 from typing import TYPE_CHECKING
 
-from dashboard.peer import PeerRow
-from dashboard.recent import Trace
-from dashboard.text import clean
-from dashboard.views import Level, Problem
+from dashboard.fold.peer import PeerRow
+from dashboard.fold.recent import Trace
+from dashboard.fold.text import clean
+from dashboard.fold.views import Level, Problem
 from swarm.core.completion import is_complete
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import PeerId, Release
 
 if TYPE_CHECKING:
-    from dashboard.state import State
+    from dashboard.fold.state import State
 
 LONGEST_BEAT = 1.25
 """Heartbeats come at the run's pace plus up to a quarter of jitter."""

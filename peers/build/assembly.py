@@ -21,25 +21,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboard.state import starts
-from dashboard.views import InviteView
-from peers.build import (
-    base_model,
-    invitations,
-    model_code,
-    new_run,
-    run_folder,
-    run_sources,
-    showing,
-    spec_transfer,
-)
-from peers.build.adopted_releases import take_releases
-from peers.build.apart import apart
-from peers.build.consent import mind_code
-from peers.build.entering import Entering
-from peers.build.learner_averager import NoAverager, open_averager
+from dashboard.fold.state import starts
+from dashboard.fold.views import InviteView
+from peers.audits.audit_duty import check_that_groups_are_audited, on_duty
+from peers.build import new_run, run_folder, run_sources
+from peers.build.joining import handshake, invitations, spec_transfer
+from peers.build.joining.adopted_releases import take_releases
+from peers.build.joining.connect_retry import Entering
+from peers.build.joining.consent import mind_code
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
-from peers.build.model_code import ModelCode
+from peers.build.model import base_model, model_code
+from peers.build.model.learner_averager import NoAverager, open_averager
+from peers.build.model.model_code import ModelCode
+from peers.build.model.task_source import open_source
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import (
     folder_of,
@@ -51,36 +45,37 @@ from peers.build.real_host import (
     sources,
 )
 from peers.build.run_folder import RunFolder
-from peers.build.task_source import open_source
+from peers.build.run_in_fork import apart
 from peers.errors import CannotHere, Refusal, say
-from peers.roles.audit_duty import check_that_groups_are_audited, on_duty
-from peers.roles.observer import Observer
-from peers.roles.programs import program_of
-from peers.roles.seed import Seed
-from peers.runtime import contacts, manners, peer_folder
+from peers.observer import Observer
+from peers.programs import program_of
+from peers.runtime import peer_folder
 from peers.runtime.frames import MemberMail
 from peers.runtime.host import Host
-from peers.runtime.narration import narrated
+from peers.runtime.limits import resource_limits
+from peers.runtime.membership import contacts
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, SignalHandler, run_until_signalled
-from peers.runtime.status_line import live_line
-from peers.runtime.tracking import tracked
+from peers.runtime.watching.narration import narrated
+from peers.runtime.watching.status_line import live_line
+from peers.runtime.watching.tracking import tracked
+from peers.seed import Seed
 from swarm import events
-from swarm import invite as invites
-from swarm.config import Config
-from swarm.config_loading import LoadedConfig
 from swarm.core.membership import Trust
-from swarm.identity import human_name
-from swarm.invite import Invite
-from swarm.net.listening import check_named
-from swarm.page_settings import Page
+from swarm.frames.run_types import Membership
+from swarm.membership import invite as invites
+from swarm.membership.identity import human_name
+from swarm.membership.invite import Invite
+from swarm.net.libp2p.listening import check_named
 from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
-from swarm.run_types import Membership
+from swarm.settings.config import Config
+from swarm.settings.loading import LoadedConfig
+from swarm.settings.page import Page
+from swarm.storage.weights import Weights
 from swarm.types import PeerId
-from swarm.weights import Weights
 
 if TYPE_CHECKING:
-    from swarm.net.hive import Node
+    from swarm.net.libp2p.node import Node
 
 MEND_EVERY = 10.0
 """Seconds between two tries of a seed to have its damaged files from the peers that are connected."""
@@ -90,7 +85,7 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callabl
     """`swarm start`: start a run, or resume it, as its seed, and print invites; `check` is called before a
     new one is made. Returns an exit code."""
     config = loaded.config
-    manners.begin(config.peer.limits)
+    resource_limits.begin(config.peer.limits)
     path = folder or run_folder.default_path(config.run.name)
     if config.run.private:
         run_folder.close(path)
@@ -124,7 +119,7 @@ def _created(path: Path, config: Config, check: Callable[[], None]) -> RunFolder
 def adopt(config: Config, path: Path, paged: bool) -> int:
     """`swarm start --adopt`: be a seed of the run whose folder this is, though another machine started it.
     Returns an exit code."""
-    manners.begin(config.peer.limits)
+    resource_limits.begin(config.peer.limits)
     run = run_folder.read(path)
     if run is None:
         raise Refusal(f"{path} holds no run: name the folder of one of its peers")
@@ -158,7 +153,7 @@ def join(
     limits = loaded.config.peer.limits
     if ROLES[chosen].policy is Policy.TRAINED:
         check_named(loaded.config.peer.listen, parts=True)  # before its folder is made and torch imported
-    manners.begin(limits)
+    resource_limits.begin(limits)
     return run_until_signalled(
         lambda on_signal: _join(invite, word, role, loaded.config, path, once, on_signal, own)
     )
@@ -183,7 +178,7 @@ async def _seed(
         entering = Entering(run.path, once=False, has_run=True)
         async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), entering) as node:
             await entering.until_had(
-                lambda: showing.had_keys(run, membership, node.mail, sorted(node.peers()))
+                lambda: handshake.had_keys(run, membership, node.mail, sorted(node.peers()))
             )
             await _act_as_seed(local, run, config, node, membership, paged, on_signal)
 
@@ -325,7 +320,9 @@ async def _join(
         forked = code.begin if role in JOINING else lambda: None
         async with open_node(local, invite.run, *line, invite.addresses, entering, forked=forked) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
-            given = await showing.shown(invite, role, path, local, node.mail, sources(node, invite), entering)
+            given = await handshake.shown(
+                invite, role, path, local, node.mail, sources(node, invite), entering
+            )
             mail = MemberMail(node.mail, lambda: given)
             run = await entering.until_had(
                 lambda: spec_transfer.fetch(mail, sources(node, invite), invite.run, path, model)
@@ -341,7 +338,7 @@ async def _join(
             mind_code(run, role, config.peer.rewards.code)
             membership = membership_of(given, role, run, local)
             await entering.until_had(
-                lambda: showing.had_keys(run, membership, node.mail, sources(node, invite))
+                lambda: handshake.had_keys(run, membership, node.mail, sources(node, invite))
             )
             invitations.keep(run, invite, word)
             if role is Role.SEED:
@@ -382,7 +379,7 @@ async def _act(
     program = program_of(role, run.settings)
     if ROLES[role].policy is Policy.TRAINED:
         await code.imported()
-        from peers.build import factory
+        from peers.build.model import factory
 
         butterfly = run.settings.averaging.mode == "butterfly"
         async with open_averager(local, run, node) if butterfly else nullcontext(NoAverager()) as averager:
@@ -423,8 +420,8 @@ async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code:
     """Run an auditor; its policy is made for its first replay."""
     check_that_groups_are_audited(host.config)
     await code.imported()
-    from peers.build import factory
-    from swarm.learn import tokenization
+    from peers.build.model import factory
+    from swarm.learn.models import tokenization
 
     tokens = await node.work.run(Kind.LOAD, tokenization.of_run, run.model, run.settings)
     replay = partial(factory.replay, run.model, host.config)

@@ -18,25 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peers.build.entering import Entering
+from peers.build.joining.connect_retry import Entering
 from peers.errors import CannotHere, say
-from peers.runtime.contacts import Contacts
 from peers.runtime.faults import DiskFaults
-from peers.runtime.narration import told_beneath
+from peers.runtime.membership.contacts import Contacts
 from peers.runtime.peer_folder import INCARNATION, PeerFolder, next_incarnation
+from peers.runtime.watching.narration import told_beneath
 from swarm import events
-from swarm.config import Listen
-from swarm.durable import write_checked, write_durably
-from swarm.identity import DamagedKey, Keyring, open_key
 from swarm.journal import Journal, Thinned
 from swarm.limits import cut
+from swarm.membership.identity import DamagedKey, Keyring, open_key
 from swarm.net.ports import NetError, Unreachable
-from swarm.peer_limits import Limits
 from swarm.protocol import Part
+from swarm.settings.config import Listen
+from swarm.settings.peer_limits import Limits
+from swarm.storage.durable import write_checked, write_durably
 from swarm.types import Digest
 
 if TYPE_CHECKING:
-    from swarm.net.hive import Node
+    from swarm.net.libp2p.node import Node
 
 HIGHEST_PORT = 65535
 
@@ -137,8 +137,8 @@ async def open_node(
     """Run a node under supervision, which dials the bootstrap peers and all that this run folder's peers
     met. `watches` and `forked` as in WayIn. A supervision that fails ends the body, and its exception goes
     on."""
-    from swarm.net.hive import Node
-    from swarm.net.network import WayIn
+    from swarm.net.libp2p.network import WayIn
+    from swarm.net.libp2p.node import Node
 
     port = last_port(listen, local.folder / "port")
     way_in = WayIn(local.contacts.addresses, entering.unreached, entering.dialled, port, watches, forked)

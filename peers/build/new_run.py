@@ -3,7 +3,7 @@
     [run], model folder --create--> model/, task/, genesis, owner.key, keys, spec
 
 Not handled here: what a folder holds and how it is read (peers.build.run_folder), which model it is
-(peers.build.base_model).
+(peers.build.model.base_model).
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from typing import TYPE_CHECKING
 from peers.build import run_sources
 from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder, file_digest, keep_spec
 from peers.errors import WARNING, say
-from peers.runtime import run_keys
-from swarm import PROTOCOL, wire
-from swarm.blocks import Blocks
-from swarm.config import Run
-from swarm.config_loading import run_dict
-from swarm.durable import copy_durably, sync, write_durably
-from swarm.identity import open_key
-from swarm.run_types import Spec
+from peers.runtime.membership import run_keys
+from swarm import PROTOCOL
+from swarm.frames import wire
+from swarm.frames.run_types import Spec
+from swarm.membership.identity import open_key
+from swarm.settings.config import Run
+from swarm.settings.loading import run_dict
+from swarm.storage.blocks import Blocks
+from swarm.storage.durable import copy_durably, sync, write_durably
 from swarm.tasks import catalog as tasks
-from swarm.tasks import probes, task_files
 from swarm.tasks.base import CodePolicy
+from swarm.tasks.data import task_files
+from swarm.tasks.rewards import probes
 from swarm.types import Digest, Task
 
 if TYPE_CHECKING:
-    from swarm.learn.tokenization import Tokenization
+    from swarm.learn.models.tokenization import Tokenization
 
 
 def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") -> RunFolder:
@@ -39,15 +41,15 @@ def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") ->
     model, task and template do not fit together, NoSandbox where tasks need bubblewrap and it does not work,
     OSError for a disk error.
     """
-    from peers.build import base_model
-    from swarm.learn import tokenization
+    from peers.build.model import base_model
+    from swarm.learn.models import tokenization
 
     tokenization.of_run(policy, run)  # before anything is written
     owner = open_key(path / "owner.key")
     _copy_files(policy, path / "model")
     tokens = tokenization.of_run(path / "model", run)  # what peers have of it
     if run.model.training != "full" and not base_model.from_hub(run):
-        from swarm.learn.model import write_base
+        from swarm.learn.models.model import write_base
 
         write_base(policy, path / "model" / BASE)
     task_files.pack(run.task, path / "task")
@@ -92,7 +94,7 @@ def _copy_files(policy: Path, target: Path) -> None:
 
 def _genesis_of(policy: Path, run: Run) -> bytes:
     """Version 0 as a release's bytes: the model's weights, or a fresh adapter. Raises ModelError."""
-    from swarm.learn import adapters, model, pretrained
+    from swarm.learn.models import adapters, model, pretrained
 
     # The embedded model's file is a release already: this saves the seconds of importing transformers.
     if run.model.name == "embedded" and run.model.training == "full":
@@ -120,9 +122,9 @@ def _leave_out_long(run: Run, path: Path, tokens: Tokenization) -> None:
     """
     if not run.task.name.startswith("data:"):
         return None
-    from swarm.learn.pretrained import ModelError, config_of
+    from swarm.learn.models.pretrained import ModelError, config_of
     from swarm.sample.hf import positions
-    from swarm.tasks.dataset import leave_out
+    from swarm.tasks.data.dataset import leave_out
 
     most = positions(config_of(path / "model"))
     room, folder = most - run.sampling.max_tokens, path / "task"

@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from dashboard.views import InviteView
+from dashboard.fold.views import InviteView
 from peers.errors import say
-from swarm import invite as invites
-from swarm.page_settings import Page
+from swarm.membership import invite as invites
 from swarm.protocol import Role
+from swarm.settings.page import Page
 from swarm.types import Digest
 
 if TYPE_CHECKING:
-    from dashboard.source import Source
+    from dashboard.serve.source import Source
 
 
 @asynccontextmanager
@@ -29,8 +29,8 @@ async def page(
     source: Source, settings: Page, invite: InviteView | None, query: str = ""
 ) -> AsyncIterator[str]:
     """Serve the page. Yields its address, which is printed with `query`. Raises PortTaken."""
-    from dashboard.app import create_app  # fastapi takes half a second, and not every peer has a page
-    from dashboard.server import serve
+    from dashboard.serve.app import create_app  # fastapi takes half a second, and not every peer has a page
+    from dashboard.serve.server import serve
 
     app = create_app(source, invite, settings.hosts, settings.path)
     server = await serve(app, settings.host, settings.port, settings.free)

@@ -15,31 +15,35 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peers.build import base_model, run_folder
+from peers.build import run_folder
 from peers.build.local_peer import LocalPeer
+from peers.build.model import base_model
 from peers.build.run_folder import DamagedSpec, RunFolder
 from peers.errors import Refusal, say
 from peers.fit import hardware
-from peers.runtime import manners, members, peer_folder, revocations
+from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
-from peers.runtime.membership_renewal import MembershipRenewal, granter, renewer
-from peers.runtime.mirror import mirrors
-from swarm import config_loading, events, extras
-from swarm import invite as invites
-from swarm.config import Config
+from peers.runtime.limits import resource_limits
+from peers.runtime.membership import members, revocations
+from peers.runtime.membership.renewal import MembershipRenewal, granter, renewer
+from peers.runtime.releases.mirror import mirrors
+from swarm import events, extras
 from swarm.core.membership import needs_membership
-from swarm.grammar import an
-from swarm.identity import human_name
-from swarm.invite import Invite
+from swarm.frames.grammar import an
+from swarm.frames.run_types import Membership
 from swarm.journal import Thinned
+from swarm.membership import invite as invites
+from swarm.membership.identity import human_name
+from swarm.membership.invite import Invite
 from swarm.net.ports import Averager, Ports
 from swarm.protocol import ROLES, Role
-from swarm.run_types import Membership
+from swarm.settings import loading
+from swarm.settings.config import Config
 from swarm.types import Beat, PeerId
 
 if TYPE_CHECKING:
-    from swarm.net.hive import Node
+    from swarm.net.libp2p.node import Node
 
 HEARD_APART = 1.5
 """Of the time between two heartbeats: so far apart are those of another peer in a journal that no page plays.
@@ -92,8 +96,8 @@ def newest_membership(
 def mind_settings(run: RunFolder, role: Role) -> None:
     """Say which settings of the run this program does not know and does without. Raises Refusal where a peer
     of this role acts by one."""
-    unknown = config_loading.unknown(run.spec.run)
-    if needed := [key for key in unknown if config_loading.matters(key, role)]:
+    unknown = loading.unknown(run.spec.run)
+    if needed := [key for key in unknown if loading.matters(key, role)]:
         raise Refusal(
             f"another version of this program began run {run.name}: its {role.value}s act by"
             f" {', '.join(needed)}, which this one does not know; {extras.upgrade()} brings the newest one"
@@ -134,7 +138,7 @@ def real_host(
         role=role,
         run=run.digest,
         incarnation=local.incarnation,
-        hardware=hardware.describe() + manners.told(config.peer.limits),
+        hardware=hardware.describe() + resource_limits.told(config.peer.limits),
         membership=membership,
         observes=ROLES[role].observes,
         genesis=run.spec.genesis,
@@ -173,7 +177,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     grants = granter(owner, run.name, run.path) if owner is not None else None
     renews = renewer(owner or bytes.fromhex(run.spec.owner), run.name, run.given)
     renewal = MembershipRenewal(host, local.folder, renews, grants)
-    guest = manners.Manners(host, run.path, local.folder)
+    guest = resource_limits.Manners(host, run.path, local.folder)
     guest.look()
     await node.reachability.serve(host.ports.mail)
 

@@ -39,22 +39,23 @@ from pathlib import Path
 import platformdirs
 
 from peers.errors import CannotHere, Refusal, say
-from peers.runtime import revocations, run_keys
+from peers.runtime.membership import revocations, run_keys
+from peers.runtime.membership.run_keys import RunKeys
 from peers.runtime.peer_folder import PeerFolder
-from peers.runtime.run_keys import RunKeys
-from swarm import durable, wire
-from swarm import invite as invites
-from swarm.blocks import Blocks
-from swarm.config import Run
-from swarm.config_loading import from_run_dict
 from swarm.core.membership import Trust, needs_membership
 from swarm.core.revocation import Revocations
-from swarm.durable import DRAFT, Torn, read_checked, write_checked, write_durably
-from swarm.grammar import an
-from swarm.identity import DamagedKey, Keyring, open_key, verify
-from swarm.invite import Delegate, InviteError
+from swarm.frames import wire
+from swarm.frames.grammar import an
+from swarm.frames.run_types import Membership, RevocationList, Spec
+from swarm.membership import invite as invites
+from swarm.membership.identity import DamagedKey, Keyring, open_key, verify
+from swarm.membership.invite import Delegate, InviteError
 from swarm.protocol import Role
-from swarm.run_types import Membership, RevocationList, Spec
+from swarm.settings.config import Run
+from swarm.settings.loading import from_run_dict
+from swarm.storage import durable
+from swarm.storage.blocks import Blocks
+from swarm.storage.durable import DRAFT, Torn, read_checked, write_checked, write_durably
 from swarm.types import Digest
 
 MODEL_FILES = (
@@ -172,7 +173,7 @@ class RunFolder:
 
     @cached_property
     def settings(self) -> Run:
-        """The run's, as far as this program knows them (swarm.config_loading). Raises ConfigError."""
+        """The run's, as far as this program knows them (swarm.settings.loading). Raises ConfigError."""
         return from_run_dict(self.spec.run)
 
     @property
@@ -188,7 +189,7 @@ class RunFolder:
         is one. One that makes members expires after invites.LIFETIME, or with the delegation that this
         folder was given, and memberships that it gave are renewed; with `seconds` both the invite and its
         memberships end then, which the owner alone can say. An invite for strangers expires only when
-        `seconds` is given. With `uses` it admits so many peers (peers.runtime.uses).
+        `seconds` is given. With `uses` it admits so many peers (peers.runtime.membership.invite_quota).
         """
         if not needs_membership(role, self.settings.private) and not self._observer_member(role):
             if uses:
@@ -451,7 +452,7 @@ def existing_run(path: Path, run: Run) -> RunFolder | None:
     """
     if (content := spec_content(path)) is None:
         return None
-    from peers.build import base_model
+    from peers.build.model import base_model
 
     here = _of(path, content)
     asked, begun = base_model.pinned_as(run, here.settings), here.settings

@@ -17,15 +17,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from peers.build import base_model
+from peers.build.model import base_model
 from peers.build.run_folder import MODEL_FILES, SOURCES, RunFolder, file_digest
 from peers.errors import Refusal, say
 from peers.runtime.peer_folder import running
-from swarm import wire
-from swarm.config import Run
-from swarm.durable import Torn, read_checked, write_checked
-from swarm.grammar import some
-from swarm.tasks import rewards, task_files
+from swarm.frames import wire
+from swarm.frames.grammar import some
+from swarm.settings.config import Run
+from swarm.storage.durable import Torn, read_checked, write_checked
+from swarm.tasks.data import task_files
+from swarm.tasks.rewards import rewards
 from swarm.types import Digest, Struct
 
 MOST = 100_000

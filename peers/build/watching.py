@@ -1,6 +1,6 @@
 """Joins a run as an observer, for as long as a program looks at it: without torch, without forks.
 
-Not handled here: what is shown (peers.commands.dashboard, peers.commands.status).
+Not handled here: what is shown (peers.commands.journals.dashboard, peers.commands.runs.status).
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from peers.build import invitations, real_host, run_folder, showing, spec_transfer
-from peers.build.entering import Entering
-from peers.build.learner_averager import NoAverager
+from peers.build import real_host, run_folder
+from peers.build.joining import handshake, invitations, spec_transfer
+from peers.build.joining.connect_retry import Entering
 from peers.build.local_peer import open_local_peer, open_node
+from peers.build.model.learner_averager import NoAverager
 from peers.errors import CannotHere
-from peers.roles.observer import Observer
+from peers.observer import Observer
 from peers.runtime import peer_folder
 from peers.runtime.frames import MemberMail
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from peers.runtime.tracking import tracked
+from peers.runtime.watching.tracking import tracked
 from swarm import extras
-from swarm.config import Config, Listen, Run
-from swarm.invite import Invite
+from swarm.membership.invite import Invite
 from swarm.protocol import Phase, Role
+from swarm.settings.config import Config, Listen, Run
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def observe(
                 watches=True,
             ) as node:
                 sources = partial(real_host.sources, node, invite)
-                mine = await showing.shown(invite, Role.OBSERVER, path, local, node.mail, sources(), entering)
+                mine = await handshake.shown(
+                    invite, Role.OBSERVER, path, local, node.mail, sources(), entering
+                )
                 mail = MemberMail(node.mail, lambda: mine)
                 run = await entering.until_had(
                     lambda: spec_transfer.fetch_spec(mail, sources(), invite.run, path)
@@ -79,7 +82,7 @@ def observe(
                 run_folder.open_if_public(run, umask)
                 real_host.mind_settings(run, Role.OBSERVER)
                 membership = real_host.membership_of(mine, Role.OBSERVER, run, local)
-                await entering.until_had(lambda: showing.had_keys(run, membership, node.mail, sources()))
+                await entering.until_had(lambda: handshake.had_keys(run, membership, node.mail, sources()))
                 host = real_host.real_host(local, run, Role.OBSERVER, config, node, NoAverager(), membership)
                 observer, leaving = Observer(host, local.folder), asyncio.Event()
                 on_signal.leave, host.status.phase = leaving.set, Phase.WATCHING

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from peers.errors import USAGE, explain
 from swarm import extras
-from swarm.config import Model, Run, TaskSettings
-from swarm.page_settings import Track
-from swarm.settings import ConfigError
+from swarm.settings.config import Model, Run, TaskSettings
+from swarm.settings.layers import ConfigError
+from swarm.settings.page import Track
 
 if TYPE_CHECKING:
-    from swarm.config_loading import LoadedConfig
+    from swarm.settings.loading import LoadedConfig
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -56,8 +56,8 @@ def unknown_rate(run: Run) -> str:
     model's size is not: its weights are not on this disk."""
     if run.optimizer.lr > 0:
         return ""
-    from peers.build import base_model
-    from swarm.learn import learning_rates
+    from peers.build.model import base_model
+    from swarm.learn.learners import learning_rates
 
     parameters = base_model.parameters_here(run)
     try:
@@ -135,7 +135,8 @@ def file_of_weights(name: str) -> str:
 
 def _check_task(task: TaskSettings, model: Model, seed: int) -> None:
     """Raises ValueError."""
-    from swarm.tasks import catalog, rows
+    from swarm.tasks import catalog
+    from swarm.tasks.data import rows
 
     if model.name == "embedded":
         catalog.warm_start(task, seed)
@@ -147,7 +148,7 @@ def _check_task(task: TaskSettings, model: Model, seed: int) -> None:
 
 def _check_rewards(task: TaskSettings) -> None:
     """Raises ValueError."""
-    from swarm.tasks import rewards
+    from swarm.tasks.rewards import rewards
 
     rewards.files(task.rewards)
     rewards.RunRewards(task.rewards, task.weights, None, "trust", task.timeout)
@@ -159,7 +160,7 @@ def _check_rewards(task: TaskSettings) -> None:
 
 def _check_function(file: Path, function: str) -> None:
     """Raises ValueError for a file that is no Python, or has no such name."""
-    from swarm.grammar import nearest
+    from swarm.frames.grammar import nearest
 
     try:
         tree = ast.parse(file.read_bytes(), str(file))

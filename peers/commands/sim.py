@@ -20,38 +20,38 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
-from peers.build import base_model
+from peers.audits.audit_duty import Program, on_duty
+from peers.build.model import base_model
 from peers.errors import USAGE, explain, say
-from peers.roles.audit_duty import Program, on_duty
-from peers.roles.group_opening import Decoder
-from peers.roles.programs import program_of
+from peers.intake.group_opening import Decoder
+from peers.programs import program_of
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
-from peers.runtime.run_keys import RunKeys
-from swarm.config import Config, Peer, Run
+from peers.runtime.membership.run_keys import RunKeys
 from swarm.core.membership import Trust
+from swarm.draws.replays import Replay
 from swarm.events import Event
-from swarm.image import MakeDraft, in_memory
-from swarm.learn.base_learner import BaseLearner
-from swarm.learn.learner import Learner
-from swarm.learn.learning_rates import UnknownRate, with_learning_rate
+from swarm.frames.run_types import Delegation, Membership
+from swarm.frames.wire import Opened
+from swarm.learn.files.weights import Snapshot, from_bytes
+from swarm.learn.learners.base_learner import BaseLearner
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.learning_rates import UnknownRate, with_learning_rate
+from swarm.learn.learners.site_learner import SiteLearner, of_mode
+from swarm.learn.models.tabular import Tabular
 from swarm.learn.objectives import check_options, trainable
-from swarm.learn.site_learner import SiteLearner, of_mode
-from swarm.learn.tabular import Tabular
-from swarm.learn.weights import Snapshot, from_bytes
 from swarm.limits import Limit, remember
 from swarm.protocol import ROLES, Policy
-from swarm.replays import Replay
-from swarm.run_types import Delegation, Membership
 from swarm.sample.base import Engine
 from swarm.sample.toy import TableReplay, ToyEngine
+from swarm.settings.config import Config, Peer, Run
 from swarm.sim import disks, report, scenario
 from swarm.sim.world import SimPeer, World
+from swarm.storage.image import MakeDraft, in_memory
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import TaskSource
 from swarm.tasks.toy import Toy
 from swarm.types import Digest, PeerId
-from swarm.wire import Opened
 
 if TYPE_CHECKING:
     from swarm.sim.stand_in import StandIn
@@ -268,7 +268,9 @@ class LargeSiteLearner(LargeLearner, SiteLearner):
 
 
 def _model(config: Config) -> PolicyParts:
-    from peers.build import factory  # transformers takes seconds to import, and most scenarios have a table
+    from peers.build.model import (
+        factory,  # transformers takes seconds to import, and most scenarios have a table
+    )
 
     folder = base_model.folder(config.run)
     here = msgspec.structs.replace(config.peer.engine, name="hf")

@@ -5,7 +5,8 @@ The argument is a name such as `digit-sums` or `data:./problems.jsonl`, or a con
 as a peer of that run would draw them, and prompts are rendered for the model where one is named. Reward code
 runs without a sandbox, as on its author's machine, and so does gym:, which scores its own answers here. When
 a reward raises, hangs, returns NaN or the wrong number of values, or not the same number twice, the sentence
-that a peer would emit is shown, and the exit code is 2. Not handled here: what is tried (swarm.tasks.probes).
+that a peer would emit is shown, and the exit code is 2. Not handled here: what is tried
+(swarm.tasks.rewards.probes).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from rich.text import Text
 
 from peers.console import Listing
 from peers.errors import DONE, USAGE, CannotHere, WrongUsage
-from swarm.config import Run
+from swarm.settings.config import Run
 from swarm.tasks import catalog as tasks
-from swarm.tasks import probes
 from swarm.tasks.base import TaskSource
-from swarm.tasks.worker import START_SECONDS
+from swarm.tasks.rewards import probes
+from swarm.tasks.workers.worker import START_SECONDS
 from swarm.types import Task
 
 WIDE = 100
@@ -92,7 +93,7 @@ def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None,
 def _render(run: Run) -> Callable[[Task], str]:
     """The function that renders prompts for the run's model. Raises CannotHere or WrongUsage when there is no
     tokenizer; the function raises WrongUsage for what it cannot render."""
-    from swarm.learn import tokenization
+    from swarm.learn.models import tokenization
 
     folder = Path(run.model.name).expanduser()
     if not folder.is_dir():

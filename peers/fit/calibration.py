@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from swarm.durable import write_durably
 from swarm.limits import UNREADABLE
+from swarm.storage.durable import write_durably
 from swarm.types import Struct
 
 BOUNDS = (0.5, 50.0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from swarm.config import Config
+from swarm.settings.config import Config
 
 SAMPLED = ("float32", "bfloat16", "int8", "nf4")
 TRAINED = ("full", "full+adamw8bit", "lora", "qlora")
@@ -42,8 +42,8 @@ Llama, Qwen3 and Gemma 3 keep 1.2 to 1.6 values of 4 bytes; in bfloat16 1.7 to 2
 rotary embeddings stay in float32."""
 
 LOGITS = 1 << 24
-"""Logits that swarm.learn.chunked_logprobs computes at a time: in float32, beside their softmax and its
-gradient."""
+"""Logits that swarm.learn.learners.chunked_logprobs computes at a time: in float32, beside their softmax and
+its gradient."""
 
 DRAW_BYTES = 32
 """Bytes a logit while a token is drawn: float32 logits and log-probabilities, float64 probabilities, their
@@ -58,7 +58,8 @@ VECTORS = 4
 parts in transfer."""
 
 RELEASES = 0.2
-"""Of a release in RAM: patches that are made and pieces that are read. Whole ones are files (swarm.image)."""
+"""Of a release in RAM: patches that are made and pieces that are read. Whole ones are files
+(swarm.storage.image)."""
 
 STATE_BYTES = 12
 """Bytes of a learner's full state for each trained weight: float32 master and two moments."""

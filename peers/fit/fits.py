@@ -28,9 +28,9 @@ from peers.fit.estimates import SAMPLED, TRAINED, ExpectedPace, ModelShape, Need
 from peers.fit.hardware import Machine
 from peers.fit.model_shape import examine
 from swarm import extras
-from swarm.config import Config, EngineSettings
-from swarm.net.blobs import LARGEST
+from swarm.net.blobs.store import LARGEST
 from swarm.protocol import Role
+from swarm.settings.config import Config, EngineSettings
 
 GB = 1 << 30
 ROOM = 0.9

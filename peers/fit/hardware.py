@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from swarm.peer_limits import Limits
-from swarm.processors import processors
+from swarm.processes.processors import processors
+from swarm.settings.peer_limits import Limits
 
 PATIENCE = 20.0
 """Seconds for nvidia-smi: a tenth usually, several when the driver has to start."""

@@ -18,8 +18,8 @@ from transformers.pytorch_utils import Conv1D
 
 from peers.errors import WrongUsage
 from peers.fit.estimates import ModelShape
-from swarm.learn.lean_transformers import no_compilers
-from swarm.learn.pretrained import config_of
+from swarm.learn.models.lean_transformers import no_compilers
+from swarm.learn.models.pretrained import config_of
 from swarm.sample import hf
 
 

@@ -3,15 +3,16 @@
     Run + trained values + uplink --> a sentence
 
 With two learners each sends every value once; with more it is once for a slow line, at most twice for a fast
-one (swarm.core.shares). At sites it sends a contribution once. Not handled: others who use the line too.
+one (swarm.core.agreement.shares). At sites it sends a contribution once. Not handled: others who use the line
+too.
 """
 
 from __future__ import annotations
 
-from dashboard.text import duration
-from swarm.config import Run
-from swarm.core.shares import WIRE_BYTES
-from swarm.learn.contribution import largest
+from dashboard.fold.text import duration
+from swarm.core.agreement.shares import WIRE_BYTES
+from swarm.learn.learners.contribution import largest
+from swarm.settings.config import Run
 
 MBIT = 1e6 / 8
 """Bytes per second."""

@@ -12,7 +12,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from swarm import events, wire
+from swarm import events
+from swarm.frames import wire
 from swarm.limits import EVENT_LIMIT
 from swarm.protocol import Topic
 

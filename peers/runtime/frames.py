@@ -4,7 +4,8 @@
 
 Other connected peers see ciphertext, and topic names with a part of the run's digest. Mail travels over
 libp2p's encrypted streams, but any peer may dial: MemberMail shows this peer's membership to whoever does not
-know it yet. Not handled here: who answers whom (swarm.core.membership), the keys (peers.runtime.run_keys).
+know it yet. Not handled here: who answers whom (swarm.core.membership), the keys
+(peers.runtime.membership.run_keys).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import TypeVar
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from peers.runtime.run_keys import RunKeys
-from swarm import wire
+from peers.runtime.membership.run_keys import RunKeys
 from swarm.core.membership import UNSHOWN
+from swarm.frames import wire
+from swarm.frames.run_types import Membership
 from swarm.limits import MAIL_LIMIT, REQUEST, Limit
 from swarm.net.ports import Handler, Keyring, Mail, Refused
 from swarm.net.turns import AnswerTurns
 from swarm.protocol import Service
-from swarm.run_types import Membership
 from swarm.types import Digest, PeerId
 
 T = TypeVar("T")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peers.runtime.changes import Changes
-from swarm import events, wire
+from swarm import events
 from swarm.core.beat_pace import slower
+from swarm.frames import wire
 from swarm.limits import BEAT_LIMIT, RECORD_LIMIT, Limit
 from swarm.protocol import PHASES, ROLES, Role, Topic
 from swarm.types import Beat, Digest, Lag, PeerId

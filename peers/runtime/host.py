@@ -7,7 +7,7 @@
 A role is a coroutine over a Host; it reads `roster`, exchanges policies through `releases`, writes `status`,
 emits events, and waits with `changed(timeout)` until one of these changes. `stop` asks it to finish the
 current group or step and leave. A frame that is not valid becomes a Rejected event; no message of a peer can
-end a loop here. Not handled here: releases (peers.runtime.releases).
+end a loop here. Not handled here: releases (peers.runtime.releases.exchange).
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from peers.runtime.clock_check import ClockCheck
 from peers.runtime.faults import DiskFaults
 from peers.runtime.frames import Frames, UnknownKey
 from peers.runtime.heartbeats import Heartbeats
-from peers.runtime.identity_check import IdentityCheck
+from peers.runtime.limits.pause_gate import Rest
+from peers.runtime.membership.identity_check import IdentityCheck
+from peers.runtime.membership.revocations import RevocationExchange
 from peers.runtime.postings import post_forever
-from peers.runtime.releases import ReleaseExchange
-from peers.runtime.reporters import reporters
-from peers.runtime.rest import Rest
-from peers.runtime.revocations import RevocationExchange
-from peers.runtime.set_aside import SetAsideNews
+from peers.runtime.releases.exchange import ReleaseExchange
 from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
-from swarm import events, wire
-from swarm.config import Config
+from peers.runtime.watching.reporters import reporters
+from peers.runtime.watching.set_aside import SetAsideNews
+from swarm import events
 from swarm.core.completion import is_complete
 from swarm.core.gossip_limits import GossipLimits
 from swarm.core.membership import Trust
 from swarm.core.roster import Roster
+from swarm.frames import wire
+from swarm.frames.run_types import Membership
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit, cut, remember
 from swarm.net.ports import Ports
 from swarm.protocol import RESTING, ROLES, TOPICS, Key, Phase, Role, Topic
-from swarm.run_types import Membership
+from swarm.settings.config import Config
 from swarm.types import Beat, Digest, PeerId
 
 T = TypeVar("T")

@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 
 from peers.errors import CannotHere
-from swarm import wire
-from swarm.durable import make_folder, opened, read_checked
-from swarm.identity import IdentityError, keyring_of
+from swarm.frames import wire
+from swarm.frames.run_types import Membership
+from swarm.membership.identity import IdentityError, keyring_of
 from swarm.protocol import Role
-from swarm.run_types import Membership
+from swarm.storage.durable import make_folder, opened, read_checked
 from swarm.types import PeerId
 
 MEMBERSHIP = "membership"

@@ -3,7 +3,7 @@
     learners, seeds, evaluators -- heartbeat, newest release they hold --> board --> who knows no learner yet
 
 Gossip reaches who is in the swarm; the board, who is about to be. Not handled here: what a heartbeat and a
-release are worth (peers.runtime.host, peers.runtime.releases).
+release are worth (peers.runtime.host, peers.runtime.releases.exchange).
 """
 
 from __future__ import annotations

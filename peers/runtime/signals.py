@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from peers.errors import Interrupted, say
-from swarm.event_loop import EventLoop
-from swarm.process_start import die_with_parent
+from swarm.processes.event_loop import EventLoop
+from swarm.processes.start import die_with_parent
 
 PARENT = "SWARM_PARENT"
 """Environment variable: pid of the process that this one must not outlive."""

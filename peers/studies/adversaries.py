@@ -26,19 +26,19 @@ from unittest import mock
 import msgspec
 
 from peers.commands import sim
-from peers.runtime import release_doubts, release_votes
+from peers.runtime.releases import doubts, votes
 from peers.studies.adversary_table import table, two_table
 from peers.studies.experiments import Row, measured
 from peers.studies.false_publishers import MEMBERS, RELEASES, liar
-from swarm import config as settings
-from swarm.config import DelayLaw, Run
-from swarm.core import clipping, discord, opposition, standing
+from swarm.core.gradient_checks import clipping, norm_screening, opposition, pair_conflict
 from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
-from swarm.net import in_memory_rounds
-from swarm.net.in_memory import MemoryAverager
-from swarm.net.in_memory_means import Hands
+from swarm.net.memory import rounds
+from swarm.net.memory.means import Hands
+from swarm.net.memory.network import MemoryAverager
 from swarm.net.ports import Average, Averager, RoundLost
 from swarm.protocol import Role, Service, Topic
+from swarm.settings import config as settings
+from swarm.settings.config import DelayLaw, Run
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
 from swarm.types import PeerId, Struct
@@ -347,20 +347,20 @@ def believing() -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, value in (
             (clipping, "FAR", math.inf),
-            (standing, "FAR", math.inf),
+            (norm_screening, "FAR", math.inf),
             (opposition, "SURE", math.inf),
-            (discord, "SURE", math.inf),
-            (release_doubts, "LEAD", math.inf),
-            (release_votes, "CROWD", LEARNERS + 1),
-            (in_memory_rounds, "largest_mean_norm", lambda claims, judged: math.inf),
-            (in_memory_rounds, "standings", _all_stand),
+            (pair_conflict, "SURE", math.inf),
+            (doubts, "LEAD", math.inf),
+            (votes, "CROWD", LEARNERS + 1),
+            (rounds, "largest_mean_norm", lambda claims, judged: math.inf),
+            (rounds, "standings", _all_stand),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         yield
 
 
-def _all_stand(claims: Sequence[standing.Claim], groups: object) -> list[standing.Standing]:
-    return [standing.Standing(claim.weight, 1.0) for claim in claims]
+def _all_stand(claims: Sequence[norm_screening.Claim], groups: object) -> list[norm_screening.Standing]:
+    return [norm_screening.Standing(claim.weight, 1.0) for claim in claims]
 
 
 def figures(told: Sequence[Event], liar: PeerId) -> Row:

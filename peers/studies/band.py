@@ -6,10 +6,10 @@
              held-out accuracy
     both     --> band.csv, liars.csv, band.png
 
-The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.claimed_logprobs).
-Delays are those of the staleness study (peers.studies.trainings): `delay` versions pass within the longest
-one. A plan that is interrupted goes on where it stopped. Not handled here: what is made of the figures
-(docs/trust.md).
+The log ratio of a token is the learner's log-probability less the claimed one
+(swarm.core.intake.claimed_logprobs). Delays are those of the staleness study (peers.studies.trainings):
+`delay` versions pass within the longest one. A plan that is interrupted goes on where it stopped. Not handled
+here: what is made of the figures (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from peers.commands import sim
 from peers.studies.experiments import Row, complete, to_stderr
 from peers.studies.liars import EVERY_TOKEN, Lied, suffer
 from peers.studies.trainings import GROUPS, Cell, is_model, scenario, start
-from swarm import config as settings
-from swarm.core import claimed_logprobs
-from swarm.durable import write_durably
-from swarm.learn.base_learner import Gradient, GradientWork
-from swarm.learn.learner import Learner, batch_of
+from swarm.core.intake import claimed_logprobs
+from swarm.learn.learners.base_learner import Gradient, GradientWork
+from swarm.learn.learners.learner import Learner, batch_of
 from swarm.learn.objectives import Total
 from swarm.protocol import Role
+from swarm.settings import config as settings
 from swarm.sim.world import SimPeer, World
+from swarm.storage.durable import write_durably
 from swarm.types import BatchRewards, Group, Struct
 
 C = TypeVar("C", bound=msgspec.Struct)

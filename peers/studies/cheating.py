@@ -26,9 +26,9 @@ import msgspec
 import numpy as np
 
 from peers.commands import sim
-from peers.roles.new_group import Drawn, make_group
-from peers.roles.sampler import Sampler
 from peers.runtime.host import Host
+from peers.sampler.new_group import Drawn, make_group
+from peers.sampler.sampler import Sampler
 from peers.studies import liars
 from peers.studies.adversary_table import cheats_table, heads_table
 from peers.studies.cheats import (
@@ -45,22 +45,22 @@ from peers.studies.cheats import (
     draws_of,
 )
 from peers.studies.experiments import Row, measured
-from swarm import config as settings
-from swarm.config import DelayLaw, Run
-from swarm.core import returns
-from swarm.core.admission import Admission
-from swarm.core.curriculum import Draw
+from swarm.core.intake import withheld_draws
+from swarm.core.intake.admission import Admission
+from swarm.core.intake.curriculum import Draw
 from swarm.events import Audited, Event, Judged, Rejected, Stepped, Trained
-from swarm.learn.weights import from_bytes
-from swarm.peer_limits import Auditing
+from swarm.learn.files.weights import from_bytes
 from swarm.protocol import Role
 from swarm.sample.toy import ToyEngine
+from swarm.settings import config as settings
+from swarm.settings.config import DelayLaw, Run
+from swarm.settings.peer_limits import Auditing
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import SimPeer, World
+from swarm.storage.weights import Weights
 from swarm.tasks.base import TaskSource
 from swarm.tasks.catalog import source
 from swarm.types import Group, PeerId, Struct, Verdict
-from swarm.weights import Weights
 
 COMPARED = 16
 """Version whose reward is told: where a cheat's groups are refused, later ones take longer."""
@@ -252,7 +252,7 @@ def believing() -> Iterator[None]:
         stack.enter_context(liars.believing())
         stack.enter_context(mock.patch.object(Admission, "_not_drawn", lambda *_: None))
         stack.enter_context(mock.patch.object(Admission, "_repeats", lambda *_: None))
-        stack.enter_context(mock.patch.object(returns, "RETURNED", 0.0))
+        stack.enter_context(mock.patch.object(withheld_draws, "RETURNED", 0.0))
         yield
 
 

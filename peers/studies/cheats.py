@@ -24,11 +24,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from peers.roles.new_group import Drawn
-from peers.roles.sampler import Sampler
+from peers.sampler.new_group import Drawn
+from peers.sampler.sampler import Sampler
 from peers.studies.cheat_tricks import TableTricks, Tricks, sampled
-from swarm.core.curriculum import SLOTS, Draw, Draws
-from swarm.heads import pack, unpack
+from swarm.core.intake.curriculum import SLOTS, Draw, Draws
+from swarm.draws.heads import pack, unpack
 from swarm.sample.toy import ToyEngine
 from swarm.types import Digest, Group, Noise, PeerId
 

@@ -27,9 +27,9 @@ from typing import TypeVar
 
 import msgspec
 
-from swarm.durable import write_durably
 from swarm.limits import UNREADABLE
-from swarm.processors import processors
+from swarm.processes.processors import processors
+from swarm.storage.durable import write_durably
 from swarm.types import Struct
 
 Row = dict[str, float | str]

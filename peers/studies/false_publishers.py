@@ -14,16 +14,16 @@ from collections.abc import Callable
 from torch import Tensor
 
 from peers.commands import sim
-from peers.roles.learner import LearnerPeer
+from peers.learner.learner import LearnerPeer
 from peers.runtime.host import Host
-from swarm.blocks import Blocks
-from swarm.config import Run
-from swarm.core.rounds import Cause
-from swarm.learn.learner import Learner
-from swarm.learn.tabular import Tabular
-from swarm.learn.weights import release_bytes
+from swarm.core.agreement.rounds import Cause
+from swarm.learn.files.weights import release_bytes
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models.tabular import Tabular
 from swarm.limits import RELEASE_LIMIT
 from swarm.protocol import Topic
+from swarm.settings.config import Run
+from swarm.storage.blocks import Blocks
 from swarm.types import Digest, PeerId, Release
 
 EVERY = 5.0
@@ -36,7 +36,8 @@ BACK = 3.0
 """Times the round's step by which false weights lie behind the version before."""
 
 LITTLE = 0.045
-"""Steps by which weights are false that look as if rounding had made them (peers.roles.other_bytes)."""
+"""Steps by which weights are false that look as if rounding had made them
+(peers.learner.agreement.other_bytes)."""
 
 RELEASES: dict[str, Callable[[Release], tuple[int, Digest]]] = {
     "false version": lambda newest: (newest.version + 1000, Digest("")),

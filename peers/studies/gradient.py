@@ -30,8 +30,8 @@ from peers.studies import mdp
 from peers.studies.experiments import Row, complete
 from peers.studies.gradient_report import BATCH, NAMED, LabSetting, gather, report, table
 from peers.studies.method_names import chosen, defined
-from swarm.durable import write_durably
 from swarm.learn.objectives import OBJECTIVES, Batch, Objective, loss, objective
+from swarm.storage.durable import write_durably
 from swarm.types import Struct
 
 LAG = 8.0

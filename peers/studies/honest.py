@@ -6,8 +6,9 @@
 The policy is a table whose logits are rounded as a language model's are: in each call anew, by errors of the
 precision that grow with the logit and depend on how many completions are in the call. How large they are is
 set by what real models show (docs/trust.md, Measured). Replays, tolerances and consequences are those that
-ship (swarm.learn.replay, swarm.core.auditing), and no group is left out. One sampler is hotter, so that the
-table also shows somebody who is named. Not handled here: real engines (benchmarks.processes.replays).
+ship (swarm.learn.replay, swarm.core.audits.auditing), and no group is left out. One sampler is hotter, so
+that the table also shows somebody who is named. Not handled here: real engines
+(benchmarks.processes.replays).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from torch import Tensor, nn
 
 from peers.studies.adversary_table import honest_table
 from peers.studies.experiments import Row, measured
-from swarm import noise
-from swarm.core.auditing import Audits, Finding
+from swarm.core.audits.auditing import Audits, Finding
+from swarm.draws import noise
+from swarm.draws.replays import weigh
 from swarm.learn.replay import ModelReplay
-from swarm.replays import weigh
 from swarm.types import PeerId, Struct
 
 VOCABULARY, CONTEXTS, END, LONGEST = 64, 1 << 12, 0, 16

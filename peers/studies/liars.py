@@ -21,11 +21,11 @@ import msgspec
 from peers.commands import sim
 from peers.studies.experiments import Row
 from peers.studies.trainings import GROUPS, Cell, Figures, scenario
-from swarm import config as settings
-from swarm.config import Run
-from swarm.core import claimed_logprobs
+from swarm.core.intake import claimed_logprobs
 from swarm.protocol import Role
 from swarm.sample.base import Completions, Engine
+from swarm.settings import config as settings
+from swarm.settings.config import Run
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
 from swarm.types import Struct

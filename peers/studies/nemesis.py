@@ -23,12 +23,12 @@ import msgspec
 
 from peers.commands import sim
 from peers.errors import WrongUsage
-from peers.roles.group_log import PAUSE
+from peers.intake.group_log import PAUSE
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.audit import audit
-from swarm.core.trained import made_by
-from swarm.learn.learning_rates import with_learning_rate
+from swarm.core.agreement.trained import made_by
+from swarm.core.group_accounts import audit
+from swarm.learn.learners.learning_rates import with_learning_rate
 from swarm.protocol import Role
 from swarm.sim import disks, nemesis
 from swarm.sim.nemesis import PEACE, STORM, Plan

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from peers.studies.gradient_report import NAMED, MethodRecord, most_settings, named, ranked
-from swarm.durable import write_durably
+from swarm.storage.durable import write_durably
 
 DPI = 100
 """Dots an inch: sharp enough on a page, and a picture stays below 100 kB."""

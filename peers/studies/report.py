@@ -35,7 +35,7 @@ from peers.studies.records import (
     values,
 )
 from peers.studies.trainings import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN
-from swarm.durable import write_durably
+from swarm.storage.durable import write_durably
 
 AGAINST = "gepo"
 """Differences are to this method."""

@@ -2,7 +2,7 @@
 
     journal of a seed or an observer --RunFigures--> version, hours, tokens; accuracy, reward, lag, KL
 
-Not handled here: what a version's figures are (peers.runtime.run_figures), how lines look (plots).
+Not handled here: what a version's figures are (peers.runtime.watching.run_figures), how lines look (plots).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from peers.commands.dashboard import journal_in, run_of
-from peers.commands.journals import read_to_the_end
+from peers.commands.journals.dashboard import journal_in, run_of
+from peers.commands.journals.journals import read_to_the_end
 from peers.errors import WrongUsage, say
-from peers.runtime.run_figures import RunFigures
+from peers.runtime.watching.run_figures import RunFigures
 from peers.studies import plots
 from peers.studies.plots import Curve, Panel
 from swarm.events import Trained

@@ -30,17 +30,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from peers.build import base_model
+from peers.build.model import base_model
 from peers.commands import sim
-from peers.runtime.run_figures import quantile
+from peers.runtime.watching.run_figures import quantile
 from peers.studies.experiments import Row
 from peers.studies.method_names import defined, parsed
-from swarm import config as settings
-from swarm.config import DelayLaw, Run
 from swarm.events import Counted, Evaluated, Event, RoundBroke, Trained
-from swarm.learn.weights import from_bytes
+from swarm.learn.files.weights import from_bytes
 from swarm.protocol import Role
 from swarm.sample.toy import ToyEngine
+from swarm.settings import config as settings
+from swarm.settings.config import DelayLaw, Run
 from swarm.sim.scenario import Scenario, SimulatedLinks
 from swarm.sim.world import SimPeer, World
 from swarm.types import Struct, Verdict

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median_low
 
-from swarm.config import Stop
+from swarm.settings.config import Stop
 
 Accuracies = tuple[float, float]
 """Of one evaluator's last evaluation and of the one before, 0 to 1; -1 where there is none."""

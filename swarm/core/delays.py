@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from swarm.config import DelayLaw
+from swarm.settings.config import DelayLaw
 
 
 def draw(law: DelayLaw, rng: Random) -> float:

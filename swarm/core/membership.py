@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from swarm.core.revocation import YOU, Revocations, Verify
-from swarm.grammar import an
+from swarm.frames.grammar import an
+from swarm.frames.run_types import Delegation, Membership
 from swarm.limits import remember
 from swarm.protocol import ROLES, Role, Service
-from swarm.run_types import Delegation, Membership
 from swarm.types import PeerId
 
 PRIVATE = "this run is private"

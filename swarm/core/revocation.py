@@ -6,15 +6,15 @@ peer keeps.
 A list has a number. One with a higher number that the owner signed takes the place of the one before; any
 other changes nothing, so that lists may arrive late and from anybody. What a peer said before it was revoked
 stays said: a release outlives its publisher. Not handled here: how a list travels
-(peers.runtime.revocations).
+(peers.runtime.membership.revocations).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from swarm import wire
-from swarm.run_types import REVOKED, Membership, Pardon, Revocation, RevocationList, SignedRevocations
+from swarm.frames import wire
+from swarm.frames.run_types import REVOKED, Membership, Pardon, Revocation, RevocationList, SignedRevocations
 from swarm.types import Digest, PeerId
 
 Verify = Callable[[bytes, bytes, bytes], bool]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from swarm.core.beat_pace import granted
-from swarm.core.clipping import CROWD
-from swarm.core.deliveries import pause
+from swarm.core.gradient_checks.clipping import CROWD
+from swarm.core.intake.deliveries import pause
 from swarm.limits import RECORD_SECONDS, remember
 from swarm.protocol import RESTING, ROLES, Phase, Role
 from swarm.types import Beat, PeerId
@@ -283,8 +283,9 @@ class Roster:
     def choose(self, now: float, urgent: bool = False) -> PeerId | None:
         """Draw a learner in proportion to its credit, and count one group as on its way to it. Who got less
         than its part before is drawn first, so that what a learner gets in the end is its part and not chance
-        (swarm.core.returns). None when no learner has credit; an `urgent` group then goes to one that has
-        asked for none, one at a time: its room is larger than its credit (swarm.core.batcher)."""
+        (swarm.core.intake.withheld_draws). None when no learner has credit; an `urgent` group then goes to
+        one that has asked for none, one at a time: its room is larger than its credit
+        (swarm.core.intake.batcher)."""
         found = [(peer, self._learners[peer].open(now)) for peer in self.learners()]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if urgent and not open_:

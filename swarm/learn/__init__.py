@@ -1,7 +1,7 @@
 """Turns groups into gradients, gradients into policies, policies into bytes."""
 
-from swarm import allocation
-from swarm.learn import lean_transformers
+from swarm.learn.models import lean_transformers
+from swarm.processes import allocation
 
 allocation.large_pages()
 lean_transformers.begin()

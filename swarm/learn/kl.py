@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from swarm.learn.batch import Batch, BatchView, difference
+from swarm.learn.learners.batch import Batch, BatchView, difference
 from swarm.learn.parts import Kl
 
 

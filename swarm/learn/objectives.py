@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from swarm.learn import trust_region
-from swarm.learn.batch import LOG_MAX, Batch, BatchView, Total, difference, total_of, view_of
 from swarm.learn.kl import KL_SLOPES, kl_slope
+from swarm.learn.learners.batch import LOG_MAX, Batch, BatchView, Total, difference, total_of, view_of
 from swarm.learn.methods import METHODS
 from swarm.learn.parts import (
     CENTRES,

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from swarm.learn.batch import BatchView, Total, variance
+from swarm.learn.learners.batch import BatchView, Total, variance
 
 TINY = 1e-4
 """Added to a standard deviation before dividing by it, as TRL and the GEPO authors do."""

@@ -8,7 +8,7 @@ A margin is 0 where the replaying policy chooses the same token. Honest sampling
 its margins are small and seldom above 0. Another text, seed, temperature, policy or truncation makes large
 ones. How small the honest ones are depends on the model: of the first CALIBRATED groups a second pass in
 another precision tells which tokens a sampler in that precision would draw after the same text, and how far
-those are off is what is allowed, several times (swarm.core.auditing). Not handled here: what follows.
+those are off is what is allowed, several times (swarm.core.audits.auditing). Not handled here: what follows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from swarm import noise
-from swarm.blocks import Blocks
-from swarm.core.auditing import Tolerance, tolerance
-from swarm.heads import Head, apart
-from swarm.learn.policy import LanguageModel
-from swarm.replays import Replayed
+from swarm.core.audits.auditing import Tolerance, tolerance
+from swarm.draws import noise
+from swarm.draws.heads import Head, apart
+from swarm.draws.replays import Replayed
+from swarm.learn.models.policy import LanguageModel
+from swarm.storage.blocks import Blocks
+from swarm.storage.weights import Weights
 from swarm.types import Noise
-from swarm.weights import Weights
 
 CALIBRATED = 16
 """Groups: thousands of tokens, and the second pass costs as much as the first."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swarm.learn.batch import LOG_MAX, Batch, BatchView
+from swarm.learn.learners.batch import LOG_MAX, Batch, BatchView
 from swarm.learn.parts import TrustRegion, log
 
 

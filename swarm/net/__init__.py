@@ -1,5 +1,5 @@
 """Connects: the ports that roles run over, in memory and on a real network."""
 
-from swarm.net import bare_hivemind
+from swarm.net.libp2p import bare_hivemind
 
 bare_hivemind.enter()

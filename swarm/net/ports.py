@@ -1,6 +1,6 @@
 """Ports: the protocols over which roles run, on a real network or in a simulation.
 
-    port      real                                        simulated (swarm.net.in_memory)
+    port      real                                        simulated (swarm.net.memory.network)
     Clock     wall time, asyncio.sleep                    a loop that jumps to its next timer
     Board     hivemind.DHT                                dictionary with expiry
     Gossip    GossipSub of the p2pd that hivemind ships   fan-out over simulated links
@@ -8,7 +8,7 @@
     Averager  hivemind's all-reduce in a process           weighted mean after link delays
     Work      worker threads: model, rewards, hashes      the function inline, then sleep(cost)
 
-Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract suite
+Blobs (swarm.net.blobs.store) is one class over Mail and serves both. One contract suite
 (tests/net/test_contract.py) runs against both columns. Senders are authenticated by the port (libp2p
 handshake or GossipSub signature; memory ports know who calls).
 
@@ -24,15 +24,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from swarm import wire
+from swarm.frames import wire
 from swarm.protocol import Kind
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
     import torch
 
-    from swarm.core.step_recipe import MeanRecipe
-    from swarm.net.sketch import Sketches
+    from swarm.core.gradient_checks.step_recipe import MeanRecipe
+    from swarm.net.averaging.sketch import Sketches
     from swarm.net.turns import AnswerTurns
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class RoundLost(NetError):
 
 
 class Opposed(RoundLost):
-    """A round of two that stop (swarm.core.discord) averages nothing."""
+    """A round of two that stop (swarm.core.gradient_checks.pair_conflict) averages nothing."""
 
 
 class NotFinite(RoundLost):
@@ -180,11 +180,13 @@ class Average:
     """Bytes of tensors received from each other member; as many were sent to it. Unknown for a broken
     round."""
     scaled: Mapping[PeerId, float] = field(default_factory=dict)
-    """Member -> factor, for each gradient that was scaled down (swarm.core.standing)."""
+    """Member -> factor, for each gradient that was scaled down
+    (swarm.core.gradient_checks.norm_screening)."""
     marks: Mapping[PeerId, bytes] = field(default_factory=dict)
     """Member whose tensors count -> what it said of its groups."""
     false: frozenset[PeerId] = frozenset()
-    """Members that reduced nothing, since most others doubt their means (swarm.core.reducers)."""
+    """Members that reduced nothing, since most others doubt their means
+    (swarm.core.gradient_checks.reducer_checks)."""
     mean: bytes = b""
     """Digest of the mean that I got: the same at all members, unless a reducer handed them different ones."""
     sketches: Sketches | None = None
@@ -200,7 +202,7 @@ class Averager(Protocol):
 
     def check(self, against: Collection[PeerId], key: int) -> None:
         """In the next rounds this peer names `against` among those whom it wants to be left out
-        (swarm.core.opposition), and keeps sketches by a secret `key`; 0 keeps none."""
+        (swarm.core.gradient_checks.opposition), and keeps sketches by a secret `key`; 0 keeps none."""
         ...
 
     def gone(self, peers: Collection[PeerId]) -> None:
@@ -223,14 +225,15 @@ class Averager(Protocol):
         parts of a swarm that was cut may have several versions of one number. `weight` is in full
         groups; who has none brings zeros, which add nothing, and gets the mean of the others.
 
-        All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
-        are the other learners that may take part. `marks`, at most MARK_BYTES * MARKED bytes, tell which
-        groups the tensors are of (swarm.core.trained); of two members with the same group one counts, who is
-        left out (swarm.core.opposition) does not, and all get the marks of those that count. The others are
-        waited for until the first member's match window is over; mine is `patience` seconds longer than the
-        run's. `deadline` is in seconds from now and always holds. None when nobody came (tensors unchanged).
-        Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged), and of two
-        Opposed.
+        All members end with identical bytes. Weights and norms are screened
+        (swarm.core.gradient_checks.norm_screening). `peers` are the other learners that may take part.
+        `marks`, at most MARK_BYTES * MARKED bytes, tell which groups the tensors are of
+        (swarm.core.agreement.trained); of two members with the same group one counts, who is left out
+        (swarm.core.gradient_checks.opposition) does not, and all get the marks of those that count. The
+        others are waited for until the first member's match window is over; mine is `patience` seconds longer
+        than the run's. `deadline` is in seconds from now and always holds. None when nobody came (tensors
+        unchanged). Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged), and
+        of two Opposed.
         """
         ...
 

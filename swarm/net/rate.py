@@ -21,7 +21,7 @@ import mmap
 from typing import NamedTuple
 
 from swarm.limits import FRAME_LIMIT
-from swarm.peer_limits import Limits
+from swarm.settings.peer_limits import Limits
 
 BURST = 0.1
 """Seconds of the rate that may go at once: an event loop that computes is late by less, and catches up."""

@@ -6,8 +6,8 @@
 What Python hands to p2pd says little of a line: buffers of megabytes lie in between, and in a round everybody
 waits for the slowest. So only stretches count in which a connection had something under way nearly all the
 time. A line that nothing ever fills has no rate here, and is faster than what it was asked for
-(swarm.core.shares). Of the last minutes' stretches the second best counts: an acknowledgement that was held
-up counts when it comes, and in the other stretches somebody else used the line too.
+(swarm.core.agreement.shares). Of the last minutes' stretches the second best counts: an acknowledgement that
+was held up counts when it comes, and in the other stretches somebody else used the line too.
 
 Not handled: systems whose kernel does not answer (the rate is unknown then), and a line that is full at the
 other end: the best stretches are those with others.

@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from swarm.storage.weights import Weights
 from swarm.types import Heads, Noise
-from swarm.weights import Weights
 
 
 class EngineError(Exception):
@@ -31,8 +31,8 @@ class Stopped(EngineError):
 
 
 class Tokenizer(Protocol):
-    """The part of the run's tokenization (swarm.learn.tokenization) that engines need: the same ids and texts
-    for every engine and for the learner."""
+    """The part of the run's tokenization (swarm.learn.models.tokenization) that engines need: the same ids
+    and texts for every engine and for the learner."""
 
     ends: tuple[int, ...]
     """Ids that end a completion."""

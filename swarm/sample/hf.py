@@ -8,8 +8,8 @@ The loop over the model's forward and KV cache is our own: `generate` spends mor
 model than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in
 float32 and untruncated, and its log-probabilities are what is returned: a learner computes the same figures,
 but for what a smaller dtype rounds off. Of quantized weights they are the quantized policy's. A token is the
-argmax of log-probability plus the noise of its group's seed, completion and position (swarm.noise): a group
-does not depend on its neighbours, and whoever has the policy can replay it.
+argmax of log-probability plus the noise of its group's seed, completion and position (swarm.draws.noise): a
+group does not depend on its neighbours, and whoever has the policy can replay it.
 
 The prompts of a call may differ in length, except with a model that cannot tell padding, which gets one task
 at a time. When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with
@@ -30,13 +30,13 @@ import torch
 from torch import Tensor, nn
 
 from swarm import extras
-from swarm.blocks import Blocks
-from swarm.heads import Head, pack
-from swarm.noise import GroupNoise
+from swarm.draws.heads import Head, pack
+from swarm.draws.noise import GroupNoise
 from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Stopped, Tokenizer
 from swarm.sample.growing_cache import bears_padding, growing_cache, holds, keep_rows, keeps_states
+from swarm.storage.blocks import Blocks
+from swarm.storage.weights import Weights
 from swarm.types import Noise
-from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from peft import PeftModel

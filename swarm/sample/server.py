@@ -6,7 +6,7 @@
             token ids in, tokens and log-probabilities out
 
 A server that was started with this project's processor (vllm_processor.py) draws with the noise of
-swarm.noise, and its groups say so. Any other one draws with its own, and its groups name none; it must
+swarm.draws.noise, and its groups say so. Any other one draws with its own, and its groups name none; it must
 compute log-probabilities after the temperature. Either must allow its weights to be replaced. All that is
 tried before the first release and whenever the server did not answer or was restarted; the error has the
 command that starts it correctly. Weights pass through a folder, and those endpoints have no authentication:
@@ -37,8 +37,8 @@ from swarm.sample.server_connections import Connections, address
 from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
 from swarm.sample.vllm import LoadedRelease, Recipe, completions
 from swarm.sample.vllm_noise import Told
+from swarm.storage.weights import Weights
 from swarm.types import Noise
-from swarm.weights import Weights
 
 QUICK = 30.0
 """Seconds for requests that need little computing."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from swarm.core.auditing import Tolerance
-from swarm.heads import Head, apart, pack
+from swarm.core.audits.auditing import Tolerance
+from swarm.draws.heads import Head, apart, pack
+from swarm.draws.noise import uniform
+from swarm.draws.replays import Replayed
 from swarm.limits import remember
-from swarm.noise import uniform
-from swarm.replays import Replayed
 from swarm.sample.base import Completions
+from swarm.storage.weights import Weights
 from swarm.types import Heads, Noise
-from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,7 +2,7 @@
 
     load    release's file, linked into a folder -> vLLM loads it in place (starts with the first one)
     sample  prompts, seeds -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature),
-            untruncated, drawn with the noise of swarm.noise
+            untruncated, drawn with the noise of swarm.draws.noise
 
 A call that fails or takes too long ends the process if it may be at fault, and raises EngineError; the next
 call starts it again with the last release that was loaded. If vLLM keeps old weights after a reload, it is
@@ -28,16 +28,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from swarm import heads
-from swarm.blocks import Blocks
-from swarm.config import EngineSettings as Settings
-from swarm.config import Sampling
-from swarm.process import Child, Ended, Hung, Lost, environment
+from swarm.draws import heads
+from swarm.processes.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Tokenizer
 from swarm.sample.scratch import Scratch
+from swarm.settings.config import EngineSettings as Settings
+from swarm.settings.config import Sampling
+from swarm.storage.blocks import Blocks
+from swarm.storage.weights import Weights
 from swarm.types import Digest, Noise
-from swarm.weights import Weights
 
 COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
 START = 1200.0

@@ -1,4 +1,4 @@
-"""Draws tokens inside vLLM with noise that everybody can make again (swarm.noise).
+"""Draws tokens inside vLLM with noise that everybody can make again (swarm.draws.noise).
 
     a request says {ARGUMENT: [seed of its group, G, temperature]}, and its number in the group as its seed
     a step's logits (N, V) --scores--> (N, V): highest is the token that was drawn, with its log-probability;
@@ -10,7 +10,7 @@ Its mode `processed_logits` reports the scores as they are. Log-probabilities ar
 whatever vLLM does with temperatures.
 
 Where it runs: in vLLM's worker, by swarm.sample.vllm_processor, which knows vLLM; and beside the engines,
-which read what vLLM reports. It imports torch, numpy and swarm.noise alone.
+which read what vLLM reports. It imports torch, numpy and swarm.draws.noise alone.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm import noise
-from swarm.noise import GroupNoise
+from swarm.draws import noise
+from swarm.draws.noise import GroupNoise
 
 ARGUMENT = "swarm_noise"
 """Of a request: SamplingParams.extra_args in Python, `vllm_xargs` over HTTP."""
 
 HIDDEN = 256.0
 """Nats: far above what noise can add to a score, and what float32 rounds off log-probabilities there
-(.00003) is far below a step of swarm.heads."""
+(.00003) is far below a step of swarm.draws.heads."""
 
 SAME = 1e-3
 """Nats that scores made again may differ by."""

@@ -4,13 +4,14 @@ on its standard output.
     Setup -> (vLLM starts with the folder's weights) -> Ready
     Load -> Loaded        Sample -> Sampled        anything -> Failed
 
-Frames (swarm.process) hold msgpack. One call at a time, each gets one answer; SIGUSR1 ends one that samples,
-which has failed then. The process ends when its standard input does: nothing of it outlives the peer, also
-when that is killed in the middle of a call. Only its parent talks to it; what comes in is believed.
+Frames (swarm.processes.process) hold msgpack. One call at a time, each gets one answer; SIGUSR1 ends one that
+samples, which has failed then. The process ends when its standard input does: nothing of it outlives the
+peer, also when that is killed in the middle of a call. Only its parent talks to it; what comes in is
+believed.
 
 After each load the weights inside are compared with the file, since vLLM can keep stale ones
 (vllm_worker.py); where they cannot be seen (quantized ones) a fixed sequence must have become more or less
-likely. Tokens are drawn by vllm_processor.py, with the noise of swarm.noise; whether this vLLM, on this
+likely. Tokens are drawn by vllm_processor.py, with the noise of swarm.draws.noise; whether this vLLM, on this
 device, draws them so is tried at its start. Not handled here: deadlines, restarts (vllm.py), several GPUs.
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 import msgspec
 
 from swarm import extras
-from swarm.process import Pipe
+from swarm.processes.process import Pipe
 from swarm.sample import vllm_noise, vllm_worker
 from swarm.sample.base import Stopped
 from swarm.sample.vllm_noise import HEAT, PROOF, PROVING, SHOWN, Told

@@ -1,8 +1,9 @@
 """Disks of simulated peers: a folder for each, which outlives the peer's lives; full ones, damage to files.
 
 Files are real and small. While a world runs, the functions of `os` that write are this module's, and
-swarm.durable and swarm.image write with these alone: what would go to a full disk is refused, and no fsync
-is made. Not handled here: what a peer keeps in its folder (the roles), when it is damaged (swarm.sim.world).
+swarm.storage.durable and swarm.storage.image write with these alone: what would go to a full disk is refused,
+and no fsync is made. Not handled here: what a peer keeps in its folder (the roles), when it is damaged
+(swarm.sim.world).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Simulated links: how long a message takes between two peers, and whether it passes at all.
 
 In come the latency law, the bandwidth, the peers' lines and the fault script's verbs; out come answers to the
-memory network's questions (`swarm.net.in_memory.Links`). Every pair of peers has the same law. `partition`
-loses what is sent until `repair`, and what is under way; `oneway` loses it in one direction, in which nobody
-can open a connection either; `slow` adds seconds to each message. `hold` keeps what arrives until `release`,
-when everything held arrives at once and in order. A large message shares the lines of its two ends with
-others (swarm.sim.flows) where one of them has an end; each of the others has the whole bandwidth, as if it
-were alone. Not handled: routing through third peers.
+memory network's questions (`swarm.net.memory.network.Links`). Every pair of peers has the same law.
+`partition` loses what is sent until `repair`, and what is under way; `oneway` loses it in one direction, in
+which nobody can open a connection either; `slow` adds seconds to each message. `hold` keeps what arrives
+until `release`, when everything held arrives at once and in order. A large message shares the lines of its
+two ends with others (swarm.sim.flows) where one of them has an end; each of the others has the whole
+bandwidth, as if it were alone. Not handled: routing through third peers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from swarm.config import DelayLaw
 from swarm.core.delays import draw
 from swarm.net.turns import no_turn
+from swarm.settings.config import DelayLaw
 from swarm.sim.flows import Flow, Flows, Line
 from swarm.types import PeerId
 

@@ -15,7 +15,8 @@ from random import Random
 
 import msgspec
 
-from swarm.config import (
+from swarm.protocol import Role
+from swarm.settings.config import (
     Averaging,
     BatchSize,
     DelayLaw,
@@ -28,8 +29,7 @@ from swarm.config import (
     TaskSettings,
     Window,
 )
-from swarm.protocol import Role
-from swarm.sections import Section
+from swarm.settings.sections import Section
 from swarm.sim.scenario import DAMAGES, STEPS, Fault, Scenario
 
 CALM = 6.0

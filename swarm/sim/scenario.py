@@ -23,13 +23,13 @@ from typing import Literal
 
 import msgspec
 
-from swarm.config import Delay, DelayLaw, Run
-from swarm.grammar import nearest
+from swarm.frames.grammar import nearest
 from swarm.limits import UNREADABLE
 from swarm.net.rate import rate_of
-from swarm.peer_limits import Limits
 from swarm.protocol import Kind, Role
-from swarm.sections import Count, Number, Part, Positive, Section, Share, Weight
+from swarm.settings.config import Delay, DelayLaw, Run
+from swarm.settings.peer_limits import Limits
+from swarm.settings.sections import Count, Number, Part, Positive, Section, Share, Weight
 from swarm.sim.flows import Line
 
 ROLES = tuple(role.value for role in Role if role is not Role.OBSERVER)

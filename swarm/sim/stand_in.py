@@ -23,16 +23,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swarm import patch_files
-from swarm.blocks import Blocks, grain
-from swarm.learn.policy import Policy
-from swarm.learn.tabular import Tabular
-from swarm.learn.weights import release_bytes
-from swarm.net.sharing import Holding
+from swarm.frames.wire import decode
+from swarm.learn.files.weights import release_bytes
+from swarm.learn.models.policy import Policy
+from swarm.learn.models.tabular import Tabular
+from swarm.net.blobs.sharing import Holding
 from swarm.protocol import Service
 from swarm.sim.scenario import Scenario, ScenarioError
+from swarm.storage import patch_files
+from swarm.storage.blocks import Blocks, grain
 from swarm.tasks.toy import Toy
-from swarm.wire import decode
 
 Values = NDArray[Any]
 """uint16, each a bfloat16."""

@@ -21,14 +21,14 @@ from pathlib import Path
 from random import Random
 from typing import IO, TYPE_CHECKING, Any
 
-from swarm.config import Config, EngineSettings, Peer
 from swarm.core.delays import draw
 from swarm.events import Bus, Event
 from swarm.journal import to_line
-from swarm.net.in_memory import MemoryNetwork
-from swarm.net.in_memory_mail import as_it_is
+from swarm.net.memory.mail import as_it_is
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Ports
 from swarm.protocol import Role
+from swarm.settings.config import Config, EngineSettings, Peer
 from swarm.sim.clock import VirtualLoop, run
 from swarm.sim.disks import SimulatedDisks, damage
 from swarm.sim.flows import Line

@@ -16,7 +16,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, SupportsFloat, TypeVar
 
-from swarm.grammar import nearest
+from swarm.frames.grammar import nearest
 from swarm.types import Task
 
 Options = Mapping[str, int | float | str | bool]

@@ -2,9 +2,9 @@
 
     name              source                                           whose rewards
     digit-sums, ...   built in                                         its own, or those of `run.task.rewards`
-    data:PATH|ID      rows of a data set (swarm.tasks.dataset)         those that are named, else `exact`
-    gym:NAME          exercises of reasoning-gym (swarm.tasks.gym)     as the built-in ones
-    verifiers:NAME    an environment (swarm.tasks.verifier)            as the built-in ones
+    data:PATH|ID      rows of a data set (swarm.tasks.data.dataset)         those that are named, else `exact`
+    gym:NAME          exercises of reasoning-gym (swarm.tasks.workers.gym)     as the built-in ones
+    verifiers:NAME    an environment (swarm.tasks.workers.verifier)            as the built-in ones
     anything else     an installed `swarm.tasks` entry point           as the built-in ones
 
     run.task --source--> TaskSource            run.task --warm_start--> WarmStart, for the embedded policy
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from swarm import config
-from swarm.grammar import nearest
+from swarm.frames.grammar import nearest
+from swarm.settings import config
 from swarm.tasks.base import (
     CodePolicy,
     Options,
@@ -42,25 +42,25 @@ from swarm.tasks.base import (
     WarmStart,
     checked_rewards,
 )
-from swarm.tasks.sandbox import NoSandbox
-from swarm.tasks.worker_process import in_words
+from swarm.tasks.workers.sandbox import NoSandbox
+from swarm.tasks.workers.worker_process import in_words
 from swarm.types import Task
 
 if TYPE_CHECKING:
-    from swarm.tasks.dataset import DataSet
+    from swarm.tasks.data.dataset import DataSet
 
 BUILT_IN = {
-    "brackets": "swarm.tasks.brackets:Brackets",
-    "digit-sums": "swarm.tasks.digit_sums:DigitSums",
-    "sorting": "swarm.tasks.sorting:Sorting",
+    "brackets": "swarm.tasks.builtin.brackets:Brackets",
+    "digit-sums": "swarm.tasks.builtin.digit_sums:DigitSums",
+    "sorting": "swarm.tasks.builtin.sorting:Sorting",
     "toy": "swarm.tasks.toy:Toy",
 }
 """Name -> a factory that takes (seed, options), as those of `swarm.tasks` entry points do."""
 
 PREFIXED = {
-    "data": "swarm.tasks.dataset:make",
-    "gym": "swarm.tasks.gym:make",
-    "verifiers": "swarm.tasks.verifier:make",
+    "data": "swarm.tasks.data.dataset:make",
+    "gym": "swarm.tasks.workers.gym:make",
+    "verifiers": "swarm.tasks.workers.verifier:make",
 }
 """Word before the colon -> a factory that takes (what stands after it, seed, options, seconds for the rewards
 of a group); that of gym: takes `texts`, too."""
@@ -96,12 +96,12 @@ def source(
 ) -> TaskSource:
     """The task source of a run. Raises TaskError, and NoSandbox where bubblewrap is needed and does not work.
 
-    `folder` has the run's own task files (swarm.tasks.task_files), `code` says how reward code from there is
-    run, `texts` how completions are that a source runs as code (gym), and `say` gets lines for people, such
-    as how many rows are unusable. Without `scores` no reward is made: a source that does not score itself
-    then raises RewardError where it is asked for one.
+    `folder` has the run's own task files (swarm.tasks.data.task_files), `code` says how reward code from
+    there is run, `texts` how completions are that a source runs as code (gym), and `say` gets lines for
+    people, such as how many rows are unusable. Without `scores` no reward is made: a source that does not
+    score itself then raises RewardError where it is asked for one.
     """
-    from swarm.tasks import scored
+    from swarm.tasks.rewards import scored
 
     word, colon, rest = settings.name.partition(":")
     named = named_rewards(settings) if scores else ()
@@ -123,7 +123,8 @@ def data(
     settings: config.TaskSettings, seed: int, folder: Path | None = None, say: Say = lambda line: None
 ) -> DataSet:
     """The rows of a `data:` source, without rewards. Raises TaskError."""
-    from swarm.tasks import dataset, scored
+    from swarm.tasks.data import dataset
+    from swarm.tasks.rewards import scored
 
     compared = any(name in scored.COMPARES for name in named_rewards(settings))
     name = settings.name.partition(":")[2]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peers.roles.accusations import SAID
-from swarm.core.accusations import IGNORED, PER_HOUR, WRONG, Accusations, Claim, Opinion, opinion_of
-from swarm.core.auditing import DECIDING, FOREVER, SET_ASIDE, Audits, Weighed
+from peers.audits.accusations import SAID
+from swarm.core.audits.accusations import IGNORED, PER_HOUR, WRONG, Accusations, Claim, Opinion, opinion_of
+from swarm.core.audits.auditing import DECIDING, FOREVER, SET_ASIDE, Audits, Weighed
 from swarm.types import Digest, PeerId
 
 ADA, BOB, SAMPLER = PeerId("ada"), PeerId("bob"), PeerId("sampler")

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import DRAWS, NOW, VOCABULARY, floats, group, ints, named, release
 
-from swarm.config import Sampling, Window
-from swarm.core import admission
-from swarm.core.admission import AT_ONCE, Admission, malformation, released_here, staleness
-from swarm.core.releases import Releases
-from swarm.core.trained import mark
+from swarm.core.agreement.releases import Releases
+from swarm.core.agreement.trained import mark
+from swarm.core.intake import admission
+from swarm.core.intake.admission import AT_ONCE, Admission, malformation, released_here, staleness
+from swarm.settings.config import Sampling, Window
 from swarm.types import Array, Digest, Group, Heads, Noise, PeerId, Times, Verdict
 
 WINDOW = Window(versions=3, seconds=60.0)

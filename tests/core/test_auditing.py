@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from swarm.core import auditing
-from swarm.core.auditing import (
+from swarm.core.audits import auditing
+from swarm.core.audits.auditing import (
     AHEAD,
     FINAL,
     FOREVER,
@@ -21,7 +21,7 @@ from swarm.core.auditing import (
     Weighed,
     most_after,
 )
-from swarm.replays import Replayed, weigh
+from swarm.draws.replays import Replayed, weigh
 from swarm.types import PeerId
 
 ALLOWED = Tolerance(hard=0.5, mean=1e-3)

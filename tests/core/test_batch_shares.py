@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.batch_shares import BAND, CLAIM, batch_shares, fewer, in_groups, worth_waiting
+from swarm.core.agreement.batch_shares import BAND, CLAIM, batch_shares, fewer, in_groups, worth_waiting
 
 
 @pytest.mark.parametrize("speeds", [[0.0, 0.0], [2.0, 2.0 * BAND], [3.0, 0.0]])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import NOW, SAMPLER, group
 
-from swarm.config import BatchSize, Window
-from swarm.core.admission import staleness
-from swarm.core.batcher import UNREPLAYED, Batcher
+from swarm.core.intake.admission import staleness
+from swarm.core.intake.batcher import UNREPLAYED, Batcher
+from swarm.settings.config import BatchSize, Window
 from swarm.types import PeerId
 
 WINDOW = Window(versions=4, seconds=30.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from swarm.core.claimed_logprobs import (
+from swarm.core.intake.claimed_logprobs import (
     DISTRUST_SECONDS,
     GROUP_EVIDENCE_LIMIT,
     REMEMBERED,

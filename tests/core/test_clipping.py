@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.clipping import Agreement, clipped
+from swarm.core.gradient_checks.clipping import Agreement, clipped
 
 Vector = list[float]
 SIZE = 400

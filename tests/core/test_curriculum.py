@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core import curriculum
-from swarm.core.curriculum import INDEX_BITS, SLOTS, TRIES, Curriculum, Draw, Draws
+from swarm.core.intake import curriculum
+from swarm.core.intake.curriculum import INDEX_BITS, SLOTS, TRIES, Curriculum, Draw, Draws
 from swarm.types import Digest, PeerId
 
 A, B = PeerId("a"), PeerId("b")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.config import DelayLaw
 from swarm.core.delays import draw
+from swarm.settings.config import DelayLaw
 
 DRAWS = 20_000
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, pause
+from swarm.core.intake.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, pause
 from swarm.types import Verdict
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from swarm.core.clipping import Cosines
-from swarm.core.discord import FEW, LEAST, NORMS, OPPOSED, ROUNDS, UNEQUAL, Discord
-from swarm.core.standing import FAR, Claim
+from swarm.core.gradient_checks.clipping import Cosines
+from swarm.core.gradient_checks.norm_screening import FAR, Claim
+from swarm.core.gradient_checks.pair_conflict import FEW, LEAST, NORMS, OPPOSED, ROUNDS, UNEQUAL, Discord
 
 A, B = "learner-0", "learner-1"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from nouns import beat
 
-from swarm.core.falling_in import RESTS, FallingIn
+from swarm.core.agreement.state_sync import RESTS, FallingIn
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 

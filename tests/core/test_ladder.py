@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nouns import release
 
-from swarm.core.ladder import RUNG, cheapest
+from swarm.core.agreement.patch_path import RUNG, cheapest
 from swarm.limits import WAY_STEPS
 from swarm.types import Digest, Patch, Release
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from nouns import release
 
-from swarm.core.lineage import REMEMBERED, Line, Lineage
+from swarm.core.agreement.lineage import REMEMBERED, Line, Lineage
 from swarm.limits import LINE_VERSIONS
 from swarm.types import Digest, Merge, Release
 

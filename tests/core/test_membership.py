@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from swarm import invite
 from swarm.core.membership import UNSHOWN, Trust, delegation_bytes, membership_bytes, needs_membership
 from swarm.core.revocation import sealed
-from swarm.identity import Keyring, verify
+from swarm.frames.run_types import Delegation, Membership, Revocation
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, verify
 from swarm.protocol import Role, Service
-from swarm.run_types import Delegation, Membership, Revocation
 from swarm.types import PeerId
 
 NOW = 1_750_000_000.0

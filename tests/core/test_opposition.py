@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from swarm.core.clipping import Cosines, agreements
-from swarm.core.opposition import LEAST, ROUNDS, Opponents, Opposition, is_below, left_out
+from swarm.core.gradient_checks.clipping import Cosines, agreements
+from swarm.core.gradient_checks.opposition import LEAST, ROUNDS, Opponents, Opposition, is_below, left_out
 
 MEMBERS = ("a", "b", "c", "liar")
 

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from nouns import beat
 
-from swarm import protocol, wire
-from swarm.core.rounds import State
+from swarm import protocol
+from swarm.core.agreement.rounds import State
+from swarm.frames import wire
 from swarm.protocol import PHASES, ROLES, ROUND, SERVICES, TOPICS, Phase, Policy, Role, Topic
 from swarm.types import Beat
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from swarm.config import BatchSize
-from swarm.core.quotas import HORIZON, KNOWN, KNOWN_AFTER, Quota, Quotas
+from swarm.core.intake.quotas import HORIZON, KNOWN, KNOWN_AFTER, Quota, Quotas
+from swarm.settings.config import BatchSize
 from swarm.types import PeerId
 
 GROUPS = 32

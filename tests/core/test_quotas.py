@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import pytest
 from nouns import NOW, group
 
-from swarm.config import BatchSize, Window
-from swarm.core.batcher import Batcher, Room
-from swarm.core.quotas import KNOWN, KNOWN_AFTER, REMEMBERED, Quotas
+from swarm.core.intake.batcher import Batcher, Room
+from swarm.core.intake.quotas import KNOWN, KNOWN_AFTER, REMEMBERED, Quotas
+from swarm.settings.config import BatchSize, Window
 from swarm.types import PeerId
 
 SIZE = BatchSize(groups=32, close_after=5.0)

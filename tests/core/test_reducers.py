@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core.clipping import Agreement
-from swarm.core.opposition import LEAST, Opposition
-from swarm.core.reducers import HALF, MOST, presence
+from swarm.core.gradient_checks.clipping import Agreement
+from swarm.core.gradient_checks.opposition import LEAST, Opposition
+from swarm.core.gradient_checks.reducer_checks import HALF, MOST, presence
 
 
 def of(times: float, noise: float = 0.0) -> float:

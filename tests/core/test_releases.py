@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import release
 
-from swarm.core.releases import (
+from swarm.core.agreement.releases import (
     ANNOUNCEMENTS,
     FIRST_RETRY,
     LONGEST_RETRY,

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 from nouns import NOW, beat, group
 
-from swarm import wire
-from swarm.core import returns
-from swarm.core.returns import FORGIVEN, JUDGED, DrawsCame, Returns, SamplerDraws, packed
+from swarm.core.intake import withheld_draws
+from swarm.core.intake.withheld_draws import FORGIVEN, JUDGED, DrawsCame, Returns, SamplerDraws, packed
 from swarm.core.roster import Roster
+from swarm.frames import wire
 from swarm.types import Digest, PeerId
 
 ME, OTHER = PeerId("sampler-0"), PeerId("sampler-1")
@@ -97,8 +97,8 @@ def test_versions_with_the_same_weights_are_one_release_that_leaves_the_window_w
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(returns, "DRAWS", 3)
-    monkeypatch.setattr(returns, "SAMPLERS", 2)
+    monkeypatch.setattr(withheld_draws, "DRAWS", 3)
+    monkeypatch.setattr(withheld_draws, "SAMPLERS", 2)
     counted = Returns()
     assert [counted.came(group(n, weights=Digest(f"{n:064x}")), NOW, NOW, NOW) for n in range(4)] == [
         True,
@@ -194,7 +194,7 @@ def read(counted: Returns) -> DrawsCame:
 def test_more_samplers_than_are_remembered_leave_an_answer_that_judges_those_it_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(returns, "SAMPLERS", 3)
+    monkeypatch.setattr(withheld_draws, "SAMPLERS", 3)
     counted = Returns()
     for name in ("a", "b", "c", "d"):
         assert counted.came(group(sampler=PeerId(name)), NOW, NOW, NOW)
@@ -209,7 +209,7 @@ def test_more_samplers_than_are_remembered_leave_an_answer_that_judges_those_it_
 def test_more_draws_than_are_remembered_leave_out_their_sampler_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(returns, "OF_ONE", 5)
+    monkeypatch.setattr(withheld_draws, "OF_ONE", 5)
     counted = Returns()
     counted.came(group(0, sampler=OTHER), NOW, NOW, NOW)
     for number in range(20):
@@ -219,7 +219,7 @@ def test_more_draws_than_are_remembered_leave_out_their_sampler_alone(
 
 
 def test_one_release_does_not_grow_beyond_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(returns, "DRAWS", 10)
+    monkeypatch.setattr(withheld_draws, "DRAWS", 10)
     counted = Returns()
     counted.came(group(0, sampler=OTHER), NOW, NOW, NOW)
     for number in range(100):
@@ -231,11 +231,11 @@ def test_one_release_does_not_grow_beyond_what_is_remembered(monkeypatch: pytest
 
 def test_an_answer_as_large_as_can_be_is_read() -> None:
     counted = Returns()
-    for name in range(returns.SAMPLERS + 1):
+    for name in range(withheld_draws.SAMPLERS + 1):
         counted.came(group(sampler=PeerId(f"s{name}")), NOW, NOW, NOW)
-    for number in range(returns.OF_ONE):
+    for number in range(withheld_draws.OF_ONE):
         counted.came(group(number, sampler=PeerId("s0")), NOW, NOW, NOW)
-    assert len(read(counted).samplers) == returns.SAMPLERS
+    assert len(read(counted).samplers) == withheld_draws.SAMPLERS
 
 
 def test_draws_that_came_in_another_order_are_all_counted() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from swarm import invite, wire
 from swarm.core import revocation
 from swarm.core.membership import Trust
-from swarm.identity import Keyring, verify
+from swarm.frames import wire
+from swarm.frames.run_types import REVOKED, Membership, Pardon, Revocation
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, verify
 from swarm.protocol import Role
-from swarm.run_types import REVOKED, Membership, Pardon, Revocation
 from swarm.types import PeerId
 
 NOW = 1_750_000_000

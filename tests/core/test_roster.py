@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import NOW, beat
 
-from swarm.core.deliveries import LONGEST, SHORTEST
+from swarm.core.intake.deliveries import LONGEST, SHORTEST
 from swarm.core.roster import CLOCK, GHOST, REMEMBERED, STRANGERS, Roster, share
 from swarm.protocol import Phase, Role
 from swarm.types import Beat, PeerId

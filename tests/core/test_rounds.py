@@ -6,7 +6,17 @@ from itertools import product
 
 import pytest
 
-from swarm.core.rounds import AHEAD, SITES, TABLE, Cause, Command, IllegalMove, Round, State, diagram
+from swarm.core.agreement.rounds import (
+    AHEAD,
+    SITES,
+    TABLE,
+    Cause,
+    Command,
+    IllegalMove,
+    Round,
+    State,
+    diagram,
+)
 
 PAIRS = list(product(State, Cause))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.core.same_mean import are_two, got_another, mark
+from swarm.core.gradient_checks.same_mean import are_two, got_another, mark
 
 NOW, BEFORE = "0a" * 32, "0b" * 32
 TRUE, FALSE, OTHER = (mark(NOW, bytes([k]) * 32) for k in range(3))

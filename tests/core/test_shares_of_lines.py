@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.shares import (
+from swarm.core.agreement.shares import (
     CLAIM,
     LARGE_PART,
     LARGEST_PART,

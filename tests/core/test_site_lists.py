@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarm.core.site_lists import (
+from swarm.core.agreement.site_lists import (
     BYTES_PER_SECOND,
     PATIENCE,
     REACH,
@@ -19,8 +19,8 @@ from swarm.core.site_lists import (
     overreach,
     turn,
 )
-from swarm.core.standing import FAR
-from swarm.site_types import Contribution, ListEntry
+from swarm.core.gradient_checks.norm_screening import FAR
+from swarm.frames.site_types import Contribution, ListEntry
 from swarm.types import Digest, PeerId
 
 WEIGHTS = Digest("a" * 64)

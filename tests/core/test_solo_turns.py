@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.core.solo_turns import SoloTurns
+from swarm.core.agreement.solo_turns import SoloTurns
 from swarm.protocol import Phase, Role
 from swarm.types import Beat, Digest, Lag, PeerId
 

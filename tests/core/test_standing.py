@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.standing import (
+from swarm.core.gradient_checks.norm_screening import (
     FAR,
     ROUNDS,
     SLACK,

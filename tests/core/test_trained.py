@@ -6,8 +6,8 @@ from typing import Any
 
 from nouns import group, release
 
-from swarm.core.lineage import Line, Lineage
-from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
+from swarm.core.agreement.lineage import Line, Lineage
+from swarm.core.agreement.trained import Policy, TrainedLedger, mark, marks_of
 from swarm.types import Digest, Merge, PeerId, Release, TrainedStep
 
 ME, OTHER = PeerId("learner-0"), PeerId("learner-1")

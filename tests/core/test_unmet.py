@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.core.unmet import LATES, MISSES, RETRY, Unmet
+from swarm.core.agreement.missed_rounds import LATES, MISSES, RETRY, Unmet
 from swarm.types import PeerId
 
 A, B = PeerId("learner-a"), PeerId("learner-b")

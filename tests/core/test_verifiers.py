@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from swarm.core.auditing import SURE, Audits, Finding, Weighed
-from swarm.core.verifiers import IGNORED, REMEMBERED, TRUSTED, Verifiers
+from swarm.core.audits.auditing import SURE, Audits, Finding, Weighed
+from swarm.core.audits.verifiers import IGNORED, REMEMBERED, TRUSTED, Verifiers
 from swarm.types import Digest, PeerId
 
 AUDITOR, OTHER, SAMPLER = PeerId("auditor"), PeerId("other"), PeerId("sampler")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.core.witness import SLACK, Witness
+from swarm.core.agreement.round_record import SLACK, Witness
 from swarm.types import PeerId
 
 ME, OTHER, ALONE = PeerId("learner-0"), PeerId("learner-1"), PeerId("learner-3")

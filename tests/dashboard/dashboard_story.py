@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from dashboard.feed import Feed
-from dashboard.state import State
+from dashboard.fold.state import State
+from dashboard.serve.feed import Feed
 from swarm import events as happened
-from swarm.identity import human_name, peer_id
+from swarm.membership.identity import human_name, peer_id
 from swarm.protocol import PHASES, Phase, Role
 from swarm.types import Beat, Digest, Lag, PeerId, Release
 

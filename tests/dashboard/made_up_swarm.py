@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, digest
 
 from dashboard.diagnosis import diagnose
-from dashboard.state import State, fold
-from dashboard.views import Problem
+from dashboard.fold.state import State, fold
+from dashboard.fold.views import Problem
 from swarm import events as happened
-from swarm.config import Pace, Run
-from swarm.identity import human_name
+from swarm.membership.identity import human_name
 from swarm.protocol import PHASES, ROLES, Phase, Role, Topic
+from swarm.settings.config import Pace, Run
 from swarm.types import Beat, Fetching, Lag, PeerId, Release
 
 START = 1_750_000_000.0

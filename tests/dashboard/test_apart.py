@@ -6,9 +6,9 @@ from dashboard_story import LEARNERS, SAMPLERS, story
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.situation import HISTORY
-from dashboard.sentences import sentence_of
-from dashboard.state import State, fold
-from dashboard.views import Problem
+from dashboard.fold.sentences import sentence_of
+from dashboard.fold.state import State, fold
+from dashboard.fold.views import Problem
 from swarm import events as happened
 from swarm.types import Digest, PeerId
 

@@ -18,16 +18,16 @@ import pytest
 from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, still, story, who
 from starlette.testclient import TestClient
 
-from dashboard import app as page
-from dashboard import pulse
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.replay import Replay
-from dashboard.server import serve
-from dashboard.state import State
-from dashboard.views import InviteView
-from swarm import invite
+from dashboard.fold import pulse
+from dashboard.fold.state import State
+from dashboard.fold.views import InviteView
+from dashboard.serve import app as page
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.replay import Replay
+from dashboard.serve.server import serve
 from swarm.events import Bus, Noted
+from swarm.membership import invite
 
 INVITE = InviteView(
     role="sampler", word="swarm1" + "abcdefgh" * 12, command="swarm join swarm1...", expires=2e9

@@ -14,12 +14,12 @@ from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, still, story, wh
 from playwright.async_api import Browser, Locator, Page, expect
 from test_page import INVITE, Play, census, listen, look, past, play, served
 
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.replay import Replay
-from dashboard.server import serve
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.replay import Replay
+from dashboard.serve.server import serve
 from swarm import events as happened
-from swarm.identity import human_name, peer_id
+from swarm.membership.identity import human_name, peer_id
 from swarm.types import Link, PeerId
 
 __all__ = ["play"]

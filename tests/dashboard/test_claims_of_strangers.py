@@ -10,16 +10,16 @@ import pytest
 from dashboard_story import LEARNERS, SAMPLERS, heard, story, who
 from still_host import membership, still_host
 
-from dashboard.condition import condition
-from dashboard.peer import LONGEST
-from dashboard.state import State, fold
-from peers.runtime.reporters import REPORTERS
+from dashboard.diagnosis.condition import condition
+from dashboard.fold.peer import LONGEST
+from dashboard.fold.state import State, fold
+from peers.runtime.watching.reporters import REPORTERS
 from swarm import events as happened
-from swarm.config import DelayLaw, Pace, Run
 from swarm.limits import EVENT_LIMIT
-from swarm.net.in_memory import MemoryNetwork
-from swarm.page_settings import History
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw, Pace, Run
+from swarm.settings.page import History
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Lag, PeerId

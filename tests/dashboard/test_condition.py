@@ -6,10 +6,10 @@ import pytest
 from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, story
 from made_up_swarm import Swarm
 
-from dashboard.condition import SILENT, condition
 from dashboard.diagnosis import diagnose
-from dashboard.state import State, fold
-from dashboard.views import Condition
+from dashboard.diagnosis.condition import SILENT, condition
+from dashboard.fold.state import State, fold
+from dashboard.fold.views import Condition
 from swarm.protocol import Role
 from swarm.types import PeerId
 

@@ -19,15 +19,15 @@ from rich.console import Console
 
 from benchmarks.synthetic_events import Fault, swarm_events
 from dashboard.diagnosis import diagnose
-from dashboard.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
-from dashboard.state import State, fold
-from dashboard.terminal import render
-from dashboard.views import Problem
+from dashboard.fold.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
+from dashboard.fold.state import State, fold
+from dashboard.fold.views import Problem
+from dashboard.serve.terminal import render
 from swarm import events as happened
-from swarm.config import Pace, Stop
-from swarm.core.discord import UNEQUAL
-from swarm.identity import human_name, peer_id
+from swarm.core.gradient_checks.pair_conflict import UNEQUAL
+from swarm.membership.identity import human_name, peer_id
 from swarm.protocol import RESTING, Phase, Role
+from swarm.settings.config import Pace, Stop
 from swarm.types import Digest, Lag, PeerId
 
 WINDOW = PeerId("window")

@@ -14,11 +14,11 @@ from test_app import fed
 from test_server import ASK, page, run, until
 
 from benchmarks.partner import Partner
-from dashboard import server as serving
-from dashboard.app import SEATS, create_app
-from dashboard.doors import HERE, Crowd, Fair, Rate, Turns, network
-from dashboard.feed import READERS
-from dashboard.server import Server, serve
+from dashboard.serve import server as serving
+from dashboard.serve.app import SEATS, create_app
+from dashboard.serve.doors import HERE, Crowd, Fair, Rate, Turns, network
+from dashboard.serve.feed import READERS
+from dashboard.serve.server import Server, serve
 
 MUCH, NOTHING = Rate(0.0, 1e6), Rate(0.0, 0.0)
 FLOOD, HONEST = "127.0.0.9", "127.0.0.8"
@@ -161,7 +161,7 @@ def test_what_costs_much_is_cut_off_sooner(monkeypatch: pytest.MonkeyPatch) -> N
             return view(*args, **more)  # type: ignore[arg-type]
 
         monkeypatch.setattr(feed.state, "view", slow)
-        monkeypatch.setattr("dashboard.rendered.FRESH", 0.0)
+        monkeypatch.setattr("dashboard.serve.rendered.FRESH", 0.0)
         async with page(feed) as server:
             assert 1 <= await asked(server.port, FLOOD, 40, costly) <= 2
             assert await asked(server.port, HONEST, 20) == 20

@@ -10,10 +10,10 @@ import pytest
 from dashboard_happenings import Reader
 from dashboard_story import SAMPLERS, heard, story
 
-from dashboard import feed as feeds
-from dashboard.feed import MANY, Feed
-from dashboard.state import State
-from dashboard.views import StateView
+from dashboard.fold.state import State
+from dashboard.fold.views import StateView
+from dashboard.serve import feed as feeds
+from dashboard.serve.feed import MANY, Feed
 from swarm.sim.clock import run
 from swarm.types import PeerId
 

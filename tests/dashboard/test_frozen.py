@@ -9,15 +9,15 @@ from dashboard_story import LEARNERS, story
 from made_up_swarm import Swarm
 from rich.console import Console
 
-from dashboard.condition import condition
 from dashboard.diagnosis import diagnose
-from dashboard.protection import UNPROTECTED
-from dashboard.sentences import sentence_of
-from dashboard.state import State, fold
-from dashboard.terminal import render
-from dashboard.views import Problem
+from dashboard.diagnosis.condition import condition
+from dashboard.diagnosis.protection import UNPROTECTED
+from dashboard.fold.sentences import sentence_of
+from dashboard.fold.state import State, fold
+from dashboard.fold.views import Problem
+from dashboard.serve.terminal import render
 from swarm import events as happened
-from swarm.core.discord import OPPOSED, UNEQUAL
+from swarm.core.gradient_checks.pair_conflict import OPPOSED, UNEQUAL
 
 
 def broke(until: float, why: str = OPPOSED) -> happened.RoundBroke:

@@ -8,12 +8,12 @@ from dashboard_story import LEARNERS
 from made_up_swarm import Swarm
 from starlette.testclient import TestClient
 
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.incidents import AGAIN, DAY, MOST, Incidents
-from dashboard.pulse import SLOT
-from dashboard.snapshot import dump, load
-from dashboard.views import Problem
+from dashboard.fold.incidents import AGAIN, DAY, MOST, Incidents
+from dashboard.fold.pulse import SLOT
+from dashboard.fold.snapshot import dump, load
+from dashboard.fold.views import Problem
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
 
 KILLED = 20.0
 """Seconds for which a learner is away."""

@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from starlette.testclient import TestClient
 
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.snapshot import dump, load
-from dashboard.state import State
+from dashboard.fold.snapshot import dump, load
+from dashboard.fold.state import State
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
 from swarm import events as happened
-from swarm.page_settings import History
 from swarm.protocol import Role
+from swarm.settings.page import History
 
 GRAFANA = json.loads((Path(__file__).parents[2] / "dashboard" / "grafana.json").read_text(encoding="utf-8"))
 EVERYTHING = (

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.python.asgi import HOST
 from starlette.testclient import TestClient
 
-from dashboard import views
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.replay import Replay
-from dashboard.state import State
+from dashboard.fold import views
+from dashboard.fold.state import State
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.replay import Replay
 
 INVITE = views.InviteView(
     role="sampler", word="swarm1abcdefgh", command="swarm join swarm1abcdefgh", expires=2e9

@@ -20,16 +20,16 @@ from made_up_swarm import START, Swarm
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Response, Route, ViewportSize, async_playwright, expect
 
-from dashboard.app import STATIC, create_app
-from dashboard.feed import Feed
-from dashboard.replay import Replay
-from dashboard.server import serve
-from dashboard.state import State
-from dashboard.views import InviteView
+from dashboard.fold.state import State
+from dashboard.fold.views import InviteView
+from dashboard.serve.app import STATIC, create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.replay import Replay
+from dashboard.serve.server import serve
 from swarm import events as happened
-from swarm.config import Run
-from swarm.identity import human_name
+from swarm.membership.identity import human_name
 from swarm.protocol import Role
+from swarm.settings.config import Run
 from swarm.types import Lag, PeerId
 
 UNSEEN = (

@@ -20,10 +20,10 @@ from playwright.async_api import Browser, BrowserContext, expect
 from starlette.testclient import TestClient
 from test_page import INVITE, Play, listen, past, play
 
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.server import serve
-from dashboard.state import State
+from dashboard.fold.state import State
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.server import serve
 from swarm import events as happened
 
 __all__ = ["play"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dashboard.rendered import FRESH, KEPT, LARGEST, Rendered
+from dashboard.serve.rendered import FRESH, KEPT, LARGEST, Rendered
 
 
 class Application:

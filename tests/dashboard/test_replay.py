@@ -15,9 +15,9 @@ from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard import replay as replays
-from dashboard.replay import Replay
-from dashboard.views import StateView
+from dashboard.fold.views import StateView
+from dashboard.serve import replay as replays
+from dashboard.serve.replay import Replay
 from swarm import events as happened
 from swarm.journal import Journal
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from dashboard.app import STATIC, create_app
-from dashboard.feed import READERS, Feed
-from dashboard.safety import HEADERS, Hosts
-from dashboard.state import State
+from dashboard.fold.state import State
+from dashboard.serve.app import STATIC, create_app
+from dashboard.serve.feed import READERS, Feed
+from dashboard.serve.safety import HEADERS, Hosts
 
 VENDORED = {
     "htm-3.1.1.js": "ab33dd3f38059b9be4d5f5350128eefb2356639c4e0bbe9d9e8b3ba75847e9e4",

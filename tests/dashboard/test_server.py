@@ -17,11 +17,11 @@ import httpx2
 import pytest
 from dashboard_story import SAMPLERS, heard, story
 
-from dashboard import server as serving
-from dashboard.app import create_app
-from dashboard.feed import Feed
-from dashboard.server import HEAD, NoAddress, PortTaken, Server, serve
-from dashboard.state import State
+from dashboard.fold.state import State
+from dashboard.serve import server as serving
+from dashboard.serve.app import create_app
+from dashboard.serve.feed import Feed
+from dashboard.serve.server import HEAD, NoAddress, PortTaken, Server, serve
 
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -77,7 +77,7 @@ def test_a_port_that_this_user_may_not_have_is_said_with_the_option_for_another(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     with monkeypatch.context() as patch:
-        patch.setattr("dashboard.server.socket.create_server", refused)
+        patch.setattr("dashboard.serve.server.socket.create_server", refused)
         with pytest.raises(NoAddress, match=r"port 80 of 127\.0\.0\.1 is not for this user.*`--port`"):
             asyncio.run(serve(create_app(fed()), "127.0.0.1", 80, free=False))
 

@@ -8,13 +8,13 @@ from dashboard_story import LEARNERS, SAMPLERS, story
 from rich.console import Console
 
 from dashboard.diagnosis import diagnose
-from dashboard.sentences import sentence_of
-from dashboard.state import State, fold
-from dashboard.terminal import render
-from dashboard.views import Problem
+from dashboard.fold.sentences import sentence_of
+from dashboard.fold.state import State, fold
+from dashboard.fold.views import Problem
+from dashboard.serve.terminal import render
 from swarm import events as happened
-from swarm.core.auditing import FOREVER
-from swarm.identity import human_name
+from swarm.core.audits.auditing import FOREVER
+from swarm.membership.identity import human_name
 
 WHY = "5 of 64 tokens of a group are not what its seed and version draw"
 

@@ -15,7 +15,7 @@ from test_blocks import DRAWER, opened, row
 from test_page import Play, past, play
 
 from dashboard.diagnosis import diagnose
-from dashboard.state import State, fold
+from dashboard.fold.state import State, fold
 from swarm import events as happened
 from swarm.protocol import Phase, Role
 from swarm.types import Fetching, Patch, PeerId

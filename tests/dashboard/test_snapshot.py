@@ -12,12 +12,12 @@ from dashboard_story import LEARNERS, SAMPLERS, heard, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard import snapshot
-from dashboard.snapshot import SnapshotError, dump, load
-from dashboard.state import State, fold
-from dashboard.views import Condition, StateView
+from dashboard.fold import snapshot
+from dashboard.fold.snapshot import SnapshotError, dump, load
+from dashboard.fold.state import State, fold
+from dashboard.fold.views import Condition, StateView
 from swarm import events as happened
-from swarm.page_settings import History
+from swarm.settings.page import History
 
 SMALL = History(points=6, events=9, peers=4, samples=2, columns=4)
 

@@ -27,18 +27,18 @@ from dashboard_story import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.folds import FOLDS
-from dashboard.recent import _NOTICES
-from dashboard.sentences import _SENTENCES
-from dashboard.series import LIMIT, Series
-from dashboard.state import CURVES, State, fold
-from dashboard.text import clean, prose
+from dashboard.fold.folds import FOLDS
+from dashboard.fold.recent import _NOTICES
+from dashboard.fold.sentences import _SENTENCES
+from dashboard.fold.series import LIMIT, Series
+from dashboard.fold.state import CURVES, State, fold
+from dashboard.fold.text import clean, prose
 from swarm import events as happened
-from swarm.config import Run
-from swarm.identity import human_name
 from swarm.journal import from_line, to_line
-from swarm.page_settings import History
+from swarm.membership.identity import human_name
 from swarm.protocol import Phase, Role
+from swarm.settings.config import Run
+from swarm.settings.page import History
 from swarm.types import Link, PeerId, Verdict
 
 JOURNAL_ONLY = {happened.Sampled, happened.Stepped, happened.Dropped, happened.Found}

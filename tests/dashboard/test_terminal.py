@@ -11,9 +11,9 @@ import pytest
 from dashboard_story import HOSTILE, heard, story, who
 from rich.console import Console, RenderableType
 
-from dashboard.series import Series
-from dashboard.state import State, fold
-from dashboard.terminal import SPARKS, render, sparkline, summary
+from dashboard.fold.series import Series
+from dashboard.fold.state import State, fold
+from dashboard.serve.terminal import SPARKS, render, sparkline, summary
 
 
 def shown(renderable: RenderableType, width: int) -> str:
@@ -90,7 +90,7 @@ def test_a_sparkline_rises_with_its_curve_and_keeps_its_width() -> None:
 
 def test_the_terminal_imports_no_heavy_library() -> None:
     heavy = {"torch", "hivemind", "fastapi", "numpy", "transformers"}
-    script = f"import sys, dashboard.terminal; print(sorted({heavy} & set(sys.modules)))"
+    script = f"import sys, dashboard.serve.terminal; print(sorted({heavy} & set(sys.modules)))"
     assert (
         subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True

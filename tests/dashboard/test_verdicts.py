@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from made_up_swarm import Swarm
 from rich.console import Console
 
-from dashboard.condition import condition
 from dashboard.diagnosis import diagnose
-from dashboard.state import State
-from dashboard.terminal import render
-from dashboard.views import Problem, Row
+from dashboard.diagnosis.condition import condition
+from dashboard.fold.state import State
+from dashboard.fold.views import Problem, Row
+from dashboard.serve.terminal import render
 from swarm import events as happened
-from swarm.config import Stop
-from swarm.core.discord import OPPOSED, UNEQUAL
-from swarm.identity import human_name
+from swarm.core.gradient_checks.pair_conflict import OPPOSED, UNEQUAL
+from swarm.membership.identity import human_name
 from swarm.protocol import RESTING, Phase, Role
+from swarm.settings.config import Stop
 from swarm.types import PeerId
 
 STRANGERS = (who(30), who(31))

@@ -9,12 +9,12 @@ from dashboard_story import LEARNERS, SAMPLERS, SEED, digest, heard, released, w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.flows import MOST
-from dashboard.heat import Heat
-from dashboard.samples import COMPLETION
-from dashboard.series import Series
-from dashboard.state import fold
-from dashboard.views import Flow
+from dashboard.fold.flows import MOST
+from dashboard.fold.heat import Heat
+from dashboard.fold.samples import COMPLETION
+from dashboard.fold.series import Series
+from dashboard.fold.state import fold
+from dashboard.fold.views import Flow
 from swarm import events as happened
 from swarm.types import Link, PeerId
 

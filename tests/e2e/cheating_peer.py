@@ -20,15 +20,15 @@ import numpy as np
 
 from peers import cli
 from peers.build import assembly
-from peers.build.model_code import ModelCode
-from peers.roles.new_group import Drawn
-from peers.roles.sampler import Sampler
+from peers.build.model.model_code import ModelCode
+from peers.sampler.new_group import Drawn
+from peers.sampler.sampler import Sampler
 from peers.studies.cheats import ANYWHERE, CHEATS, Cheat, at_temperature
-from swarm.config import Config
-from swarm.core.curriculum import Draw
+from swarm.core.intake.curriculum import Draw
 from swarm.protocol import Kind
 from swarm.sample.base import Completions
-from swarm.weights import Weights
+from swarm.settings.config import Config
+from swarm.storage.weights import Weights
 
 if TYPE_CHECKING:
     from swarm.net.ports import Work
@@ -49,9 +49,9 @@ class TrickyEngine:
     name = "tricky"
 
     def __init__(self, model: Path, config: Config, old: bool) -> None:
-        from peers.build import factory
-        from swarm.learn import tokenization
-        from swarm.learn.policy import LanguageModel
+        from peers.build.model import factory
+        from swarm.learn.models import tokenization
+        from swarm.learn.models.policy import LanguageModel
 
         self._honest, self._cooler = factory.hf(model, config), factory.hf(model, config)
         self._temperature = config.run.sampling.temperature

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from peers import cli
-from swarm.net.p2pd import Daemon
+from swarm.net.libp2p.p2pd import Daemon
 
 until = itertools.count(int(sys.argv.pop(1)) - 1, -1)
 register = Daemon.on_stream

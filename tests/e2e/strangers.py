@@ -19,12 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarm import events, invite, wire
-from swarm.config import Listen
-from swarm.identity import Keyring, open_key
+from swarm import events
+from swarm.frames import wire
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, Limit
-from swarm.net.hive import Node
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, open_key
+from swarm.net.libp2p.node import Node
 from swarm.protocol import Phase, Role
+from swarm.settings.config import Listen
 from swarm.types import Beat, Digest, Lag
 
 EVERY = 1.0

@@ -30,7 +30,7 @@ import psutil
 
 from swarm import events
 from swarm.journal import Tail, read_journal
-from swarm.learn import template_limits
+from swarm.learn.models import template_limits
 from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from cheating_peer import OFFERED
 from swarm_processes import SETTINGS, UNHURRIED, Program, SwarmProcesses, get, started_swarm, swarm, version
 
 from swarm import events
-from swarm.core.auditing import Finding
-from swarm.identity import human_name
+from swarm.core.audits.auditing import Finding
+from swarm.membership.identity import human_name
 from swarm.types import Verdict
 
 pytestmark = pytest.mark.slow

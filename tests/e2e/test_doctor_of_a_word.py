@@ -9,7 +9,7 @@ import pytest
 from home_networks import internet
 from swarm_processes import LIMIT, ROOT, SETTINGS, command, environment, started_swarm
 
-from swarm import invite
+from swarm.membership import invite
 from swarm.protocol import Role
 
 ANYWHERE = SETTINGS.replace('host = "127.0.0.1"', 'host = "0.0.0.0"')

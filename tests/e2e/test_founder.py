@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from swarm_processes import UNHURRIED, Program, SwarmProcesses, admitted, started_swarm, swarm, version
 
-from swarm import events, invite
+from swarm import events
+from swarm.membership import invite
 
 
 def trains(house: SwarmProcesses, learner: Program, above: int = 0) -> int:

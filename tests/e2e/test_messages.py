@@ -16,7 +16,8 @@ import pytest
 from small_disks import fill, small_memory_disk
 from swarm_processes import SETTINGS, UNHURRIED, SwarmProcesses, started_swarm, swarm, version
 
-from swarm import PROTOCOL, events, invite
+from swarm import PROTOCOL, events
+from swarm.membership import invite
 from swarm.protocol import Role
 from swarm.types import Digest
 

@@ -14,7 +14,8 @@ import psutil
 import pytest
 from swarm_processes import SETTINGS, UNHURRIED, UP, Program, SwarmProcesses, alive, get, started_swarm, swarm
 
-from swarm import events, invite
+from swarm import events
+from swarm.membership import invite
 from swarm.protocol import Role
 from swarm.types import PeerId
 

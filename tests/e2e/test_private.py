@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from swarm_processes import UNHURRIED, admitted, started_swarm, swarm
 
-from swarm import events, invite
-from swarm.config import Listen
-from swarm.identity import open_key
-from swarm.invite import Invite
-from swarm.net.hive import Node
+from swarm import events
+from swarm.membership import invite
+from swarm.membership.identity import open_key
+from swarm.membership.invite import Invite
+from swarm.net.libp2p.node import Node
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Role, Service
+from swarm.settings.config import Listen
 
 
 @pytest.mark.slow

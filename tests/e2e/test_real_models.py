@@ -9,8 +9,8 @@ import pytest
 from swarm_processes import SETTINGS, started_swarm, swarm
 
 from swarm import events
-from swarm.learn import tiny
-from swarm.tasks import sandbox
+from swarm.learn.models import tiny
+from swarm.tasks.workers import sandbox
 
 REWARDS = '''
 def has_digit(prompts, completions, **columns):

@@ -9,10 +9,10 @@ import pytest
 from swarm_processes import UNHURRIED, admitted, started_swarm, swarm
 
 from peers.build.run_folder import read
-from peers.runtime import run_keys
-from peers.runtime.run_keys import RunKeys
+from peers.runtime.membership import run_keys
+from peers.runtime.membership.run_keys import RunKeys
 from swarm import events
-from swarm.identity import human_name
+from swarm.membership.identity import human_name
 
 WITHIN = 30.0
 """Seconds from `swarm revoke` until everybody obeys."""

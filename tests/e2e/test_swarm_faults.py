@@ -28,7 +28,7 @@ from swarm_processes import (
 )
 
 from swarm import events
-from swarm.learn import template_limits
+from swarm.learn.models import template_limits
 from swarm.protocol import Role
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,10 @@ import pytest
 from swarm_processes import SETTINGS, UP, Program, SwarmProcesses, alive, started_swarm, swarm
 
 from peers.errors import CannotHere
-from swarm import events, wire
-from swarm.core.releases import rank
-from swarm.identity import open_key
+from swarm import events
+from swarm.core.agreement.releases import rank
+from swarm.frames import wire
+from swarm.membership.identity import open_key
 from swarm.types import Release
 
 RECORD = "\n[peer.learner]\nrecord = 4\n"
@@ -68,8 +69,8 @@ def check_model(house: SwarmProcesses, exported: Path) -> None:
     """It is the newest release that the seed holds, to the last bit."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from swarm.blocks import Blocks
-    from swarm.learn.weights import to_bytes
+    from swarm.learn.files.weights import to_bytes
+    from swarm.storage.blocks import Blocks
 
     seed = house.folder / "peers" / "seed"
     run = hashlib.sha256((house.folder / "spec").read_bytes()).hexdigest()

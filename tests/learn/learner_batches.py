@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from swarm.config import BatchSize, Lora, Model, Optimizer, Run, Training
-from swarm.learn import tiny, tokenization
-from swarm.learn.base_learner import Gradient
-from swarm.learn.learner import Learner
-from swarm.learn.model import load_policy
-from swarm.learn.policy import LanguageModel
+from swarm.learn.learners.base_learner import Gradient
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models import tiny, tokenization
+from swarm.learn.models.model import load_policy
+from swarm.learn.models.policy import LanguageModel
+from swarm.settings.config import BatchSize, Lora, Model, Optimizer, Run, Training
 from swarm.types import Array, Digest, Group, PeerId, Times
 
 PROMPTS = ("What is 3 plus 4?", "Sort 5 2 9.", "Say 7.")

@@ -12,11 +12,12 @@ from learner_batches import batch, gradient, learner, model, policy, settings
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from swarm.blocks import Blocks
-from swarm.config import Lora
-from swarm.learn import adapters, weights
-from swarm.learn.model import load_policy
-from swarm.learn.pretrained import ModelError
+from swarm.learn.files import weights
+from swarm.learn.models import adapters
+from swarm.learn.models.model import load_policy
+from swarm.learn.models.pretrained import ModelError
+from swarm.settings.config import Lora
+from swarm.storage.blocks import Blocks
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 LORA = Lora(rank=4, alpha=8.0)

@@ -20,8 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from swarm.learn.chunked_logprobs import linear_head, token_logprobs
-from swarm.learn.policy import LanguageModel, TokenScores
+from swarm.learn.learners.chunked_logprobs import linear_head, token_logprobs
+from swarm.learn.models.policy import LanguageModel, TokenScores
 
 SIZES = {
     "vocab_size": 61,

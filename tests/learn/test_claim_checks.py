@@ -14,9 +14,9 @@ import torch
 from learner_batches import Batch, batch, gradient, learner, model, policy, settings
 from torch import Tensor
 
-from swarm.core.claimed_logprobs import GROUP_EVIDENCE_LIMIT, SLACK, objection
-from swarm.learn import learner as learning
-from swarm.learn.claim_checks import bound_logq, check_claims
+from swarm.core.intake.claimed_logprobs import GROUP_EVIDENCE_LIMIT, SLACK, objection
+from swarm.learn.learners import learner as learning
+from swarm.learn.learners.claim_checks import bound_logq, check_claims
 from swarm.types import Array
 
 GROUPS, COMPLETIONS, TOKENS, WORDS = 400, 8, 5, 12

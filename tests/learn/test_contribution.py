@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.learn import contribution
-from swarm.learn.contribution import CHUNK, ContributionError, Vector, add, encode, largest, norm, subtract
+from swarm.learn.learners import contribution
+from swarm.learn.learners.contribution import (
+    CHUNK,
+    ContributionError,
+    Vector,
+    add,
+    encode,
+    largest,
+    norm,
+    subtract,
+)
 
 DENSITY = 1 / 64
 SEVERAL = 3 * CHUNK + 100

@@ -13,12 +13,13 @@ from nouns import seeds
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm import tasks
-from swarm.config import Optimizer, Run, TaskSettings
-from swarm.learn import embedded, model, tokenization, weights
-from swarm.learn.learner import Learner
-from swarm.learn.policy import LanguageModel
-from swarm.learn.pretrained import load_tokenizer
+from swarm.learn.files import weights
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models import embedded, model, tokenization
+from swarm.learn.models.policy import LanguageModel
+from swarm.learn.models.pretrained import load_tokenizer
 from swarm.sample.hf import HfEngine
+from swarm.settings.config import Optimizer, Run, TaskSettings
 from swarm.types import Array, Digest, Group, PeerId, Times
 
 

@@ -12,10 +12,11 @@ import torch
 from learner_batches import learner, model, settings
 from torch import Tensor
 
-from swarm.learn import adapters, checkpoint
+from swarm.learn.files import checkpoint
 from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Learner
-from swarm.weights import Weights
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models import adapters
+from swarm.storage.weights import Weights
 
 STEPS = 40
 KINDS = [

@@ -18,19 +18,19 @@ import pytest
 import torch
 from process_tree import ended
 
-from swarm.config import BatchSize, Model, ObjectiveSettings, Optimizer, Run, Training
-from swarm.core.claimed_logprobs import objection
-from swarm.learn import tiny, tokenization
-from swarm.learn.base_learner import Gradient
+from swarm.core.intake.claimed_logprobs import objection
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.fsdp.messages import Share
-from swarm.learn.learner import Learner
-from swarm.learn.microbatch import OutOfMemory
-from swarm.learn.model import load_policy
-from swarm.learn.policy import LanguageModel
+from swarm.learn.learners.base_learner import Gradient
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.microbatch import OutOfMemory
+from swarm.learn.models import tiny, tokenization
+from swarm.learn.models.model import load_policy
+from swarm.learn.models.policy import LanguageModel
+from swarm.settings.config import BatchSize, Model, ObjectiveSettings, Optimizer, Run, Training
+from swarm.storage.weights import Weights
 from swarm.types import Array, BatchRewards, Digest, Group, Moments, PeerId, Times
-from swarm.weights import Weights
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 # Ranks import torch: seconds on a quiet machine, minutes on one that runs everything else at the same time.
@@ -280,7 +280,7 @@ def test_ranks_end_when_their_driver_is_killed(folder: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from swarm.config import Optimizer, Run
+from swarm.settings.config import Optimizer, Run
 from swarm.learn.fsdp.learner import ShardedLearner
 learner = ShardedLearner(Path({str(folder)!r}), Run(optimizer=Optimizer(lr=1e-3)), ["cpu", "cpu"])
 print(*[child.pid for child in learner._ranks._children], flush=True)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from learner_batches import batch, gradient, model, policy, settings
 
-from swarm.learn import tokenization, weights
-from swarm.learn.gradient_accumulator import GradientAccumulator
-from swarm.learn.learner import Learner
-from swarm.learn.model import load_policy
-from swarm.learn.policy import LanguageModel
+from swarm.learn.files import weights
+from swarm.learn.learners.gradient_accumulator import GradientAccumulator
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models import tokenization
+from swarm.learn.models.model import load_policy
+from swarm.learn.models.policy import LanguageModel
 
 pytestmark = pytest.mark.gpu
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from learner_batches import batch, learner, model, settings
 
-from peers.roles.rechecks import compared
-from swarm.core.recomputed import AGREE, AGREE_OTHERWISE
-from swarm.learn import tiny
-from swarm.net.sketch import Sketches
+from peers.learner.agreement.rechecks import compared
+from swarm.core.gradient_checks.recomputed import AGREE, AGREE_OTHERWISE
+from swarm.learn.models import tiny
+from swarm.net.averaging.sketch import Sketches
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

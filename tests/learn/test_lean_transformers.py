@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.learn import tiny
+from swarm.learn.models import tiny
 
 MODEL = """
 import hashlib, sys, torch
@@ -62,10 +62,10 @@ def test_a_model_is_loaded_and_trained_without_compilers_which_are_there_when_as
     script = f"""
 import sys, torch
 from pathlib import Path
-from swarm.config import Optimizer
-from swarm.learn.lean_transformers import no_compilers
-from swarm.learn.model import load_policy
-from swarm.learn.optimizers import MasterOptimizer
+from swarm.settings.config import Optimizer
+from swarm.learn.models.lean_transformers import no_compilers
+from swarm.learn.models.model import load_policy
+from swarm.learn.learners.optimizers import MasterOptimizer
 named = dict(load_policy(Path({str(tiny.make(tmp_path, "qwen3"))!r})).named_parameters())
 size = sum(parameter.numel() for parameter in named.values())
 MasterOptimizer(named, Optimizer(lr=1e-3)).step(torch.ones(size), 1.0, 1e-3)

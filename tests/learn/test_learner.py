@@ -19,15 +19,16 @@ import torch
 from nouns import seeds
 
 from swarm import tasks
-from swarm.config import BatchSize, ObjectiveSettings, Optimizer, Run, TaskSettings
-from swarm.learn import checkpoint, objectives, weights
-from swarm.learn.base_learner import Gradient, GradientWork
-from swarm.learn.learner import Learner
-from swarm.learn.tabular import Tabular
+from swarm.learn import objectives
+from swarm.learn.files import checkpoint, weights
+from swarm.learn.learners.base_learner import Gradient, GradientWork
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models.tabular import Tabular
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import BatchSize, ObjectiveSettings, Optimizer, Run, TaskSettings
+from swarm.storage.weights import Weights
 from swarm.types import Array, Digest, Group, PeerId, Task, Times
-from swarm.weights import Weights
 
 RATE = Optimizer(lr=1e-3)
 
@@ -245,7 +246,7 @@ def test_a_checkpoint_that_cannot_be_finished_leaves_the_one_before(
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("swarm.durable.os.fsync", full)
+    monkeypatch.setattr("swarm.storage.durable.os.fsync", full)
     learner.step(torch.ones(learner.size))
     with pytest.raises(OSError, match="No space left"):
         learner.save(tmp_path, {"n": 2})

@@ -11,10 +11,11 @@ import pytest
 import torch
 from learner_batches import KINDS, Batch, batch, gradient, learner, model, preference, settings
 
-from swarm.learn import adapters, checkpoint, weights
-from swarm.learn.gradient_accumulator import SKETCH, cosine
-from swarm.learn.learner import Learner
-from swarm.weights import Weights
+from swarm.learn.files import checkpoint, weights
+from swarm.learn.learners.gradient_accumulator import SKETCH, cosine
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models import adapters
+from swarm.storage.weights import Weights
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 
@@ -199,7 +200,7 @@ def test_the_cosine_of_a_large_gradient_is_that_of_a_sample(
     one = begun(folders["llama"])
     made = some(one)
     whole = gradient(one, made)
-    monkeypatch.setattr("swarm.learn.gradient_accumulator.SKETCH", 20_000)
+    monkeypatch.setattr("swarm.learn.learners.gradient_accumulator.SKETCH", 20_000)
     sampled = gradient(one, made)
     assert torch.equal(sampled.vector, whole.vector)
     assert sampled.metrics["cosine"] != whole.metrics["cosine"]

@@ -13,12 +13,12 @@ import pytest
 import torch
 from learner_batches import Batch, batch, gradient, learner, model, settings
 
-from swarm.config import Training
-from swarm.learn import microbatch
-from swarm.learn.gradient_accumulator import GradientAccumulator
-from swarm.learn.learner import Learner
-from swarm.learn.microbatch import RAISE_AFTER, MicrobatchSize, OutOfMemory, PeakMemory
-from swarm.weights import Weights
+from swarm.learn.learners import microbatch
+from swarm.learn.learners.gradient_accumulator import GradientAccumulator
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.microbatch import RAISE_AFTER, MicrobatchSize, OutOfMemory, PeakMemory
+from swarm.settings.config import Training
+from swarm.storage.weights import Weights
 
 COMPLETIONS = 4
 
@@ -204,7 +204,7 @@ def test_recomputing_keeps_less(tmp_path: Path) -> None:
 
 
 def test_a_model_without_layers_to_recompute_says_so() -> None:
-    from swarm.learn.tabular import Tabular
+    from swarm.learn.models.tabular import Tabular
 
     with pytest.raises(ValueError, match="no layers that could be recomputed; use 'off'"):
         Learner(Tabular(), settings(), Training(checkpointing="on"))

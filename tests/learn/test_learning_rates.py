@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from peers.build import base_model, new_run, run_folder
+from peers.build import new_run, run_folder
+from peers.build.model import base_model
 from peers.errors import WrongUsage
-from swarm.config import Model, Optimizer, Run, TaskSettings
-from swarm.config_loading import load
-from swarm.learn import tiny
-from swarm.learn.learner import Learner
-from swarm.learn.learning_rates import UnknownRate, known_rate, with_learning_rate
-from swarm.learn.tabular import Tabular
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.learning_rates import UnknownRate, known_rate, with_learning_rate
+from swarm.learn.models import tiny
+from swarm.learn.models.tabular import Tabular
+from swarm.settings.config import Model, Optimizer, Run, TaskSettings
+from swarm.settings.loading import load
 
 QWEN = 596_049_920
 """Parameters of Qwen3-0.6B."""
@@ -96,7 +97,7 @@ def test_a_run_begins_with_the_rate_of_its_kind_and_goes_on_with_it(
 
 
 def test_parameters_are_counted_from_the_files_headers(tmp_path: Path) -> None:
-    from swarm.learn.model import load_policy
+    from swarm.learn.models.model import load_policy
 
     folder = tiny.make(tmp_path / "policy", "qwen3")
     counted = base_model._parameters(sorted(folder.glob("*.safetensors")))

@@ -11,11 +11,11 @@ import torch
 from learner_batches import learner, model, policy, settings
 from torch import Tensor
 
-from swarm.config import Averaging
-from swarm.learn import checkpoint
-from swarm.learn.learner import Learner
-from swarm.learn.site_learner import SiteLearner
-from swarm.weights import Weights
+from swarm.learn.files import checkpoint
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.site_learner import SiteLearner
+from swarm.settings.config import Averaging
+from swarm.storage.weights import Weights
 
 
 @pytest.fixture(scope="module")

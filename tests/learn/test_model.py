@@ -12,11 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from swarm.blocks import Blocks
-from swarm.config import Lora
-from swarm.learn import adapters, model, tiny, tokenization, weights
-from swarm.learn.policy import LanguageModel
-from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
+from swarm.learn.files import weights
+from swarm.learn.models import adapters, model, tiny, tokenization
+from swarm.learn.models.policy import LanguageModel
+from swarm.learn.models.pretrained import ModelError, config_of, load_tokenizer
+from swarm.settings.config import Lora
+from swarm.storage.blocks import Blocks
 
 LORA = Lora(rank=4, alpha=8.0)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from swarm.learn import model, model_limits, tiny, tokenization
-from swarm.learn.pretrained import ModelError, check_size, config_of, load_tokenizer
+from swarm.learn.models import model, model_limits, tiny, tokenization
+from swarm.learn.models.pretrained import ModelError, check_size, config_of, load_tokenizer
 
 PEAK = 1 << 20
 """KiB that this process may grow by: its limits are the child's."""

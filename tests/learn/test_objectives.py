@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarm.learn.batch import view_of
 from swarm.learn.kl import KL_SLOPES
+from swarm.learn.learners.batch import view_of
 from swarm.learn.objectives import OBJECTIVES, Batch, Objective, Total, loss, merge, objective, weights
 from swarm.learn.parts import CENTRES, REDUCTIONS
 

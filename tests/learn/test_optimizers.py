@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from swarm import config
-from swarm.learn import optimizers
-from swarm.learn.optimizers import MasterOptimizer
+from swarm.learn.learners import optimizers
+from swarm.learn.learners.optimizers import MasterOptimizer
+from swarm.settings import config
 
 SHAPES = {"large": (80, 64), "small": (64,), "odd": (70, 61)}
 """Of 5120 and 4270 values, which have 8-bit moments, the second with a block that is not full; and of 64,

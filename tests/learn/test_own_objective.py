@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 import torch
 
-from swarm.learn.batch import view_of
 from swarm.learn.kl import KL_SLOPES
+from swarm.learn.learners.batch import view_of
 from swarm.learn.objectives import (
     OBJECTIVES,
     Batch,

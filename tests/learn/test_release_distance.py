@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from peers.roles.other_bytes import NEAR
-from swarm.blocks import Blocks
-from swarm.learn.release_distance import apart
-from swarm.learn.weights import to_bytes
+from peers.learner.agreement.other_bytes import NEAR
+from swarm.learn.files.release_distance import apart
+from swarm.learn.files.weights import to_bytes
+from swarm.storage.blocks import Blocks
 
 
 def release(**values: float) -> Blocks:

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from swarm import patch_files
-from swarm.blocks import BLOCK, Blocks, Damaged
-from swarm.image import Draft, Image, in_memory, only_leaves
-from swarm.learn import release_file, weights
-from swarm.learn.release_file import ReleaseFile
-from swarm.net.shelves import Held, Shelf
+from swarm.learn.files import release_file, weights
+from swarm.learn.files.release_file import ReleaseFile
+from swarm.net.blobs.shelves import Held, Shelf
+from swarm.storage import patch_files
+from swarm.storage.blocks import BLOCK, Blocks, Damaged
+from swarm.storage.image import Draft, Image, in_memory, only_leaves
 
 FULL = [(), (1,), (7, 3), (5, 2, 2)]
 SHAPES = [(0,), *FULL]

@@ -12,11 +12,12 @@ from nouns import floats, ints, seeds
 from nouns import group as any_group
 from undecided_policy import rows
 
-from swarm.heads import contradiction
-from swarm.learn import model, tokenization, weights
-from swarm.learn.policy import LanguageModel
+from swarm.draws.heads import contradiction
+from swarm.draws.replays import replay_group
+from swarm.learn.files import weights
+from swarm.learn.models import model, tokenization
+from swarm.learn.models.policy import LanguageModel
 from swarm.learn.replay import ModelReplay
-from swarm.replays import replay_group
 from swarm.sample.base import Completions
 from swarm.sample.hf import HfEngine
 

@@ -10,13 +10,15 @@ import pytest
 import torch
 from learner_batches import model, policy, settings
 
-from swarm.config import Averaging
-from swarm.image import Draft
-from swarm.learn import adapters, checkpoint, contribution
-from swarm.learn.microbatch import OutOfMemory
-from swarm.learn.optimizers import MasterOptimizer
-from swarm.learn.site_learner import Counted, SiteLearner
-from swarm.weights import Weights
+from swarm.learn.files import checkpoint
+from swarm.learn.learners import contribution
+from swarm.learn.learners.microbatch import OutOfMemory
+from swarm.learn.learners.optimizers import MasterOptimizer
+from swarm.learn.learners.site_learner import Counted, SiteLearner
+from swarm.learn.models import adapters
+from swarm.settings.config import Averaging
+from swarm.storage.image import Draft
+from swarm.storage.weights import Weights
 
 KINDS = [("full", "float32"), ("full", "bfloat16"), ("lora", "float32"), ("qlora", "bfloat16")]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from swarm.learn import tiny
+from swarm.learn.models import tiny
 
 TEXT = "héllo 12 + 30 = 42, 🙂\n"
 
@@ -58,7 +58,7 @@ def test_it_is_a_command(tmp_path: Path) -> None:
     words = [
         sys.executable,
         "-m",
-        "swarm.learn.tiny",
+        "swarm.learn.models.tiny",
         "llama",
         str(tmp_path / "tiny"),
         "--hidden",

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from swarm.config import Model
-from swarm.learn import template_limits, tiny, tokenization
-from swarm.learn.pretrained import ModelError
-from swarm.learn.template_limits import Overrun
-from swarm.learn.tokenization import Tokenization
+from swarm.learn.models import template_limits, tiny, tokenization
+from swarm.learn.models.pretrained import ModelError
+from swarm.learn.models.template_limits import Overrun
+from swarm.learn.models.tokenization import Tokenization
+from swarm.settings.config import Model
 from swarm.types import Message, Task
 
 CONVERSATION = (
@@ -140,7 +140,7 @@ ASKING = {
 ELSEWHERE = """
 import json, sys
 from pathlib import Path
-from swarm.config import Model
+from swarm.settings.config import Model
 from swarm.learn import tokenization
 from swarm.types import Task
 

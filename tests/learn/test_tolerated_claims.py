@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.core.auditing import LEAST
+from swarm.core.audits.auditing import LEAST
 from swarm.learn.objectives import Batch, objective, weights
 
 GROUPS, SIZE, TOKENS = 64, 8, 64

@@ -12,15 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.config import BatchSize, Optimizer, Run, Sampling
-from swarm.config import ObjectiveSettings as Chosen
-from swarm.learn.base_learner import Gradient
-from swarm.learn.batch import merge_moments, moments
-from swarm.learn.learner import Learner
+from swarm.learn.learners.base_learner import Gradient
+from swarm.learn.learners.batch import merge_moments, moments
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models.policy import TokenScores
+from swarm.learn.models.tabular import Tabular
 from swarm.learn.objectives import OBJECTIVES, Total
 from swarm.learn.parts import OF_ROUND, REDUCTIONS, SCALES
-from swarm.learn.policy import TokenScores
-from swarm.learn.tabular import Tabular
+from swarm.settings.config import BatchSize, Optimizer, Run, Sampling
+from swarm.settings.config import ObjectiveSettings as Chosen
 from swarm.types import Array, Digest, Group, PeerId, Times
 
 LONGEST, SIZE = 12, 4

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import nn
 
-from swarm.blocks import Blocks
-from swarm.learn import release_file, weights
+from swarm.learn.files import release_file, weights
+from swarm.storage.blocks import Blocks
 
 
 class Tied(nn.Module):

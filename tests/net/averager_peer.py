@@ -22,10 +22,10 @@ import torch
 from hivemind.p2p import PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
-from swarm.config import Averaging, Limits, Listen
-from swarm.net import averager, averaging, bypass, codec
+from swarm.net.averaging import averager, bypass, codec, hivemind_averager
 from swarm.net.ports import NotFinite, RoundLost
 from swarm.net.rate import RateLimits
+from swarm.settings.config import Averaging, Limits, Listen
 
 
 def say(**answer):
@@ -40,7 +40,7 @@ async def beat(longest):
         longest[0] = max(longest[0], time.perf_counter() - before - 0.01)
 
 
-class Zeros(averaging.Runner):
+class Zeros(hivemind_averager.Runner):
     def _sum(self, come):
         made = super()._sum(come)
         packed, value = self._codec.as_sent(torch.zeros_like(made.value))
@@ -101,7 +101,7 @@ async def average(mine, tensors, command):
 async def knock(control, peer, method):
     """Open a stream to a call of another's averager, and send nothing. Whether the other closed it."""
     p2p = await hivemind.p2p.P2P.replicate(Multiaddr(control))
-    name = averaging.Rounds._get_handle_name("grads", method)
+    name = hivemind_averager.Rounds._get_handle_name("grads", method)
     _, reader, writer = await p2p.call_binary_stream_handler(PeerID.from_base58(peer), name)
     try:
         async with asyncio.timeout(3.0):
@@ -187,12 +187,12 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     given = json.loads(sys.argv[1])
     if given.get("hostile"):
-        averaging.norm = lambda buffer: buffer.numel() ** 0.5
+        hivemind_averager.norm = lambda buffer: buffer.numel() ** 0.5
         codec.Scaled._encoded = lambda self, tensor: (1.0, tensor.to(self._dtype))
     if given.get("door"):  # of another program
         own_ticket = bypass.Door.ticket
         bypass.Door.ticket = lambda *args: own_ticket(*args)._replace(port=given["door"])
-    averaging.processors = lambda: given["cores"]
+    hivemind_averager.processors = lambda: given["cores"]
     if given.get("false_means"):
-        averaging.Runner = Zeros
+        hivemind_averager.Runner = Zeros
     asyncio.run(main(given))

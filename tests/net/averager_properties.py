@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from swarm.core.opposition import LEAST
+from swarm.core.gradient_checks.opposition import LEAST
 from swarm.net.ports import Average, NotFinite
 
 

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.config import Limits, Listen
-from swarm.event_loop import EventLoop
-from swarm.identity import Keyring, open_key
-from swarm.net.board import DhtBoard
-from swarm.net.gossip import PubSub
-from swarm.net.hive import Node, SteadyClock, ThreadWork
-from swarm.net.mail import StreamMail
+from swarm.membership.identity import Keyring, open_key
+from swarm.net.libp2p.node import Node, SteadyClock, ThreadWork
+from swarm.net.messaging.board import DhtBoard
+from swarm.net.messaging.gossip import PubSub
+from swarm.net.messaging.mail import StreamMail
+from swarm.processes.event_loop import EventLoop
+from swarm.settings.config import Limits, Listen
 from swarm.types import Digest, PeerId
 
 LOOPBACK = Listen(host="127.0.0.1")

@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarm.config import Listen
-from swarm.identity import open_key
-from swarm.net.hive import Node
-from swarm.net.network import WayIn
+from swarm.membership.identity import open_key
+from swarm.net.libp2p.network import WayIn
+from swarm.net.libp2p.node import Node
 from swarm.net.ports import NetError
+from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"homes").hexdigest())

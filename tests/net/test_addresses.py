@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import base58
 import pytest
 
-from swarm.net.addresses import Address, packed
-from swarm.net.listening import check_port, free_port, is_here, way_out
+from swarm.net.libp2p.addresses import Address, packed
+from swarm.net.libp2p.listening import check_port, free_port, is_here, way_out
 from swarm.net.ports import NetError
 from swarm.types import PeerId
 

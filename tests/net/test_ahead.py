@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from swarm.net.ahead import ahead
+from swarm.net.averaging.ahead import ahead
 
 
 async def numbers(count, began, error=None):

@@ -13,14 +13,14 @@ import pytest
 import torch
 from hivemind.p2p import PeerID, ServicerBase
 
-from swarm.core.shares import Uplink, shares
-from swarm.core.standing import Claim
-from swarm.core.step_recipe import Ingredient, MeanRecipe
-from swarm.net import allreduce
-from swarm.net.allreduce import Runner
-from swarm.net.clipping import combine
-from swarm.net.codec import SCALE, Codec
-from swarm.net.mean_again import mean_again
+from swarm.core.agreement.shares import Uplink, shares
+from swarm.core.gradient_checks.norm_screening import Claim
+from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
+from swarm.net.averaging import allreduce
+from swarm.net.averaging.allreduce import Runner
+from swarm.net.averaging.clipping import combine
+from swarm.net.averaging.codec import SCALE, Codec
+from swarm.net.averaging.recomputed_mean import mean_again
 from swarm.norm import norm
 
 GROUP = b"group"

@@ -19,13 +19,13 @@ import psutil
 import pytest
 from process_tree import ended
 
-from swarm.config import Averaging
-from swarm.core import discord
-from swarm.core.opposition import LEAST
-from swarm.core.shares import LARGE_PART, LARGEST_PART, MANY, SEVERAL, USUAL_PART
-from swarm.net import averager
-from swarm.net.codec import SCALE
+from swarm.core.agreement.shares import LARGE_PART, LARGEST_PART, MANY, SEVERAL, USUAL_PART
+from swarm.core.gradient_checks import pair_conflict
+from swarm.core.gradient_checks.opposition import LEAST
+from swarm.net.averaging import averager
+from swarm.net.averaging.codec import SCALE
 from swarm.net.uplink import connections
+from swarm.settings.config import Averaging
 
 HERE = Path(__file__).parent
 SETTINGS = {"match": 2.0, "request": 1.0, "chunk": 2.0}
@@ -475,17 +475,17 @@ def test_the_groups_of_one_that_opposes_the_others_do_not_count(strangers):
 def test_two_that_oppose_each_other_lose_one_round_alike(strangers):
     """Once both have seen that, and it takes as long to see it again."""
     pair = strangers[:2]
-    for _ in range(discord.LEAST):
+    for _ in range(pair_conflict.LEAST):
         assert all("members" in answer for answer in round_of(pair, (1.0, -1.0)))
-    assert all(discord.OPPOSED in answer["lost"] for answer in round_of(pair, (1.0, -1.0)))
+    assert all(pair_conflict.OPPOSED in answer["lost"] for answer in round_of(pair, (1.0, -1.0)))
     assert all("members" in answer for answer in round_of(pair, (1.0, -1.0)))
 
 
 def test_two_of_which_one_is_far_longer_lose_one_round_alike(strangers):
     pair = strangers[:2]
-    for _ in range(discord.FEW):
+    for _ in range(pair_conflict.FEW):
         assert all("members" in answer for answer in round_of(pair, (1.0, 50.0)))
-    assert all(discord.UNEQUAL in answer["lost"] for answer in round_of(pair, (1.0, 50.0)))
+    assert all(pair_conflict.UNEQUAL in answer["lost"] for answer in round_of(pair, (1.0, 50.0)))
     assert all("members" in answer for answer in round_of(pair, (1.0, 50.0)))
 
 

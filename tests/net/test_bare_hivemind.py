@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from hive_world import HivePorts, HiveWorld, in_world
 
+from swarm.frames.wire import topic
 from swarm.types import PeerId
-from swarm.wire import topic
 
 BEGIN = """
 import asyncio, sys
 from pathlib import Path
-from swarm.config import Listen
-from swarm.identity import open_key
+from swarm.settings.config import Listen
+from swarm.membership.identity import open_key
 from swarm.net import hive
-from swarm.net.network import WayIn
-from swarm.wire import topic
+from swarm.net.libp2p.network import WayIn
+from swarm.frames.wire import topic
 
 async def main(run, key, address):
     keyring, listen, watching = open_key(Path(key)), Listen(dial_only=True), WayIn(watches=True)
@@ -141,9 +141,12 @@ except guard.GuardError:
 @pytest.mark.parametrize(
     ("module", "without"),
     [
-        ("swarm.net.hive", {"torch", "numpy", "scipy", "hivemind.optim", "hivemind.dht.dht"}),
+        ("swarm.net.libp2p.node", {"torch", "numpy", "scipy", "hivemind.optim", "hivemind.dht.dht"}),
         ("peers.build.assembly", {"torch", "transformers", "scipy"}),  # all that a seed imports
-        ("swarm.net.averager", {"scipy", "hivemind.optim", "hivemind.moe", "hivemind.averaging.averager"}),
+        (
+            "swarm.net.averaging.averager",
+            {"scipy", "hivemind.optim", "hivemind.moe", "hivemind.averaging.averager"},
+        ),
     ],
 )
 def test_what_is_not_used_is_not_imported(module: str, without: set[str]) -> None:
@@ -155,7 +158,10 @@ def test_what_is_not_used_is_not_imported(module: str, without: set[str]) -> Non
 
 
 def test_a_program_that_has_hivemind_whole_keeps_it() -> None:
-    script = "import hivemind, swarm.net.hive; print(hivemind.DHT.__name__, hivemind.utils.MPFuture.__name__)"
+    script = (
+        "import hivemind, swarm.net.libp2p.node;"
+        "print(hivemind.DHT.__name__, hivemind.utils.MPFuture.__name__)"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )

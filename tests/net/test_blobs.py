@@ -15,14 +15,14 @@ import msgspec
 import pytest
 from liars import lie
 
-from swarm.blocks import BLOCK, LEAF, Blocks, digest_of
-from swarm.config import DelayLaw
-from swarm.net import shelves
-from swarm.net.blobs import Blobs
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.blobs import shelves
+from swarm.net.blobs.store import Blobs
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import NetError
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import BLOCK, LEAF, Blocks, digest_of
 from swarm.types import Digest, PeerId, Release
 
 WHOLE = random.Random(1).randbytes(5 * BLOCK + 17)
@@ -106,7 +106,7 @@ def test_chunks_come_from_several_holders() -> None:
 def test_what_has_more_blocks_than_a_mail_has_leaves_is_cut_into_larger_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("swarm.blocks.MOST", 4)
+    monkeypatch.setattr("swarm.storage.blocks.MOST", 4)
 
     async def promise(a: Any, b: Any, c: Any) -> None:
         publisher = Blobs(a.mail)

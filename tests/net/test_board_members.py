@@ -9,15 +9,15 @@ from typing import Any
 import base58
 import pytest
 
-from swarm.identity import Keyring, peer_id
+from swarm.membership.identity import Keyring, peer_id
 from swarm.types import Digest, PeerId
 
 hive_world = pytest.importorskip("hive_world", exc_type=ImportError)
 
-from swarm.net import guard  # noqa: E402 (hivemind is there)
-from swarm.net.board import AT_ONCE, DhtBoard, _put  # noqa: E402
+from swarm.frames.wire import topic  # noqa: E402
+from swarm.net.messaging import guard  # noqa: E402 (hivemind is there)
+from swarm.net.messaging.board import AT_ONCE, DhtBoard, _put  # noqa: E402
 from swarm.net.ports import Silent  # noqa: E402
-from swarm.wire import topic  # noqa: E402
 
 RUN = Digest("5" * 64)
 

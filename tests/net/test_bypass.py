@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from swarm.net import bypass
-from swarm.net.bypass import RECORD, STRANGERS, Door, SealedReader, SealedWriter, Ticket
+from swarm.net.averaging import bypass
+from swarm.net.averaging.bypass import RECORD, STRANGERS, Door, SealedReader, SealedWriter, Ticket
 
 ALICE = "who has the ticket"
 HOST = "127.0.0.1"

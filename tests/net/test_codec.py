@@ -11,7 +11,7 @@ from hivemind.compression import CompressionInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.net.codec import Codec, PartError
+from swarm.net.averaging.codec import Codec, PartError
 from swarm.norm import norm
 
 HALVES, BYTES = Codec("float16"), Codec("int8")

@@ -18,18 +18,18 @@ import pytest
 from liars import lie
 
 from peers.runtime.traffic import Traffic
-from swarm.blocks import Blocks, digest_of
-from swarm.config import DelayLaw
-from swarm.net.blobs import Blobs
-from swarm.net.gossip import QUEUE
-from swarm.net.in_memory import MemoryNetwork
-from swarm.net.in_memory_mail import CONCURRENT
+from swarm.frames.wire import topic
+from swarm.net.blobs.store import Blobs
+from swarm.net.memory.mail import CONCURRENT
+from swarm.net.memory.network import MemoryNetwork
+from swarm.net.messaging.gossip import QUEUE
 from swarm.net.ports import Busy, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import Blocks, digest_of
 from swarm.types import Digest, PeerId
-from swarm.wire import topic
 
 RUN = Digest(hashlib.sha256(b"contract").hexdigest())
 MEMBER, NEWEST = topic(RUN, "member"), topic(RUN, "newest")

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from liars import lie
 
-from swarm.blocks import Blocks, file_block
-from swarm.config import DelayLaw
-from swarm.net.blobs import Blobs
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames.wire import decode, encode
+from swarm.net.blobs.sharing import ASKERS, BlockQuery, Holding
+from swarm.net.blobs.sources import LAST
+from swarm.net.blobs.store import Blobs
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import NetError, Ports, Refused
-from swarm.net.sharing import ASKERS, BlockQuery, Holding
-from swarm.net.sources import LAST
 from swarm.protocol import Service
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import Blocks, file_block
 from swarm.types import PeerId
-from swarm.wire import decode, encode
 
 MBIT = 1e6 / 8
 HOME = Line(up=20 * MBIT, down=100 * MBIT)

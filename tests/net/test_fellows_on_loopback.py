@@ -8,11 +8,11 @@ import random
 
 from hive_world import HivePorts, HiveWorld
 
-from swarm.blocks import Blocks, file_block
-from swarm.config import Limits
-from swarm.net.blobs import Blobs
+from swarm.net.blobs.store import Blobs
 from swarm.net.ports import Reach
 from swarm.protocol import Service
+from swarm.settings.config import Limits
+from swarm.storage.blocks import Blocks, file_block
 
 FILE = Blocks.of(random.Random(1).randbytes(4_000_000), file_block)
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from swarm.blocks import BLOCK, Blocks
-from swarm.config import DelayLaw
-from swarm.net.blobs import Blobs
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames.wire import decode
+from swarm.net.blobs.sharing import Holding
+from swarm.net.blobs.store import Blobs
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Busy, NetError, Ports
-from swarm.net.sharing import Holding
 from swarm.net.turns import FROM_ONE, LONGEST, AnswerTurns
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import BLOCK, Blocks
 from swarm.types import PeerId, Release
-from swarm.wire import decode
 
 MBIT = 1e6 / 8
 TRIP = 0.08

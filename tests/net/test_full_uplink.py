@@ -9,9 +9,9 @@ from typing import Any
 
 from test_mail_slots import RUN, hang_up, no_dial
 
-from swarm.config import Limits
-from swarm.net.mail import StreamMail
+from swarm.net.messaging.mail import StreamMail
 from swarm.net.rate import RateLimits
+from swarm.settings.config import Limits
 from swarm.sim.clock import run
 from swarm.types import PeerId
 

@@ -12,12 +12,12 @@ import pytest
 from still_host import membership, still_host
 
 from swarm import events
-from swarm.config import DelayLaw
 from swarm.core.gossip_limits import OFFENCES_BURST
 from swarm.limits import EVENT_LIMIT
-from swarm.net.gossip import QUEUE, Mute, PubSub, Unheard
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
+from swarm.net.messaging.gossip import QUEUE, Mute, PubSub, Unheard
 from swarm.protocol import Role, Topic
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from hive_world import HivePorts, HiveWorld, in_world
 
-from swarm.net.addresses import Address
+from swarm.frames.wire import topic
+from swarm.net.libp2p.addresses import Address
 from swarm.types import PeerId
-from swarm.wire import topic
 
 DELAY = 0.25
 """Seconds of each way: what the two sides say to each other takes twice as long to be answered."""

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.identity import open_key
+from swarm.frames.wire import topic
 from swarm.limits import FRAME_LIMIT, ID_LIMIT, RECORD_LIMIT, RECORD_SECONDS
-from swarm.net import board, guard
+from swarm.membership.identity import open_key
+from swarm.net.messaging import board, guard
 from swarm.types import Digest
-from swarm.wire import topic
 
 # isort: split
 from hivemind.dht.protocol import DHTProtocol

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from swarm.net import p2pd
-from swarm.net.p2pd import break_off, hang_up
+from swarm.net.libp2p import p2pd
+from swarm.net.libp2p.p2pd import break_off, hang_up
 
 LOOPS = pytest.mark.parametrize(
     "loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]

@@ -25,17 +25,18 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.p2p import P2PContext
 from hivemind.proto import dht_pb2
 
-from swarm.config import Listen
-from swarm.event_loop import EventLoop
-from swarm.identity import open_key
+from swarm.frames.wire import topic
 from swarm.limits import FRAME_LIMIT
-from swarm.net import board, children, guard, supervision
-from swarm.net.dht import ChildDHT
-from swarm.net.hive import Node
-from swarm.net.p2pd import Daemon
+from swarm.membership.identity import open_key
+from swarm.net.libp2p import children, supervision
+from swarm.net.libp2p.dht import ChildDHT
+from swarm.net.libp2p.node import Node
+from swarm.net.libp2p.p2pd import Daemon
+from swarm.net.messaging import board, guard
 from swarm.net.ports import NetError, Refused, Silent, Unreachable
+from swarm.processes.event_loop import EventLoop
+from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
-from swarm.wire import topic
 
 
 async def echo(_sender: PeerId, message: bytes) -> bytes:
@@ -103,7 +104,7 @@ def test_an_address_that_the_machine_lost_is_not_told_though_p2pd_goes_on_naming
 ) -> None:
     """Four peers that were connected from there make it an address that libp2p knows from others."""
     here = {"45.9.1.5"}
-    monkeypatch.setattr("swarm.net.children.is_here", lambda host: host in here)
+    monkeypatch.setattr("swarm.net.libp2p.children.is_here", lambda host: host in here)
 
     class Names:
         async def identify(self) -> tuple[str, ...]:
@@ -131,8 +132,8 @@ def test_an_address_that_the_machine_lost_is_not_told_though_p2pd_goes_on_naming
 def test_what_is_for_learners_alone_costs_no_connection_where_there_is_no_other_learner(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.net.gossip.UNHEARD_SECONDS", 0.1)
-    monkeypatch.setattr("swarm.net.network.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("swarm.net.messaging.gossip.UNHEARD_SECONDS", 0.1)
+    monkeypatch.setattr("swarm.net.libp2p.network.LOOK_SECONDS", 0.1)
 
     async def body(world: HiveWorld) -> None:
         _, second = await world.ports(2)
@@ -168,7 +169,7 @@ def test_connections_are_tls_and_nothing_else() -> None:
 def test_one_that_nobody_listens_to_connects_anew_and_says_when_it_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("swarm.net.gossip.UNHEARD_SECONDS", 1.0)
+    monkeypatch.setattr("swarm.net.messaging.gossip.UNHEARD_SECONDS", 1.0)
 
     async def body(world: HiveWorld) -> None:
         first, second = await world.ports(2)

@@ -13,18 +13,19 @@ from hive_world import HivePorts, HiveWorld, in_world
 from still_host import RUN, membership
 from test_patches import BOMB, raw
 
-from peers.build.learner_averager import NoAverager
+from peers.build.model.learner_averager import NoAverager
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
-from swarm import events, wire
-from swarm.blocks import BLOCK, Blocks
-from swarm.config import Config
+from swarm import events
 from swarm.core.membership import Trust
 from swarm.events import Bus
+from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT
-from swarm.net.blobs import Blobs
+from swarm.net.blobs.store import Blobs
 from swarm.net.ports import NetError, Ports
 from swarm.protocol import Role
+from swarm.settings.config import Config
+from swarm.storage.blocks import BLOCK, Blocks
 from swarm.types import Patch, PeerId, Release
 
 SMALL = random.Random(3).randbytes(BLOCK + 5)

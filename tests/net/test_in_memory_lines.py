@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.config import Averaging, DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Ports, RoundLost, Silent, Unreachable
 from swarm.net.turns import AnswerTurns
+from swarm.settings.config import Averaging, DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.flows import Line
 from swarm.sim.links import SMALL, SimLinks

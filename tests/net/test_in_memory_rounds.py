@@ -11,9 +11,9 @@ from typing import Any
 import averager_properties
 import torch
 
-from swarm.config import BatchSize, DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Average, RoundLost
+from swarm.settings.config import BatchSize, DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from swarm.config import Listen
-from swarm.event_loop import EventLoop
-from swarm.identity import open_key
-from swarm.net.p2pd import KEPT, Daemon
+from swarm.membership.identity import open_key
+from swarm.net.libp2p.p2pd import KEPT, Daemon
 from swarm.net.ports import Unreachable
+from swarm.processes.event_loop import EventLoop
+from swarm.settings.config import Listen
 from swarm.types import PeerId
 
 NOBODY = PeerId("12D3KooWA5zURCFT5rHvHvTu6cEz5QfkFmr3XKRsNyBdkmCJMWPE")

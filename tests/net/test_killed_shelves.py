@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from swarm import patch_files
-from swarm.blocks import BLOCK, Blocks, digest_of
-from swarm.net.shelves import Held, Shelf
+from swarm.net.blobs.shelves import Held, Shelf
+from swarm.storage import patch_files
+from swarm.storage.blocks import BLOCK, Blocks, digest_of
 
 SIZE = 3 * BLOCK + 6
 KILLED = 9

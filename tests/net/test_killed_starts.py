@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from hive_world import HivePorts, HiveWorld, in_world
 
-from swarm import process
-from swarm.config import Averaging
-from swarm.net import averager
-from swarm.net.dht import ChildDHT
-from swarm.net.p2pd import Daemon
+from swarm.net.averaging import averager
+from swarm.net.libp2p.dht import ChildDHT
+from swarm.net.libp2p.p2pd import Daemon
 from swarm.net.ports import NetError, RoundLost
-from swarm.process import STARTS
+from swarm.processes import process
+from swarm.processes.process import STARTS
 from swarm.protocol import Part
+from swarm.settings.config import Averaging
 from swarm.types import PeerId
 
 SERVICES = [f"service-{number}" for number in range(4)]

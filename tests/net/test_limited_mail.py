@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hive_world import HiveWorld
 
-from swarm.config import Limits
+from swarm.settings.config import Limits
 from swarm.types import PeerId
 
 BLOCK = 1 << 18

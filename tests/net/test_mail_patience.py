@@ -11,9 +11,9 @@ import pytest
 from test_mail_slots import RUN, SIZE, Line, echo, mail
 
 from swarm.limits import FRAME_LIMIT, REASON_LIMIT
-from swarm.net import mail as mails
+from swarm.net.messaging import mail as mails
+from swarm.net.messaging.step_deadline import StepDeadline
 from swarm.net.ports import Refused
-from swarm.net.step_deadline import StepDeadline
 from swarm.types import PeerId
 
 SERVER = PeerId("server")

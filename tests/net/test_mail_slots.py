@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 from hive_world import HiveWorld
 
-from swarm.config import Listen
 from swarm.core import stream_slots
-from swarm.identity import open_key
 from swarm.limits import FRAME_LIMIT, REQUEST
-from swarm.net import mail as mails
-from swarm.net.addresses import Address
-from swarm.net.mail import StreamMail
-from swarm.net.p2pd import Daemon
+from swarm.membership.identity import open_key
+from swarm.net.libp2p.addresses import Address
+from swarm.net.libp2p.p2pd import Daemon
+from swarm.net.messaging import mail as mails
+from swarm.net.messaging.mail import StreamMail
 from swarm.net.ports import NetError, Refused, Silent
 from swarm.net.rate import RateLimit, RateLimits
+from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
 
 RUN = Digest("5" * 64)

@@ -11,7 +11,7 @@ from hivemind.p2p import PeerID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.net.announcing import (
+from swarm.net.averaging.announcing import (
     Announcement,
     MatchError,
     false_reducers,
@@ -19,7 +19,7 @@ from swarm.net.announcing import (
     read_announcement,
     tag,
 )
-from swarm.net.matching import Matching
+from swarm.net.averaging.matching import Matching
 from swarm.sim.clock import run
 
 WINDOW, GRACE = 0.6, 0.3

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("hivemind", exc_type=ImportError)
 
-from swarm.config import Listen
-from swarm.identity import open_key
-from swarm.net import p2pd_digest
-from swarm.net.p2pd import Daemon
+from swarm.membership.identity import open_key
+from swarm.net.libp2p import p2pd_digest
+from swarm.net.libp2p.p2pd import Daemon
 from swarm.net.ports import NetError
+from swarm.settings.config import Listen
 
 
 def test_the_installed_p2pd_is_the_published_one() -> None:

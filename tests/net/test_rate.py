@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from swarm.config import Limits
 from swarm.net.rate import BURST, MOST, PATIENCE, UNLIMITED, RateLimit, RateLimits
+from swarm.settings.config import Limits
 from swarm.sim.clock import run
 
 RATE = 1e6

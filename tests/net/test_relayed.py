@@ -13,15 +13,15 @@ hive_world = pytest.importorskip("hive_world", exc_type=ImportError)
 
 from hivemind.proto import p2pd_pb2 as pb  # noqa: E402
 
-from swarm import wire  # noqa: E402
-from swarm.config import Listen  # noqa: E402
+from swarm.frames import wire  # noqa: E402
 from swarm.limits import ID_LIMIT  # noqa: E402
-from swarm.net import dialling, p2pd, reachability  # noqa: E402
-from swarm.net.addresses import Address, packed  # noqa: E402
-from swarm.net.circuits import HOP, MALFORMED, NO_RESERVATION  # noqa: E402
+from swarm.net.libp2p import dialling, p2pd, reachability  # noqa: E402
+from swarm.net.libp2p.addresses import Address, packed  # noqa: E402
+from swarm.net.libp2p.circuits import HOP, MALFORMED, NO_RESERVATION  # noqa: E402
+from swarm.net.messaging.streams import read_message, varint  # noqa: E402
 from swarm.net.ports import Busy, Refused, Unreachable  # noqa: E402
-from swarm.net.streams import read_message, varint  # noqa: E402
 from swarm.protocol import Service  # noqa: E402
+from swarm.settings.config import Listen  # noqa: E402
 from swarm.types import PeerId  # noqa: E402
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swarm.core.membership import UNSHOWN, Trust
-from swarm.identity import Keyring, verify
+from swarm.membership.identity import Keyring, verify
 from swarm.protocol import SERVICES, Key, Service
 from swarm.types import PeerId
 
@@ -20,13 +20,13 @@ NOW = 1_750_000_000.0
 STRANGER = Keyring.new().me
 
 REGISTERED = {
-    "swarm/net/mail.py": "services of mail, behind StreamMail.guard",
-    "swarm/net/circuits.py": "carries for who reserved it by mail, and decodes nothing that it carries",
-    "swarm/net/averaging.py": "serves whom this round invited: members that this learner hears",
-    "swarm/net/guard.py": "hivemind's own, with limits",
-    "swarm/net/paced.py": "the averager's: streams of whom no round invited are closed unread, and no ticket"
-    " goes to them (swarm.net.bypass lets in who shows one)",
-    "swarm/net/p2pd.py": "the one way to p2pd that mail and circuits take",
+    "swarm/net/messaging/mail.py": "services of mail, behind StreamMail.guard",
+    "swarm/net/libp2p/circuits.py": "carries for who reserved it by mail, and decodes nothing",
+    "swarm/net/averaging/hivemind_averager.py": "serves whom this round invited: members that it hears",
+    "swarm/net/messaging/guard.py": "hivemind's own, with limits",
+    "swarm/net/averaging/paced.py": "the averager's: streams of whom no round invited are closed unread, and"
+    " no ticket goes to them (swarm.net.averaging.bypass lets in who shows one)",
+    "swarm/net/libp2p/p2pd.py": "the one way to p2pd that mail and circuits take",
 }
 """Where handlers are registered at p2pd, and who is answered there."""
 
@@ -41,8 +41,8 @@ REGISTERS = {
 
 CALLS = {
     "DHTProtocol.rpc_ping": "open: a newcomer compares clocks before it is a member; it is no neighbour",
-    "DHTProtocol.rpc_find": "strangers find nothing, and no neighbours: swarm.net.guard",
-    "DHTProtocol.rpc_store": "strangers store nothing: swarm.net.guard",
+    "DHTProtocol.rpc_find": "strangers find nothing, and no neighbours: swarm.net.messaging.guard",
+    "DHTProtocol.rpc_store": "strangers store nothing: swarm.net.messaging.guard",
     "Rounds.rpc_join_group": "a stream: PacedP2P closes it (tests/net/test_averager.py knocks)",
     "Rounds.rpc_aggregate_part": "a stream, as well",
 }
@@ -64,8 +64,8 @@ def test_calls_of_hivemind_are_those_of_which_it_is_said_who_is_answered() -> No
     pytest.importorskip("hivemind", exc_type=ImportError)
     from hivemind.p2p import ServicerBase
 
-    import swarm.net.averaging
-    import swarm.net.dht  # noqa: F401 (both for their handlers)
+    import swarm.net.averaging.hivemind_averager
+    import swarm.net.libp2p.dht  # noqa: F401 (both for their handlers)
 
     found = {
         f"{kind.__name__}.{name}"
@@ -89,7 +89,7 @@ def test_a_private_run_lets_a_stranger_show_its_membership_and_do_nothing_else()
 
 def test_at_a_real_node_no_service_of_mail_reads_what_a_stranger_sends() -> None:
     hive_world = pytest.importorskip("hive_world", exc_type=ImportError)
-    from swarm.net.mail import _REPLY, _SIZE, REFUSED
+    from swarm.net.messaging.mail import _REPLY, _SIZE, REFUSED
 
     async def refusal(node: object, to: PeerId, name: str) -> tuple[int, str]:
         """What comes back after a header alone."""
@@ -124,7 +124,7 @@ def test_at_a_real_node_no_service_of_mail_reads_what_a_stranger_sends() -> None
 @pytest.mark.slow
 def test_the_board_of_a_private_run_has_members_alone() -> None:
     hive_world = pytest.importorskip("hive_world", exc_type=ImportError)
-    from swarm.wire import topic
+    from swarm.frames.wire import topic
 
     async def settled(*members: Any) -> None:
         """Each of them posts and finds all of them."""

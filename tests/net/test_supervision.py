@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from swarm.net import supervision
-from swarm.net.network import go_on_alone
-from swarm.net.ports import NetError, Silent
-from swarm.net.supervision import (
+from swarm.net.libp2p import supervision
+from swarm.net.libp2p.network import go_on_alone
+from swarm.net.libp2p.supervision import (
     AGAIN_SECONDS,
     BUSY_SECONDS,
     HEALTH_SECONDS,
@@ -21,6 +20,7 @@ from swarm.net.supervision import (
     RAN_SECONDS,
     Supervisor,
 )
+from swarm.net.ports import NetError, Silent
 from swarm.sim.clock import run
 
 WHOLE = ["stop", "launch_daemon", "enter", "stop_dht", "launch_dht", "greet"]

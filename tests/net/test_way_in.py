@@ -13,14 +13,14 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.p2p import P2PContext
 from hivemind.proto import dht_pb2
 
-from swarm.config import Listen
-from swarm.identity import open_key
-from swarm.net import network
-from swarm.net.hive import Node
-from swarm.net.network import WayIn, go_on_alone
+from swarm.frames.wire import topic
+from swarm.membership.identity import open_key
+from swarm.net.libp2p import network
+from swarm.net.libp2p.network import WayIn, go_on_alone
+from swarm.net.libp2p.node import Node
 from swarm.net.ports import NetError, Unreachable
+from swarm.settings.config import Listen
 from swarm.types import PeerId
-from swarm.wire import topic
 
 SECONDS = 30.0
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from swarm.net.sharing import CHOICE, Holding
-from swarm.net.sources import (
+from swarm.net.blobs.sharing import CHOICE, Holding
+from swarm.net.blobs.sources import (
     ALL,
     FIRST,
     LAST,

@@ -15,33 +15,34 @@ from still_host import membership, still_host
 from test_audited_swarm import HONEST, OtherText, of, played
 from test_roles_swarm import EPOCH
 
-from peers.roles.accusations import AccusationExchange
-from peers.roles.evidence import ASIDE, read_aside
-from peers.roles.learner import LearnerPeer
-from peers.roles.replayer import Replayer
-from peers.roles.sampler import Sampler
-from peers.roles.shown_groups import ShownGroups
+from peers.audits.accusations import AccusationExchange
+from peers.audits.evidence import ASIDE, read_aside
+from peers.audits.replayer import Replayer
+from peers.audits.shown_groups import ShownGroups
+from peers.learner.learner import LearnerPeer
 from peers.runtime.host import Host
-from peers.runtime.set_aside import REMEMBERED, Accusation
-from swarm.blocks import digest_of
-from swarm.config import DelayLaw
-from swarm.core import auditing, revocation
-from swarm.core.accusations import PER_HOUR, WRONG, Claim
-from swarm.core.auditing import FINAL, FOREVER, SET_ASIDE, Consequence
+from peers.runtime.watching.set_aside import REMEMBERED, Accusation
+from peers.sampler.sampler import Sampler
+from swarm.core import revocation
+from swarm.core.audits import auditing
+from swarm.core.audits.accusations import PER_HOUR, WRONG, Claim
+from swarm.core.audits.auditing import FINAL, FOREVER, SET_ASIDE, Consequence
+from swarm.draws.heads import Head
+from swarm.draws.replays import Replayed
 from swarm.events import Audited, Event, Judged, Rejected, SetAside
-from swarm.heads import Head
-from swarm.learn.weights import from_bytes
+from swarm.frames.run_types import Pardon
+from swarm.frames.wire import WireError
+from swarm.learn.files.weights import from_bytes
 from swarm.limits import RELEASE_LIMIT
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role, Service, Topic
-from swarm.replays import Replayed
-from swarm.run_types import Pardon
 from swarm.sample.toy import TableReplay
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
+from swarm.storage.blocks import digest_of
 from swarm.types import Digest, PeerId, Verdict
-from swarm.wire import WireError
 
 CHEAT, LIAR = "sampler-0", "learner-2"
 APART = Fault(at=0.0, fault="partition", between=((CHEAT,), ("learner-1", LIAR)))

@@ -10,7 +10,7 @@ import pytest
 from nouns import NOW, release
 
 from peers import cli
-from swarm.core.audit import Audit, audit
+from swarm.core.group_accounts import Audit, audit
 from swarm.events import Adopted, Dropped, Found, Judged, Released, Returned, Snapped, Started, Stepped
 from swarm.journal import to_line
 from swarm.protocol import Role

@@ -13,18 +13,18 @@ from test_accused_swarm import CHEAT
 from test_audited_swarm import OtherText, of, played
 from test_auditor_swarm import LEARNER, aside, by
 
-from peers.roles.audit_duty import has_duty, on_duty
-from peers.roles.shown_groups import Verdict
-from peers.roles.verdicts import HonestGroup, VerdictExchange, Verdicts
-from swarm.config import Config, DelayLaw, Peer
-from swarm.core.verifiers import TRUSTED, Verifiers, is_auditor
+from peers.audits.audit_duty import has_duty, on_duty
+from peers.audits.shown_groups import Verdict
+from peers.audits.verdicts import HonestGroup, VerdictExchange, Verdicts
+from swarm.core.audits.verifiers import TRUSTED, Verifiers, is_auditor
 from swarm.events import Audited, Bus, Evaluated, Event, Noted, Rejected, Sampled
 from swarm.limits import EVENT_LIMIT
-from swarm.net.in_memory import MemoryNetwork
-from swarm.peer_limits import Auditing
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role, Topic
 from swarm.sample.base import EngineError
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import Config, DelayLaw, Peer
+from swarm.settings.peer_limits import Auditing
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId

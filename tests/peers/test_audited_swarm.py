@@ -14,24 +14,24 @@ import numpy as np
 import pytest
 from test_roles_swarm import EPOCH, scenario
 
+from peers.audits.evidence import ASIDE, read_aside
 from peers.commands import sim
 from peers.errors import CannotHere
-from peers.roles.evidence import ASIDE, read_aside
 from peers.runtime.host import Host
-from swarm.config import DelayLaw
-from swarm.core.claimed_logprobs import SamplerEvidence
+from swarm.core.intake.claimed_logprobs import SamplerEvidence
+from swarm.draws.heads import Head
+from swarm.draws.replays import Replayed
 from swarm.events import Audited, Counted, Dropped, Event, Judged, Noted, SetAside, Trained
-from swarm.heads import Head
-from swarm.learn.weights import from_bytes
-from swarm.peer_limits import Auditing
+from swarm.learn.files.weights import from_bytes
 from swarm.protocol import Role
-from swarm.replays import Replayed
 from swarm.sample.base import Completions
 from swarm.sample.toy import TableReplay, ToyEngine
+from swarm.settings.config import DelayLaw
+from swarm.settings.peer_limits import Auditing
 from swarm.sim.scenario import Fault
 from swarm.sim.world import SimPeer, World
+from swarm.storage.weights import Weights
 from swarm.types import Verdict
-from swarm.weights import Weights
 
 
 class Cheat(ToyEngine, ABC):

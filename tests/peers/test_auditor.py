@@ -16,24 +16,24 @@ from nouns import beat, group, release
 from still_host import still_host
 
 from peers import cli
-from peers.roles import auditor as module
-from peers.roles.auditor import Auditor
-from peers.roles.evidence import keep_aside, read_aside
-from peers.roles.learner_inbox import LearnerInbox
-from peers.roles.replay_queue import WAITING, Drawn
-from peers.roles.shown_groups import Shown, Verdict
-from swarm.config import Config, DelayLaw
+from peers.audits import auditor as module
+from peers.audits.auditor import Auditor
+from peers.audits.evidence import keep_aside, read_aside
+from peers.audits.replay_queue import WAITING, Drawn
+from peers.audits.shown_groups import Shown, Verdict
+from peers.intake.inbox import LearnerInbox
 from swarm.core import revocation
-from swarm.core.accusations import Claim
-from swarm.core.auditing import Consequence, Weighed
-from swarm.net.in_memory import MemoryNetwork
+from swarm.core.audits.accusations import Claim
+from swarm.core.audits.auditing import Consequence, Weighed
+from swarm.frames.run_types import Pardon
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
-from swarm.run_types import Pardon
+from swarm.settings.config import Config, DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.weights import Weights
 from swarm.tasks.toy import Toy
 from swarm.types import Digest, Group, PeerId
-from swarm.weights import Weights
 
 ADA, BOB = PeerId("12D3KooWAda"), PeerId("12D3KooWBob")
 WHY = Consequence(until=1e12, strikes=3, why="two tokens are off", since=1.0)

@@ -19,33 +19,33 @@ from test_accused_swarm import CHEAT, Slander
 from test_audited_swarm import HONEST, OtherText, of, played
 from test_roles_swarm import EPOCH
 
+from peers.audits.audit_duty import check_that_groups_are_audited
+from peers.audits.auditor_peer import AuditorPeer
+from peers.audits.evidence import Unsigned
+from peers.audits.replayer import Replayer
+from peers.audits.shown_groups import Verdict as Judgement
+from peers.audits.submitted_groups import Submitted, SubmittedGroup, SubmittedQuery
+from peers.audits.verdicts import SILENT, HonestGroup, VerdictExchange, Verdicts
 from peers.errors import WrongUsage
-from peers.roles.audit_duty import check_that_groups_are_audited
-from peers.roles.auditor_peer import AuditorPeer
-from peers.roles.evidence import Unsigned
-from peers.roles.replayer import Replayer
-from peers.roles.shown_groups import Verdict as Judgement
-from peers.roles.submitted_groups import Submitted, SubmittedGroup, SubmittedQuery
-from peers.roles.verdicts import SILENT, HonestGroup, VerdictExchange, Verdicts
 from peers.runtime.host import Host
-from swarm import wire
-from swarm.blocks import digest_of
-from swarm.config import Config, DelayLaw, Run, Sampling
-from swarm.core.accusations import PER_HOUR, Opinion
-from swarm.core.auditing import SURE, Audits
-from swarm.core.verifiers import TRUSTED, Verifiers
+from swarm.core.audits.accusations import PER_HOUR, Opinion
+from swarm.core.audits.auditing import SURE, Audits
+from swarm.core.audits.verifiers import TRUSTED, Verifiers
+from swarm.draws.heads import Head
+from swarm.draws.replays import Replayed
 from swarm.events import Audited, Bus, Event, Judged, Rejected
-from swarm.heads import Head
-from swarm.learn.weights import from_bytes
+from swarm.frames import wire
+from swarm.learn.files.weights import from_bytes
 from swarm.limits import EVENT_LIMIT
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import NetError
 from swarm.protocol import Role, Service, Topic
-from swarm.replays import Replayed
 from swarm.sample.toy import TableReplay
+from swarm.settings.config import Config, DelayLaw, Run, Sampling
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
+from swarm.storage.blocks import digest_of
 from swarm.types import Digest, PeerId, Verdict
 
 AUDITOR, LEARNER = "auditor-0", "learner-0"

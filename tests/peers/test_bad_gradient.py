@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from peers.commands import sim
-from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
 from swarm.events import Averaged, Event, Trained
-from swarm.net.in_memory import MemoryAverager
+from swarm.net.memory.network import MemoryAverager
+from swarm.settings.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 

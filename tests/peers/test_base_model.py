@@ -18,15 +18,17 @@ from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 from msgspec.structs import replace
 
-from peers.build import base_model, factory, new_run, run_folder
+from peers.build import new_run, run_folder
+from peers.build.model import base_model, factory
 from peers.errors import CannotHere, Refusal, UserError, WrongUsage
-from swarm.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
-from swarm.image import in_memory
-from swarm.learn import tiny, weights
-from swarm.learn.model import load_policy
-from swarm.learn.pretrained import ModelError
+from swarm.learn.files import weights
+from swarm.learn.models import tiny
+from swarm.learn.models.model import load_policy
+from swarm.learn.models.pretrained import ModelError
 from swarm.sample.hf import HfEngine
-from swarm.weights import Weights
+from swarm.settings.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
+from swarm.storage.image import in_memory
+from swarm.storage.weights import Weights
 
 COMMIT = "c" * 40
 UNWANTED = ("modeling_mine.py", "pytorch_model.bin", "original/copy.safetensors")

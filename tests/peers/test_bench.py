@@ -46,7 +46,7 @@ from benchmarks.table import Figure, Gap, Machine, Unmeasured
 from peers import cli
 from peers.errors import WrongUsage
 from swarm import events
-from swarm.core.audit import Audit
+from swarm.core.group_accounts import Audit
 from swarm.types import PeerId
 
 MACHINE = Machine(cores=2, load=0.1, seconds=12.0)

@@ -15,7 +15,7 @@ from benchmarks.fault_trials import Report
 from benchmarks.rows import busy, faults, groups, intake, memory, swarms
 from benchmarks.table import Figure, Gap, Line, Machine, Results
 from peers.errors import WrongUsage
-from swarm.core.audit import Audit
+from swarm.core.group_accounts import Audit
 
 QUIET, BUSY = (Machine(cores=2, load=load, seconds=9.0) for load in (0.1, 3.0))
 STEADY = (99.0, 100.0, 101.0)

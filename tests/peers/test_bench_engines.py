@@ -16,7 +16,7 @@ from benchmarks.processes import engine_agreement, sampling
 from benchmarks.rows import engines
 from benchmarks.rows.engines import Turns
 from benchmarks.table import Figure, Gap, Line, Unmeasured
-from swarm.learn import tiny
+from swarm.learn.models import tiny
 from swarm.sample.base import Completions
 
 TEN = Completions((4, 6), np.zeros(10, np.int32), np.zeros(10, np.float32), ("a", "b"))

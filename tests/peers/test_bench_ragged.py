@@ -27,7 +27,7 @@ def test_the_next_prompts_enter_where_completions_have_ended() -> None:
 @pytest.mark.slow
 def test_an_engine_has_the_forwards_that_are_counted(tmp_path: Path) -> None:
     from benchmarks.processes.ragged_calls import Sides
-    from swarm.learn import tiny
+    from swarm.learn.models import tiny
 
     told = Sides(tiny.make(tmp_path / "llama", "llama"), 4, 40, 4).turn(2, 0)
     lengths = np.array(told["lengths"])

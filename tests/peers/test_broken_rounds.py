@@ -16,18 +16,18 @@ import torch
 from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.runtime.heartbeats import Heartbeats
-from peers.runtime.releases import ReleaseExchange
-from swarm.config import Averaging, BatchSize, DelayLaw, Pace, Releasing
-from swarm.core.audit import audit
-from swarm.core.rounds import Cause
+from peers.runtime.releases.exchange import ReleaseExchange
+from swarm.core.agreement.rounds import Cause
+from swarm.core.group_accounts import audit
 from swarm.events import Averaged, Lost, Moved, Noted, Trained
-from swarm.learn.learner import Learner
-from swarm.net.in_memory import MemoryAverager
-from swarm.net.in_memory_gossip import MemoryGossip
+from swarm.learn.learners.learner import Learner
+from swarm.net.memory.gossip import MemoryGossip
+from swarm.net.memory.network import MemoryAverager
 from swarm.net.ports import Average, NotFinite, RoundLost
+from swarm.settings.config import Averaging, BatchSize, DelayLaw, Pace, Releasing
 from swarm.sim.scenario import Fault
+from swarm.storage.weights import Weights
 from swarm.types import Beat, Digest, PeerId, Release
-from swarm.weights import Weights
 
 
 class Broken:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.rows import busy
 from peers.commands import sim
-from peers.roles import next_gradient
+from peers.learner import next_gradient
 from swarm.events import Event, Trained
 from swarm.sim.world import World
 

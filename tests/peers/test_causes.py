@@ -7,9 +7,9 @@ from statistics import mean
 import pytest
 
 from peers.commands import sim
-from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.events import Event, Heard, Trained
 from swarm.protocol import Role
+from swarm.settings.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 from swarm.types import Lag

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario
 
-from peers.roles.draw_returns import ASKED, LEFT, DrawReturns
-from peers.roles.sampler import Sampler
-from swarm import wire
-from swarm.config import BatchSize, Optimizer, Pace, Window
-from swarm.core.admission import group_id
-from swarm.core.curriculum import Draw
-from swarm.core.returns import DrawsCame, DrawsQuery, Returns, SamplerDraws
+from peers.intake.withheld_draws import ASKED, LEFT, DrawReturns
+from peers.sampler.sampler import Sampler
+from swarm.core.intake.admission import group_id
+from swarm.core.intake.curriculum import Draw
+from swarm.core.intake.withheld_draws import DrawsCame, DrawsQuery, Returns, SamplerDraws
 from swarm.events import Judged, Rejected, Released, Trained
+from swarm.frames import wire
 from swarm.sample.base import EngineError
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import BatchSize, Optimizer, Pace, Window
 from swarm.sim.scenario import Fault
 from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
@@ -75,7 +75,7 @@ class Cheat(Sampler):
 
 def test_who_chooses_what_it_draws_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cheat, "sent", ())
-    monkeypatch.setattr("peers.roles.sampler.Sampler", Cheat)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", Cheat)
     told = Told(scenario(0.4, (1, 8)))
     verdicts: dict[str, set[tuple[str, str]]] = {}
     for event in told.of(Judged):
@@ -128,7 +128,7 @@ def test_who_leaves_out_what_it_does_not_like_is_named_and_nobody_else(
             if sent is not None:
                 await super()._deliver(sent, bound)
 
-    monkeypatch.setattr("peers.roles.sampler.Sampler", Picky)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", Picky)
     kill = Fault(at=20, fault="bounce", peer="sampler-1", down=2.0)
     told = Told(scenario(1.3, (2, 3), kill, sample=0.3, **SHORT))
     refused = {event.sampler for event in told.of(Judged) if "of its last" in event.detail}
@@ -235,7 +235,7 @@ def test_a_learner_that_answers_late_changes_nothing_and_one_that_is_silent_has_
         settled["all"] += 1
         return settle(self, *rest)
 
-    monkeypatch.setattr("peers.roles.sampler.Sampler", Picky)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", Picky)
     monkeypatch.setattr(DrawReturns, "_tell", told)
     monkeypatch.setattr(Returns, "settle", counted)
     played = Told(scenario(1.3, (3, 3), sample=0.3, **SHORT))

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario, seconds
 
-from peers.roles.checkpoints import Checkpoints
-from swarm.config import Averaging, Releasing, Stop
+from peers.learner.checkpoints import Checkpoints
 from swarm.events import Left, Released, Saved, Trained
-from swarm.learn import checkpoint
-from swarm.learn.learner import Learner
-from swarm.learn.site_learner import SiteLearner
-from swarm.learn.tabular import Tabular
+from swarm.learn.files import checkpoint
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.site_learner import SiteLearner
+from swarm.learn.models.tabular import Tabular
+from swarm.settings.config import Averaging, Releasing, Stop
 from swarm.sim.scenario import Fault, Scenario
 
 LEARN = 2.0

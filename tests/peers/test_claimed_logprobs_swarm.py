@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
-from peers.roles.sampler import Sampler
-from swarm.config import Delay, DelayLaw, Optimizer, Window
-from swarm.core import claimed_logprobs
-from swarm.core.admission import group_id
+from peers.sampler.sampler import Sampler
+from swarm.core.intake import claimed_logprobs
+from swarm.core.intake.admission import group_id
 from swarm.events import CaughtUp, Counted, Judged, Moved, Noted, Rejected, Snapped, Trained
+from swarm.settings.config import Delay, DelayLaw, Optimizer, Window
 from swarm.sim.scenario import Fault
 from swarm.types import Array, Digest, Group
 
@@ -40,7 +40,7 @@ def told_with_a_liar(
         async def _deliver(self, group: Group) -> None:
             await super()._deliver(lie(group) if self.host.ports.me == "sampler-0" else group)
 
-    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", Liar)
     told = Told(scenario(minutes, peers, **run))
     return Counter(event.verdict.value for event in told.of(Judged) if event.sampler == "sampler-0"), told
 
@@ -118,7 +118,7 @@ def test_a_learner_all_of_whose_samplers_lie_makes_no_step_and_lives(monkeypatch
         async def _deliver(self, group: Group) -> None:
             await super()._deliver(lower(None)(group))
 
-    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", Liar)
     told = Told(scenario(1.0, (1, 2)))
     assert not told.of(Trained) and [event for event in told.of(Moved) if event.cause == "batch refused"]
     assert any("none of its groups is believed" in event.text for event in told.of(Noted))

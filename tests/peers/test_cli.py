@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import terminal
+from dashboard.serve import terminal
 from peers import cli, errors
-from swarm import __version__, invite
-from swarm.identity import IdentityError
+from swarm import __version__
 from swarm.learn.objectives import objective, options_of
+from swarm.membership import invite
+from swarm.membership.identity import IdentityError
 from swarm.net.ports import Unreachable
 from swarm.protocol import Role
-from swarm.settings import ConfigError
+from swarm.settings.layers import ConfigError
 from swarm.types import Digest
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from still_host import still_host
 from peers.runtime.clock_check import ClockCheck
 from peers.runtime.host import Host
 from swarm import events
-from swarm.config import DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

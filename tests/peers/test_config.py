@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm import PROTOCOL, config, config_loading
-from swarm import settings as layers
-from swarm.config import Config, Run
-from swarm.config_loading import load
-from swarm.page_settings import Page
+from swarm import PROTOCOL
 from swarm.protocol import Role
-from swarm.settings import ConfigError
+from swarm.settings import config, loading
+from swarm.settings import layers as layers
+from swarm.settings.config import Config, Run
+from swarm.settings.layers import ConfigError
+from swarm.settings.loading import load
+from swarm.settings.page import Page
 
 
 def written(folder: Path, text: str, name: str = "it.toml") -> Path:
@@ -222,7 +223,7 @@ def test_words_are_read_as_what_the_key_wants() -> None:
     assert loaded.config.run.private is True
     assert loaded.config.run.model.name == "7"
     assert loaded.config.run.objective.options == {"eps": 0.3}
-    assert config_loading.value(loaded.config, "run.objective.options.eps") == 0.3
+    assert loading.value(loaded.config, "run.objective.options.eps") == 0.3
 
 
 @pytest.mark.parametrize(
@@ -257,8 +258,8 @@ runs = st.builds(
 
 @given(runs)
 def test_a_joiner_gets_the_run_that_was_started(run: Run) -> None:
-    over_the_wire = msgspec.msgpack.decode(msgspec.msgpack.encode(config_loading.run_dict(run)))
-    assert config_loading.from_run_dict(over_the_wire) == run
+    over_the_wire = msgspec.msgpack.decode(msgspec.msgpack.encode(loading.run_dict(run)))
+    assert loading.from_run_dict(over_the_wire) == run
 
 
 @settings(max_examples=20)
@@ -266,15 +267,15 @@ def test_a_joiner_gets_the_run_that_was_started(run: Run) -> None:
 def test_what_is_dumped_can_be_loaded(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = Config(run=run, peer=config.Peer(page=Page(port=1)))
-        assert load(written(Path(folder), config_loading.dump(whole))).config == whole
-        assert load(written(Path(folder), config_loading.dump(whole, "run"))).config == Config(run=run)
+        assert load(written(Path(folder), loading.dump(whole))).config == whole
+        assert load(written(Path(folder), loading.dump(whole, "run"))).config == Config(run=run)
 
 
 def test_the_order_in_which_options_were_written_does_not_change_the_run() -> None:
     one, two = ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0})
     runs = [Run(objective=config.ObjectiveSettings(options=options)) for options in (one, two)]
-    assert msgspec.msgpack.encode(config_loading.run_dict(runs[0])) == msgspec.msgpack.encode(
-        config_loading.run_dict(runs[1])
+    assert msgspec.msgpack.encode(loading.run_dict(runs[0])) == msgspec.msgpack.encode(
+        loading.run_dict(runs[1])
     )
 
 
@@ -287,31 +288,31 @@ FIRST = Run(sampling=config.Sampling(replayable=False))
 
 def test_a_run_of_the_first_version_of_this_protocol_goes_on() -> None:
     assert BEGUN.stem.endswith(f"_{PROTOCOL}"), "a new PROTOCOL begins with settings of its own"
-    assert config_loading.from_run_dict(json.loads(BEGUN.read_text())) == FIRST
+    assert loading.from_run_dict(json.loads(BEGUN.read_text())) == FIRST
 
 
 def test_a_setting_that_came_later_is_in_a_spec_only_where_it_says_something(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     then = json.loads(BEGUN.read_text())
-    assert json.loads(msgspec.json.encode(config_loading.run_dict(FIRST))).items() == then.items(), (
+    assert json.loads(msgspec.json.encode(loading.run_dict(FIRST))).items() == then.items(), (
         "a setting of [run] that is new belongs to config_loading.YOUNGER once this PROTOCOL is released;"
         f" until then, and with a new one, to {BEGUN.name}"
     )
-    monkeypatch.setattr(config_loading, "YOUNGER", frozenset({"pace.beat", "private"}))
-    tree = config_loading.run_dict(Run())
+    monkeypatch.setattr(loading, "YOUNGER", frozenset({"pace.beat", "private"}))
+    tree = loading.run_dict(Run())
     assert "private" not in tree and list(tree["pace"]) == ["patience"]
-    assert config_loading.from_run_dict(tree) == Run()
+    assert loading.from_run_dict(tree) == Run()
     other = Run(pace=config.Pace(beat=1.0), private=True)
-    assert config_loading.from_run_dict(config_loading.run_dict(other)) == other
+    assert loading.from_run_dict(loading.run_dict(other)) == other
 
 
 def test_options_of_a_template_are_one_setting_which_older_versions_refuse_by_name() -> None:
     run = Run(model=config.Model(template_options={"enable_thinking": False, "budget": 3}, date="2024-07-26"))
-    tree = config_loading.run_dict(run)
+    tree = loading.run_dict(run)
     assert list(tree["model"]["template_options"]) == ["budget", "enable_thinking"]  # type: ignore[index]
-    assert config_loading.from_run_dict(tree) == run and not config_loading.unknown(tree)
-    assert all(config_loading.matters(f"model.{key}", Role.SAMPLER) for key in ("template_options", "date"))
+    assert loading.from_run_dict(tree) == run and not loading.unknown(tree)
+    assert all(loading.matters(f"model.{key}", Role.SAMPLER) for key in ("template_options", "date"))
     loaded = load(None, ["run.model.template_options.enable_thinking=false"]).config.run
     assert loaded.model.template_options == {"enable_thinking": False}
 
@@ -324,9 +325,9 @@ NEWER = {
 
 
 def test_what_a_newer_version_set_is_named_and_the_rest_is_taken() -> None:
-    assert config_loading.unknown(NEWER) == ["wisdom.level", "averaging.compression", "pace.rhythm"]
+    assert loading.unknown(NEWER) == ["wisdom.level", "averaging.compression", "pace.rhythm"]
     taken = Run(averaging=config.Averaging(match=3.0), pace=config.Pace(patience=20.0))
-    assert config_loading.from_run_dict(NEWER) == taken
+    assert loading.from_run_dict(NEWER) == taken
 
 
 COMPUTING = {Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.AUDITOR}
@@ -346,41 +347,41 @@ COMPUTING = {Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.AUDITOR}
     ],
 )
 def test_what_is_not_known_matters_to_those_who_act_by_it(key: str, roles: set[Role]) -> None:
-    assert {role for role in Role if config_loading.matters(key, role)} == roles
+    assert {role for role in Role if loading.matters(key, role)} == roles
 
 
 def test_every_table_of_a_run_that_is_said_to_matter_to_some_is_there() -> None:
-    assert set(config_loading.ACTS) <= set(Run.__struct_fields__)
+    assert set(loading.ACTS) <= set(Run.__struct_fields__)
 
 
 def test_a_run_from_elsewhere_is_checked_like_a_file() -> None:
-    assert config_loading.unknown(config_loading.run_dict(Run()) | {"seed": -1}) == ["seed"]
+    assert loading.unknown(loading.run_dict(Run()) | {"seed": -1}) == ["seed"]
     with pytest.raises(ConfigError, match="the first must be below"):
-        config_loading.from_run_dict({"averaging": {"match": 9.0, "request": 9.0}})
+        loading.from_run_dict({"averaging": {"match": 9.0, "request": 9.0}})
 
 
 def test_the_schema_lists_every_key_and_is_itself_a_good_file(tmp_path: Path) -> None:
-    text = config_loading.schema_text()
+    text = loading.schema_text()
     assert load(written(tmp_path, text)).config == Config()
     uncommented = re.sub(r"^# (\w+ = .*)", r"\1", text, flags=re.MULTILINE)
     loaded = load(written(tmp_path, uncommented))
     assert loaded.config == Config()
-    closed = [key for key in config_loading.SCHEMA.keys if not config_loading.SCHEMA.is_free(key)]
+    closed = [key for key in loading.SCHEMA.keys if not loading.SCHEMA.is_free(key)]
     assert all(loaded.origins[key] != "default" for key in closed)
 
 
 def test_every_key_is_described() -> None:
-    assert all(layers.describe(field.type) for field in config_loading.SCHEMA.keys.values())
+    assert all(layers.describe(field.type) for field in loading.SCHEMA.keys.values())
 
 
 def test_every_pattern_of_a_setting_is_told_in_words() -> None:
-    shown = [layers.describe(field.type) for field in config_loading.SCHEMA.keys.values()]
+    shown = [layers.describe(field.type) for field in loading.SCHEMA.keys.values()]
     assert not [words for words in shown if "^" in words]
 
 
 def test_what_other_programs_call_a_setting_leads_to_one_that_there_is() -> None:
-    assert set(config_loading.MEANT.values()) <= set(config_loading.SCHEMA.keys)
-    assert not set(config_loading.MEANT) & {key.rpartition(".")[2] for key in config_loading.SCHEMA.keys}
+    assert set(loading.MEANT.values()) <= set(loading.SCHEMA.keys)
+    assert not set(loading.MEANT) & {key.rpartition(".")[2] for key in loading.SCHEMA.keys}
 
 
 class Inner(msgspec.Struct):

@@ -9,20 +9,22 @@ from typing import Any
 import pytest
 
 from peers import cli
-from peers.build import new_run, run_folder, task_source
-from peers.build.consent import mind_code, named_code
+from peers.audits.evidence import Evidence
+from peers.build import new_run, run_folder
+from peers.build.joining.consent import mind_code, named_code
+from peers.build.model import task_source
 from peers.build.run_folder import RunFolder
 from peers.errors import REFUSED, CannotHere, Refusal
-from peers.roles.evidence import Evidence
-from swarm import PROTOCOL, wire
-from swarm.config import Config, Model, ObjectiveSettings, Peer, Rewards, Run, Sampling, TaskSettings
-from swarm.config_loading import run_dict
-from swarm.identity import open_key
-from swarm.learn import tiny, tokenization
+from swarm import PROTOCOL
+from swarm.frames import wire
+from swarm.frames.run_types import Spec
+from swarm.learn.models import tiny, tokenization
+from swarm.membership.identity import open_key
 from swarm.protocol import Role
-from swarm.run_types import Spec
-from swarm.tasks import sandbox
+from swarm.settings.config import Config, Model, ObjectiveSettings, Peer, Rewards, Run, Sampling, TaskSettings
+from swarm.settings.loading import run_dict
 from swarm.tasks.base import RewardError
+from swarm.tasks.workers import sandbox
 from swarm.types import Digest, PeerId
 
 OWN_OBJECTIVE = Run(name="lab", objective=ObjectiveSettings(name="lab_losses.mine:NAME"))

@@ -13,10 +13,10 @@ from typing import TextIO
 import pytest
 from rich.table import Table
 
-from peers.commands.up import Children
+from peers.commands.runs.up import Children
 from peers.console import Listing, spoken
 from peers.errors import guarded
-from swarm.config import Config
+from swarm.settings.config import Config
 
 ROOT = Path(__file__).parents[2]
 

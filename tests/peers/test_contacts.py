@@ -12,13 +12,13 @@ import pytest
 from nouns import beat
 from still_host import still_host
 
-from peers.build import invitations
-from peers.runtime import contacts
-from peers.runtime.contacts import CONTACTS, MOST, Contacts
+from peers.build.joining import invitations
 from peers.runtime.host import Host
-from swarm.config import DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from peers.runtime.membership import contacts
+from peers.runtime.membership.contacts import CONTACTS, MOST, Contacts
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

@@ -11,17 +11,19 @@ import pytest
 import torch
 from crash_states import recorded
 
-from peers.build import new_run, run_folder, spec_transfer
+from peers.build import new_run, run_folder
+from peers.build.joining import spec_transfer
 from peers.build.local_peer import last_port
-from peers.runtime.announcements import Announcements
-from swarm.blocks import BLOCK, Blocks
-from swarm.config import Listen, Run, TaskSettings
-from swarm.durable import copy_durably, read_checked, write_checked, write_durably
+from peers.runtime.releases.announcements import Announcements
 from swarm.events import Noted
-from swarm.identity import open_key
 from swarm.journal import Journal, read_journal
-from swarm.learn import checkpoint, tiny
-from swarm.net.shelves import Held, Shelf
+from swarm.learn.files import checkpoint
+from swarm.learn.models import tiny
+from swarm.membership.identity import open_key
+from swarm.net.blobs.shelves import Held, Shelf
+from swarm.settings.config import Listen, Run, TaskSettings
+from swarm.storage.blocks import BLOCK, Blocks
+from swarm.storage.durable import copy_durably, read_checked, write_checked, write_durably
 from swarm.types import Digest, PeerId
 
 OLD, NEW = b"old" * 50_000, b"new" * 60_000

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from peers.build import new_run, run_folder, spec_transfer
+from peers.build import new_run, run_folder
+from peers.build.joining import spec_transfer
 from peers.build.local_peer import open_local_peer
 from peers.build.run_folder import RunFolder
-from peers.commands import export, status
+from peers.commands.policies import export
+from peers.commands.runs import status
 from peers.errors import CannotHere
 from peers.runtime.peer_folder import PeerFolder, running
-from swarm.blocks import Blocks
-from swarm.config import Run
-from swarm.learn import tiny
-from swarm.net.shelves import Held, Shelf
+from swarm.learn.models import tiny
+from swarm.net.blobs.shelves import Held, Shelf
+from swarm.settings.config import Run
+from swarm.storage.blocks import Blocks
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,18 @@ import pytest
 import torch
 from test_patch_ladder import BYTES, SIZE, Swarm, among
 
-from peers.roles.engine_calls import EngineCalls
-from peers.roles.merging import Merging
+from peers.learner.agreement.merging import Merging
 from peers.runtime.host import Host
-from swarm.blocks import BLOCK, Blocks, Damaged
-from swarm.config import Config, Optimizer, Run
-from swarm.learn import weights
-from swarm.learn.learner import Learner
-from swarm.learn.tabular import Tabular
+from peers.sampler.engine_calls import EngineCalls
+from swarm.learn.files import weights
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models.tabular import Tabular
 from swarm.protocol import Role
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import Config, Optimizer, Run
+from swarm.storage.blocks import BLOCK, Blocks, Damaged
+from swarm.storage.weights import Weights
 from swarm.types import Digest
-from swarm.weights import Weights
 
 
 def on_disk(swarm: Swarm, folder: Path) -> Host:

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.replay import Replay
+from dashboard.serve.replay import Replay
 from peers.build import run_folder
 from peers.build.assembly import _invite_shown
 from peers.build.page_server import loopback, private_invite, public_invite
 from peers.build.run_folder import RunFolder
-from peers.commands import dashboard
-from peers.commands.journals import tell_first
+from peers.commands.journals import dashboard
+from peers.commands.journals.journals import tell_first
 from peers.errors import WrongUsage
-from swarm import invite as invites
-from swarm.config import Config, Run
-from swarm.config_loading import run_dict
-from swarm.durable import write_durably
 from swarm.events import Noted
-from swarm.identity import open_key
+from swarm.frames.run_types import Spec
+from swarm.frames.wire import encode
 from swarm.journal import Tail, from_line, to_line
-from swarm.page_settings import Page
+from swarm.membership import invite as invites
+from swarm.membership.identity import open_key
 from swarm.protocol import Role
-from swarm.run_types import Spec
+from swarm.settings.config import Config, Run
+from swarm.settings.loading import run_dict
+from swarm.settings.page import Page
+from swarm.storage.durable import write_durably
 from swarm.types import Digest, PeerId
-from swarm.wire import encode
 
 ME = PeerId("12D3KooWBv1JUxbGetLPesuHAB469wPhu9UeTbh9UPm9abejcDA9")
 ADDRESSES = (f"/ip4/127.0.0.1/tcp/9/p2p/{ME}",)
@@ -139,7 +139,7 @@ NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(WrongUsage, match="is no journal"):
-        dashboard.replay(tmp_path / "file", Config(), 1.0)
+        dashboard.serve.replay(tmp_path / "file", Config(), 1.0)
 
 
 def test_damaged_lines_of_a_journal_that_is_followed_are_left_out_and_told_once(

@@ -17,17 +17,18 @@ from nouns import beat, release
 from still_host import RUN, still_host
 from test_roles_swarm import Told, scenario
 
-from peers.roles.outbox import Outbox
-from peers.roles.sampler import OUTBOX, Sampler
 from peers.runtime.frames import Frames
-from swarm import events, wire
-from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
-from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, Outcome
+from peers.sampler.outbox import Outbox
+from peers.sampler.sampler import OUTBOX, Sampler
+from swarm import events
+from swarm.core.intake.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, Outcome
 from swarm.core.stream_slots import RATE
+from swarm.frames import wire
 from swarm.limits import MAIL_LIMIT
-from swarm.net.in_memory import EPOCH, MemoryNetwork
+from swarm.net.memory.network import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role
+from swarm.settings.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
 from swarm.sim.clock import run
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks

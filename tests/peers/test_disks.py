@@ -20,21 +20,21 @@ from still_host import still_host
 from peers import errors
 from peers.build import local_peer
 from peers.build.local_peer import LocalPeer, last_port, open_local_peer
-from peers.commands import up
-from peers.runtime.contacts import Contacts
+from peers.commands.runs import up
 from peers.runtime.host import Host
+from peers.runtime.membership.contacts import Contacts
 from peers.runtime.peer_folder import PeerFolder, running
 from swarm import events
-from swarm.blocks import Blocks
-from swarm.config import Config, DelayLaw, Listen
 from swarm.events import Bus, Noted
-from swarm.identity import open_key
 from swarm.journal import Journal, from_line, read_journal
-from swarm.net.in_memory import MemoryNetwork
-from swarm.net.shelves import Held, Shelf
+from swarm.membership.identity import open_key
+from swarm.net.blobs.shelves import Held, Shelf
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import Config, DelayLaw, Listen
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import Blocks
 from swarm.types import PeerId
 
 

@@ -16,14 +16,14 @@ from test_patch_ladder import BYTES, SIZE, Swarm, among
 
 from peers.runtime.host import Host
 from swarm import events
-from swarm.blocks import Blocks
-from swarm.config import DelayLaw
-from swarm.core.releases import rank
-from swarm.net.in_memory import MemoryNetwork
+from swarm.core.agreement.releases import rank
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Part, Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import Blocks
 from swarm.types import PeerId
 
 SECOND = float(SIZE)
@@ -59,7 +59,7 @@ def test_a_receiver_whose_disk_is_full_goes_on_by_patches_and_serves(
         for blobs in (seed.releases.blobs, seed.releases.patches.files):
             blobs._disk = None  # virtual time knows no threads
         await seed.releases.serve()
-        monkeypatch.setattr("swarm.net.shelves.write_checked", full)
+        monkeypatch.setattr("swarm.net.blobs.shelves.write_checked", full)
         monkeypatch.setattr("os.pwrite", full)
         await swarm.release(BYTES[0])
         await swarm.take(seed, swarm.released[0])

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from peers.build import engine_choice
-from peers.build.engine_choice import EngineChoice, EngineFacts, choose
+from peers.build.model import engine_choice
+from peers.build.model.engine_choice import EngineChoice, EngineFacts, choose
 from peers.errors import CannotHere, WrongUsage
 from peers.fit.hardware import Gpu, Machine
-from swarm.config import Config, EngineSettings, Peer
-from swarm.peer_limits import Limits
+from swarm.settings.config import Config, EngineSettings, Peer
+from swarm.settings.peer_limits import Limits
 
 GIB = 1 << 30
 H100 = Gpu("H100", 80 * GIB, 79 * GIB)

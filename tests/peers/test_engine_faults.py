@@ -14,21 +14,21 @@ import torch
 from still_host import still_host
 
 from peers.commands import sim
-from peers.roles.engine_calls import EngineCalls
-from peers.runtime import idle
-from swarm.config import BatchSize, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSettings
+from peers.runtime.limits import idle
+from peers.sampler.engine_calls import EngineCalls
 from swarm.events import Adopted, Evaluated, Event, Faulted, Heard, Judged, Noted, Recovered, Sampled
-from swarm.learn.weights import from_bytes
-from swarm.net.in_memory import MemoryNetwork
+from swarm.learn.files.weights import from_bytes
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sample.base import Completions, EngineError, NoRoom
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import BatchSize, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSettings
 from swarm.sim.clock import run as run_virtual
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
+from swarm.storage.weights import Weights
 from swarm.types import Verdict
-from swarm.weights import Weights
 
 EPOCH = 1_750_000_000.0
 torch.set_num_threads(1)

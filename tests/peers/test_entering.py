@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from peers.build import spec_transfer
-from peers.build.entering import Entering
-from peers.commands import doctor_swarm
+from peers.build.joining import spec_transfer
+from peers.build.joining.connect_retry import Entering
+from peers.commands.doctor import run_checks
 from peers.errors import Unreached
-from swarm import invite, wire
-from swarm.config import Config
+from swarm.frames import wire
+from swarm.membership import invite
 from swarm.net.ports import NOTHING_CAME, Refused, Silent
 from swarm.protocol import Role
+from swarm.settings.config import Config
 from swarm.types import Digest, PeerId
 
 RUN = Digest("0" * 64)
@@ -81,7 +82,7 @@ def test_the_doctor_says_what_to_do_where_small_answers_alone_come(
     async def nothing(*_: object) -> None: ...
 
     said = invite.make(RUN, [f"/ip4/127.0.0.1/tcp/1/p2p/{SEED}"], Role.LEARNER)
-    one = doctor_swarm._Examination(invite.read(said, 0.0), Config(), tmp_path)
+    one = run_checks._Examination(invite.read(said, 0.0), Config(), tmp_path)
     monkeypatch.setattr(one, "_addresses", reached)
     monkeypatch.setattr(one, "_clock", nothing)
     monkeypatch.setattr(one, "_shown", lambda node: node)

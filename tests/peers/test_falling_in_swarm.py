@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from test_roles_swarm import EPOCH, Told, scenario
 
-from swarm.config import Averaging, DelayLaw, Pace, TaskSettings, Window
 from swarm.events import Averaged, Moved, Released, Snapped
 from swarm.protocol import Phase
+from swarm.settings.config import Averaging, DelayLaw, Pace, TaskSettings, Window
 from swarm.sim.scenario import Fault, LineLaw, RateLaw, SimulatedLinks
 
 CAME = 20.0

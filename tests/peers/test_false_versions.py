@@ -14,17 +14,17 @@ from still_host import still_host
 from test_missing_releases import LIAR, Liar
 from test_roles_swarm import EPOCH, Told, scenario
 
-from peers.runtime import release_doubts
 from peers.runtime.host import Host
-from peers.runtime.release_doubts import LEAD, QUIET, TRIES
-from peers.runtime.release_votes import Why, mark
-from peers.runtime.releases import ReleaseExchange
-from swarm.config import BatchSize, DelayLaw
-from swarm.core.lineage import Fork
-from swarm.core.releases import rank
+from peers.runtime.releases import doubts
+from peers.runtime.releases.doubts import LEAD, QUIET, TRIES
+from peers.runtime.releases.exchange import ReleaseExchange
+from peers.runtime.releases.votes import Why, mark
+from swarm.core.agreement.lineage import Fork
+from swarm.core.agreement.releases import rank
 from swarm.events import Adopted, Bus, Event, Forked, Judged, Noted, Rejected, Released, Trained
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import BatchSize, DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
@@ -51,7 +51,7 @@ def test_a_false_version_is_not_followed_and_its_sender_is_named(
             await liar.tell(at, told)
 
     monkeypatch.setattr(Liar, "lies", lies, raising=False)
-    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Liar)
+    monkeypatch.setattr("peers.learner.learner.LearnerPeer", Liar)
     told = Told(scenario(0.6, (4, 4)))
     lied = {(release.version, release.weights) for release in false}
     assert len(false) == 5
@@ -63,13 +63,13 @@ def test_a_false_version_is_not_followed_and_its_sender_is_named(
     named = {(event.peer, event.sender) for event in told.of(Rejected)}
     assert {sender for _, sender in named} == {LIAR} and len(named) > 4
     if false[0].version < 1000:
-        assert len(told.of(Rejected, "learner-0")) == release_doubts.TRIES, "the others are not asked for"
+        assert len(told.of(Rejected, "learner-0")) == doubts.TRIES, "the others are not asked for"
 
 
 def test_a_learner_that_was_cut_off_and_is_far_ahead_of_two_waits_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(release_doubts, "LEAD", 3)
+    monkeypatch.setattr(doubts, "LEAD", 3)
     alone, two = (
         ("learner-0", "sampler-0", "sampler-1", "sampler-2"),
         ("learner-1", "learner-2", "sampler-3", "seed-0"),

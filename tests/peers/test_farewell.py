@@ -9,9 +9,9 @@ from random import Random
 from still_host import still_host
 
 from peers.runtime.host import FAREWELL
-from swarm.config import DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 

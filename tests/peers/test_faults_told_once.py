@@ -8,13 +8,13 @@ from random import Random
 from still_host import still_host
 
 from swarm import events
-from swarm.blocks import Blocks
-from swarm.config import DelayLaw
-from swarm.net.in_memory import MemoryNetwork
-from swarm.net.shelves import Held, Shelf
+from swarm.net.blobs.shelves import Held, Shelf
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Part, Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import Blocks
 
 
 def test_a_disk_that_lost_blocks_of_many_versions_is_told_once(tmp_path: Path) -> None:

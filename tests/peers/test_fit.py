@@ -16,11 +16,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from peers import cli
-from peers.build import factory
-from peers.build.model_code import ModelCode
+from peers.build.model import factory
+from peers.build.model.model_code import ModelCode
 from peers.build.run_folder import RunFolder
-from peers.commands import fit as measure
-from peers.commands import fit_probe, fit_table
+from peers.commands.fit import command as measure
+from peers.commands.fit import probe, table
 from peers.errors import CannotHere
 from peers.fit import estimates, hardware
 from peers.fit import fits as fit
@@ -29,12 +29,12 @@ from peers.fit.estimates import RunShape, Speed
 from peers.fit.fits import Case
 from peers.fit.hardware import Gpu, Machine
 from peers.fit.model_shape import examine
-from swarm.config import Config
-from swarm.config_loading import load, run_dict
-from swarm.learn import tiny, tokenization
-from swarm.net.hive import ThreadWork
+from swarm.frames.run_types import Spec
+from swarm.learn.models import tiny, tokenization
+from swarm.net.libp2p.node import ThreadWork
 from swarm.protocol import Role
-from swarm.run_types import Spec
+from swarm.settings.config import Config
+from swarm.settings.loading import load, run_dict
 from swarm.types import Digest
 
 FAMILIES = ("llama", "qwen3", "gemma3")
@@ -317,7 +317,7 @@ def test_what_was_measured_corrects_the_next_prediction(models: dict[str, Path],
 @pytest.mark.slow
 def test_a_measurement_that_runs_out_of_memory_costs_a_line(qwen3: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((qwen3["1.7B"] / "config.json").read_text())
-    outcome = fit_probe.run(fit_probe.Job(what="weights", folder=str(tmp_path), ram=2 * GB), measure.START)
+    outcome = probe.run(probe.Job(what="weights", folder=str(tmp_path), ram=2 * GB), measure.START)
     assert outcome.failed == "memory"
 
 
@@ -328,7 +328,7 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
     guess = lambda _: Speed(1e12, 1e11, 1e-6)  # noqa: E731
     row = fit.row(case, "sampler", "float32", guess)
     monkeypatch.setattr(
-        fit_probe, "run", lambda job, timeout: fit_probe.Outcome(failed="memory", detail="cannot allocate")
+        probe, "run", lambda job, timeout: probe.Outcome(failed="memory", detail="cannot allocate")
     )
     failed = measure.measure(case, models["llama"], row, guess)
     assert failed.fits == "no" and "more memory than there is" in failed.why
@@ -344,18 +344,16 @@ def test_a_measured_prompt_fits_into_the_models_positions_beside_its_completion(
     (tmp_path / "config.json").write_text(json.dumps(shape | {"max_position_embeddings": 64}))
     config = settings("run.sampling.max_tokens=16")
     for folder, least, most in ((models["llama"], 200, 300), (tmp_path, 30, 64 - 16)):
-        prompt = fit_probe._prompt(
-            fit_probe.Job(what="sampler", folder=str(folder), config=config, prompt=256)
-        )
+        prompt = probe._prompt(probe.Job(what="sampler", folder=str(folder), config=config, prompt=256))
         (ids,) = tokenization.load(folder).encode([prompt])
         assert least < len(ids) <= most
 
 
 @pytest.mark.slow
 def test_a_measurement_that_hangs_or_dies_is_over(models: dict[str, Path]) -> None:
-    job = fit_probe.Job(what="sampler", folder=str(models["llama"]))
-    assert fit_probe.run(job, 0.05).failed == "time"
-    broken = fit_probe.run(fit_probe.Job(what="sampler", folder="/nowhere"), measure.START)
+    job = probe.Job(what="sampler", folder=str(models["llama"]))
+    assert probe.run(job, 0.05).failed == "time"
+    broken = probe.run(probe.Job(what="sampler", folder="/nowhere"), measure.START)
     assert broken.failed == "other" and "/nowhere" in broken.detail
 
 
@@ -379,7 +377,7 @@ def test_a_memory_factor_rises_at_once_and_falls_by_halves(tmp_path: Path) -> No
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device of which the speed is known."""
     monkeypatch.setattr(
-        fit_probe, "run", lambda job, timeout: fit_probe.Outcome(flops=1e12, bandwidth=1e11, launch=1e-6)
+        probe, "run", lambda job, timeout: probe.Outcome(flops=1e12, bandwidth=1e11, launch=1e-6)
     )
 
 
@@ -433,7 +431,7 @@ def test_what_a_round_asks_of_a_line_is_said(
     qwen3: dict[str, Path], capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     case = Case.of(qwen3["0.6B"], settings(*words), CPU)
-    assert said in list(fit_table.hints(case, fit.rows(case), 0))[-1]
+    assert said in list(table.hints(case, fit.rows(case), 0))[-1]
 
 
 @pytest.mark.usefixtures("quick")
@@ -453,7 +451,7 @@ def test_every_setting_that_is_named_where_nothing_fits_takes_memory(qwen3: dict
     def least(case: Case) -> float:
         return min(row.needs.least.computing + row.needs.least.keeping for row in fit.rows(case))
 
-    told = "\n".join(fit_table.hints(small(), fit.rows(small()), 0))
+    told = "\n".join(table.hints(small(), fit.rows(small()), 0))
     named = re.findall(r"\((run\.[a-z_.]+)\)", told)
     assert named and all(least(small(f"{name}=1")) < least(small()) for name in named)
 

@@ -10,16 +10,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from still_host import still_host
 
 from peers.runtime.frames import OVERHEAD, Frames, MemberMail, UnknownKey
-from peers.runtime.run_keys import RunKeys, digest_of
-from swarm import invite, wire
-from swarm.config import DelayLaw
+from peers.runtime.membership.run_keys import RunKeys, digest_of
 from swarm.core.membership import UNSHOWN, Trust
-from swarm.identity import Keyring, verify
+from swarm.frames import wire
+from swarm.frames.run_types import Membership
 from swarm.limits import MAIL_LIMIT, REQUEST, Limit
-from swarm.net.in_memory import MemoryNetwork
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, verify
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role, Service
-from swarm.run_types import Membership
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.build.apart import apart
+from peers.build.run_in_fork import apart
 from peers.errors import CannotHere, Refusal
 
 

@@ -8,9 +8,9 @@ from random import Random
 from still_host import membership, still_host
 
 from swarm import events
-from swarm.config import DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role, Topic
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

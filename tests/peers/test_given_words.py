@@ -15,11 +15,12 @@ import pytest
 
 from peers import cli
 from peers.build import assembly
-from peers.commands import arguments, up
+from peers.commands.parsing import arguments
+from peers.commands.runs import up
 from peers.errors import WrongUsage
-from swarm import invite
-from swarm.config import Config
+from swarm.membership import invite
 from swarm.protocol import Role
+from swarm.settings.config import Config
 from swarm.types import Digest
 
 ADDRESS = f"/ip4/127.0.0.1/tcp/9/p2p/{invite.keyring(bytes(32)).me}"
@@ -73,8 +74,8 @@ def test_standard_input_without_an_invite_is_said_to_have_none(
 def test_a_word_to_renew_or_to_revoke_is_read_in_the_same_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from peers.commands import invite as program
-    from peers.commands import revoke
+    from peers.commands.invites import invite as program
+    from peers.commands.invites import revoke
 
     seen: list[str] = []
     monkeypatch.setattr(program, "renew", lambda folder, word, *_: seen.append(word.strip()) or 0)

@@ -9,11 +9,11 @@ import pytest
 from nouns import beat
 from still_host import still_host
 
-from peers.roles.other_learners import OtherLearners
-from swarm.config import DelayLaw, Releasing
-from swarm.core.solo_turns import GOSSIP_SECONDS
-from swarm.net.in_memory import MemoryNetwork
+from peers.learner.agreement.other_learners import OtherLearners
+from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import DelayLaw, Releasing
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

@@ -13,16 +13,16 @@ from nouns import group
 from still_host import still_host
 
 from peers.errors import CannotHere
-from peers.roles.gradients import MOST, Gradients
-from peers.roles.learner_inbox import TaskAndRewards
+from peers.intake.inbox import TaskAndRewards
+from peers.learner.gradients import MOST, Gradients
 from peers.runtime.faults import FaultReports
-from swarm.config import DelayLaw
-from swarm.core.batcher import Waiting
-from swarm.core.rounds import Cause
+from swarm.core.agreement.rounds import Cause
+from swarm.core.intake.batcher import Waiting
 from swarm.events import NOT_FINITE, Event, Faulted, Noted, RoundBroke
-from swarm.learn.microbatch import OutOfMemory
-from swarm.net.in_memory import MemoryNetwork
+from swarm.learn.learners.microbatch import OutOfMemory
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Task

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from still_host import still_host
 
-from peers.roles import group_log
-from peers.roles.group_log import PAUSE, WITHIN, GroupLog
+from peers.intake import group_log
+from peers.intake.group_log import PAUSE, WITHIN, GroupLog
 from peers.runtime.host import Host
-from swarm.config import DelayLaw
 from swarm.events import AnyEvent, Faulted, Recovered
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 

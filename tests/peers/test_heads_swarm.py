@@ -11,12 +11,12 @@ import msgspec
 from test_roles_swarm import scenario
 
 from peers.commands import sim
-from swarm.config import Sampling
 from swarm.events import Event, Judged, Trained
-from swarm.learn.weights import from_bytes
-from swarm.peer_limits import Auditing
+from swarm.learn.files.weights import from_bytes
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import Sampling
+from swarm.settings.peer_limits import Auditing
 from swarm.sim.world import SimPeer, World
 from swarm.types import Verdict
 

@@ -12,11 +12,11 @@ import pytest
 
 from peers.runtime.frames import Frames
 from peers.runtime.heartbeats import Heartbeats
-from peers.runtime.run_keys import SIZE, RunKeys
-from swarm import invite
+from peers.runtime.membership.run_keys import SIZE, RunKeys
 from swarm.core.revocation import LINK, LINKS
-from swarm.identity import Keyring, human_name
 from swarm.limits import BEAT_LIMIT, RECORD_LIMIT
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, human_name
 from swarm.protocol import PHASES, Phase, Role
 from swarm.types import BatchRewards, Beat, Digest, Fetching, Lag, Moments
 

@@ -12,17 +12,17 @@ from nouns import beat, release
 from still_host import membership, still_host
 
 from peers.runtime.host import DELIVERED_KEPT, LATER, TRAFFIC_EVERY, Host
-from peers.runtime.run_keys import digest_of
+from peers.runtime.membership.run_keys import digest_of
 from swarm import events
-from swarm.config import Config, DelayLaw, Run, Stop
 from swarm.core.gossip_limits import OFFENCES_BURST, SILENCE
+from swarm.frames.wire import WireError
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Part, Phase, Role, Topic
+from swarm.settings.config import Config, DelayLaw, Run, Stop
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId
-from swarm.wire import WireError
 
 
 class Scene:

@@ -15,12 +15,13 @@ from still_host import RUN, membership, still_host
 from peers.errors import REFUSED, Refusal, explain
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host
-from peers.runtime.identity_check import BeatQuery
-from swarm import events, wire
-from swarm.config import DelayLaw
+from peers.runtime.membership.identity_check import BeatQuery
+from swarm import events
+from swarm.frames import wire
 from swarm.limits import BEAT_LIMIT
-from swarm.net.in_memory import MemoryKeyring, MemoryNetwork
+from swarm.net.memory.network import MemoryKeyring, MemoryNetwork
 from swarm.protocol import Role, Topic
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

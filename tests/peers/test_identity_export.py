@@ -14,11 +14,12 @@ from test_membership_renewal import lab
 from peers import cli
 from peers.build import new_run, run_folder
 from peers.build.run_folder import RunFolder
-from swarm import sealed_identity, wire
-from swarm.config import Run
-from swarm.identity import IdentityError, Keyring, open_key
-from swarm.learn import tiny
-from swarm.sealed_identity import Identity
+from swarm.frames import wire
+from swarm.learn.models import tiny
+from swarm.membership import sealed_identity
+from swarm.membership.identity import IdentityError, Keyring, open_key
+from swarm.membership.sealed_identity import Identity
+from swarm.settings.config import Run
 from swarm.types import Digest
 
 __all__ = ["lab"]

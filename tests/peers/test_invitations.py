@@ -10,21 +10,24 @@ from typing import Any
 import pytest
 
 from peers import cli
-from peers.build import invitations, run_folder
+from peers.build import run_folder
+from peers.build.joining import invitations
 from peers.build.run_folder import RunFolder
 from peers.errors import Refusal
-from peers.runtime.contacts import CONTACTS, Contact
-from peers.runtime.membership_renewal import DAY, renewer
-from swarm import PROTOCOL, identity, invite, wire
-from swarm.config import Run, Sampling
-from swarm.config_loading import run_dict
+from peers.runtime.membership.contacts import CONTACTS, Contact
+from peers.runtime.membership.renewal import DAY, renewer
+from swarm import PROTOCOL
 from swarm.core.membership import Trust
-from swarm.durable import write_durably
-from swarm.identity import Keyring
-from swarm.invite import Invite, InviteError
+from swarm.frames import wire
+from swarm.frames.run_types import Spec
+from swarm.membership import identity, invite
+from swarm.membership.identity import Keyring
+from swarm.membership.invite import Invite, InviteError
 from swarm.net.ports import Refused
 from swarm.protocol import Role
-from swarm.run_types import Spec
+from swarm.settings.config import Run, Sampling
+from swarm.settings.loading import run_dict
+from swarm.storage.durable import write_durably
 from swarm.types import Digest
 
 KEYS = [invite.keyring(bytes([number] * 32)) for number in range(8)]

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm import PROTOCOL, identity, invite
+from swarm import PROTOCOL
 from swarm.core.membership import Trust, delegation_bytes
+from swarm.membership import identity, invite
 from swarm.protocol import Role
 from swarm.types import Digest
 

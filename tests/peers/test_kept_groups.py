@@ -20,18 +20,17 @@ from still_host import still_host
 from test_roles_swarm import scenario
 
 from peers.commands import sim
-from peers.roles import group_log, trained_groups, unkept_steps
-from peers.roles.checkpoints import Progress
-from peers.roles.group_log import Kept
-from peers.roles.learner import LearnerPeer
-from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
-from peers.roles.reward_calls import RewardCalls
-from peers.roles.trained_groups import TrainedGroups
-from swarm import wire
-from swarm.config import Config, DelayLaw, Releasing, Run, Window
-from swarm.core.audit import Audit, audit
-from swarm.core.batcher import Waiting
-from swarm.core.trained import Policy, mark
+from peers.intake import group_log, unkept_steps
+from peers.intake.group_log import Kept
+from peers.intake.inbox import LearnerInbox, Scored, TaskAndRewards
+from peers.intake.reward_calls import RewardCalls
+from peers.learner import trained_groups
+from peers.learner.checkpoints import Progress
+from peers.learner.learner import LearnerPeer
+from peers.learner.trained_groups import TrainedGroups
+from swarm.core.agreement.trained import Policy, mark
+from swarm.core.group_accounts import Audit, audit
+from swarm.core.intake.batcher import Waiting
 from swarm.events import (
     AnyEvent,
     Dropped,
@@ -44,9 +43,11 @@ from swarm.events import (
     Stepped,
     Trained,
 )
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames import wire
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role, Service
+from swarm.settings.config import Config, DelayLaw, Releasing, Run, Window
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario

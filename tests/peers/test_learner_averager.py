@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from peers.build.learner_averager import FASTEST, LearnerLine
 from peers.build.local_peer import LocalPeer, open_local_peer
+from peers.build.model.learner_averager import FASTEST, LearnerLine
 from peers.errors import CannotHere
 from peers.runtime import peer_folder
 from swarm import events
-from swarm.config import Averaging, Run
 from swarm.protocol import Role
+from swarm.settings.config import Averaging, Run
 
 MBIT = 125_000
 RUN = Run(averaging=Averaging(deadline=180.0))

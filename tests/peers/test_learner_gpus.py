@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from peers.build import factory
+from peers.build.model import factory
 from peers.errors import CannotHere
 from peers.fit import hardware
 from peers.fit.hardware import Gpu, Machine
-from swarm.config import Config, Model, Optimizer, Peer, Run, Training
-from swarm.learn import tiny
+from swarm.learn.models import tiny
+from swarm.settings.config import Config, Model, Optimizer, Peer, Run, Training
 
 GB = 1 << 30
 

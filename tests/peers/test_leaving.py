@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from peers.commands import status, up
-from peers.commands.leaving import SEED_LEAVES
+from peers.commands.runs import status, up
+from peers.commands.runs.leaving import SEED_LEAVES
 from peers.errors import CannotHere
 from peers.runtime import peer_folder
 from peers.runtime.signals import LEAVE_PATIENCE
-from swarm.config import Config
+from swarm.settings.config import Config
 
 STEP = 100.0
 """Seconds that the step at hand takes."""

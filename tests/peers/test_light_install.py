@@ -20,16 +20,18 @@ from test_tracking import judged
 from benchmarks.rows import installed
 from benchmarks.rows.installed import PROJECT
 from peers.build import run_folder
-from peers.commands import doctor
-from peers.runtime.contacts import CONTACTS, Contact
-from swarm import PROTOCOL, __version__, extras, identity, invite, wire
-from swarm.config import Run
-from swarm.config_loading import run_dict
-from swarm.durable import write_durably
+from peers.commands.doctor import machine_checks
+from peers.runtime.membership.contacts import CONTACTS, Contact
+from swarm import PROTOCOL, __version__, extras
 from swarm.events import Noted
+from swarm.frames import wire
+from swarm.frames.run_types import Spec
 from swarm.journal import to_line
+from swarm.membership import identity, invite
 from swarm.protocol import Role
-from swarm.run_types import Spec
+from swarm.settings.config import Run
+from swarm.settings.loading import run_dict
+from swarm.storage.durable import write_durably
 from swarm.types import Digest
 
 PEER = invite.keyring(bytes([7] * 32)).me
@@ -230,7 +232,7 @@ def test_the_table_of_extras_is_that_of_the_distribution() -> None:
 def test_the_doctor_wants_what_the_distribution_wants() -> None:
     texts = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extras.PEER]]
     ranges = {one.name: one.specifier for one in map(Requirement, texts)}
-    for need in doctor.NEEDS:
+    for need in machine_checks.NEEDS:
         lowest, beyond = (".".join(map(str, numbers)) for numbers in (need.at_least, need.below))
         assert ranges[need.package].contains(lowest), need
         if beyond != "99":

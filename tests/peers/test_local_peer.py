@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("hivemind", exc_type=ImportError)
 
 from peers import errors
-from peers.build.entering import Entering
+from peers.build.joining.connect_retry import Entering
 from peers.build.local_peer import open_local_peer, open_node
 from peers.runtime.peer_folder import PeerFolder
-from swarm.config import Limits, Listen
-from swarm.event_loop import EventLoop
-from swarm.net.hive import Node
+from swarm.net.libp2p.node import Node
+from swarm.processes.event_loop import EventLoop
+from swarm.settings.config import Limits, Listen
 from swarm.types import Digest
 
 

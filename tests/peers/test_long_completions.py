@@ -14,16 +14,16 @@ import torch
 from test_roles_swarm import EPOCH, scenario
 
 from peers.commands import sim
-from swarm.config import BatchSize, DelayLaw, Sampling, TaskSettings, Window
 from swarm.events import Counted, Dropped, Event, Heard, Judged, Sampled, Stepped
-from swarm.learn.learner import Learner
-from swarm.learn.policy import TokenScores
-from swarm.learn.tabular import Tabular
-from swarm.learn.weights import from_bytes
+from swarm.learn.files.weights import from_bytes
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models.policy import TokenScores
+from swarm.learn.models.tabular import Tabular
 from swarm.net.ports import Work
 from swarm.protocol import Kind
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import BatchSize, DelayLaw, Sampling, TaskSettings, Window
 from swarm.sim.world import SimPeer, World
 from swarm.types import PeerId, Verdict
 

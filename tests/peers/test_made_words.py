@@ -13,13 +13,14 @@ from test_invitations import KEYS, address, joined, met, started
 from peers import cli
 from peers.build import assembly
 from peers.build.local_peer import open_local_peer
-from peers.runtime.contacts import CONTACTS, Contact
+from peers.runtime.membership.contacts import CONTACTS, Contact
 from peers.runtime.peer_folder import PeerFolder
-from swarm import invite, wire
-from swarm.durable import write_durably
-from swarm.identity import open_key
+from swarm.frames import wire
 from swarm.limits import TEXT_LIMIT
+from swarm.membership import invite
+from swarm.membership.identity import open_key
 from swarm.protocol import Role
+from swarm.storage.durable import write_durably
 
 
 def folder(path: Path) -> Path:

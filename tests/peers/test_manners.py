@@ -16,21 +16,24 @@ from random import Random
 import pytest
 from still_host import still_host
 
-from peers.build import run_folder, spec_transfer
+from peers.build import run_folder
+from peers.build.joining import spec_transfer
 from peers.cli import main
 from peers.errors import CANNOT, DONE, REFUSED, USAGE, CannotHere
 from peers.fit import hardware
-from peers.runtime import idle, machine_use, manners, pause
 from peers.runtime.host import Host
-from peers.runtime.machine_use import Times
+from peers.runtime.limits import idle, machine_use, pause, resource_limits
+from peers.runtime.limits.machine_use import Times
 from peers.runtime.peer_folder import PeerFolder
-from swarm import PROTOCOL, extras, identity, invite, wire
-from swarm.config import Config, DelayLaw, Peer, Run
-from swarm.config_loading import run_dict
-from swarm.net.in_memory import MemoryNetwork
-from swarm.peer_limits import Limits
+from swarm import PROTOCOL, extras
+from swarm.frames import wire
+from swarm.frames.run_types import Spec
+from swarm.membership import identity, invite
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
-from swarm.run_types import Spec
+from swarm.settings.config import Config, DelayLaw, Peer, Run
+from swarm.settings.loading import run_dict
+from swarm.settings.peer_limits import Limits
 from swarm.sim.clock import run as run_virtual
 from swarm.sim.links import SimLinks
 from swarm.types import Digest
@@ -55,7 +58,7 @@ def folder(path: Path, name: str = "guests", protocol: int = PROTOCOL, **newer: 
 BURNERS = """
 import os, sys
 from peers.runtime import manners
-from swarm.peer_limits import Limits
+from swarm.settings.peer_limits import Limits
 manners.begin(Limits(cpu=0.01, nice=7))
 burn = "import time; end = time.monotonic() + 1.5\\nwhile time.monotonic() < end: pass"
 began = os.times().elapsed
@@ -134,11 +137,11 @@ def test_a_machine_is_taken_for_what_of_it_is_lent() -> None:
 )
 def test_hours_are_those_of_this_machine_and_may_pass_midnight(hours: str, works: range) -> None:
     at = [time.mktime((2025, 6, 15, hour, 0, 0, 0, 0, -1)) for hour in range(24)]
-    assert [hour for hour in range(24) if manners.within(hours, at[hour])] == sorted(works)
+    assert [hour for hour in range(24) if resource_limits.within(hours, at[hour])] == sorted(works)
 
 
 def test_others_that_are_quiet_for_a_minute_let_it_go_on() -> None:
-    use, every, taken, ours = manners.OthersUse(0.25), 0, 0, 0
+    use, every, taken, ours = resource_limits.OthersUse(0.25), 0, 0, 0
     uses = {}
     for second in range(0, 200, 5):
         every += 1000
@@ -170,9 +173,9 @@ def network() -> MemoryNetwork:
     return MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
 
 
-def guest(limits: Limits, path: Path, role: Role = Role.SAMPLER) -> tuple[Host, manners.Manners]:
+def guest(limits: Limits, path: Path, role: Role = Role.SAMPLER) -> tuple[Host, resource_limits.Manners]:
     host = still_host(network(), "guest", role, Config(peer=Peer(limits=limits)))
-    return host, manners.Manners(host, path, path)
+    return host, resource_limits.Manners(host, path, path)
 
 
 def watched(limits: Limits, path: Path, until: Callable[[Host], bool], role: Role = Role.SAMPLER) -> Host:

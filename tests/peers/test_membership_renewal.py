@@ -14,25 +14,29 @@ from nouns import beat
 from still_host import still_host
 
 from peers import cli
-from peers.build import invitations, run_folder
+from peers.build import run_folder
+from peers.build.joining import invitations
 from peers.build.run_folder import RunFolder
-from peers.runtime import peer_folder, run_keys
-from peers.runtime.membership_renewal import DAY, MembershipRenewal, ending, renewer
-from peers.runtime.status_line import sentence
-from swarm import PROTOCOL, events, identity, invite, wire
-from swarm.config import Config, DelayLaw, Run
-from swarm.config_loading import run_dict
+from peers.runtime import peer_folder
+from peers.runtime.membership import run_keys
+from peers.runtime.membership.renewal import DAY, MembershipRenewal, ending, renewer
+from peers.runtime.watching.status_line import sentence
+from swarm import PROTOCOL, events
 from swarm.core import revocation
 from swarm.core.membership import Trust
 from swarm.core.revocation import LINKS, link, named
-from swarm.durable import write_durably
-from swarm.invite import InviteError
-from swarm.net.in_memory import EPOCH, MemoryNetwork
+from swarm.frames import wire
+from swarm.frames.run_types import Membership, Revocation, Spec
+from swarm.membership import identity, invite
+from swarm.membership.invite import InviteError
+from swarm.net.memory.network import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Phase, Role
-from swarm.run_types import Membership, Revocation, Spec
+from swarm.settings.config import Config, DelayLaw, Run
+from swarm.settings.loading import run_dict
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.durable import write_durably
 from swarm.types import Digest, PeerId
 
 OWNER = invite.keyring(bytes(range(32)))

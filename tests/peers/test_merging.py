@@ -13,20 +13,20 @@ from nouns import release
 from still_host import still_host
 from test_kept_groups import digest, memory
 
-from peers.roles.checkpoints import Progress
-from peers.roles.merging import Merging, Mine
-from peers.roles.own_release import Had
+from peers.learner.agreement.merging import Merging, Mine
+from peers.learner.agreement.own_release import Had
+from peers.learner.checkpoints import Progress
 from peers.runtime.host import Host
-from swarm.blocks import Damaged
-from swarm.config import Config, Optimizer, Releasing, Run, Window
-from swarm.core.lineage import Fork
-from swarm.core.solo_turns import GOSSIP_SECONDS
+from swarm.core.agreement.lineage import Fork
+from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
 from swarm.events import Event, Forked
-from swarm.learn.learner import Learner
-from swarm.learn.tabular import Tabular
+from swarm.learn.learners.learner import Learner
+from swarm.learn.models.tabular import Tabular
 from swarm.net.ports import NetError
 from swarm.protocol import Role
+from swarm.settings.config import Config, Optimizer, Releasing, Run, Window
 from swarm.sim.clock import run
+from swarm.storage.blocks import Damaged
 from swarm.types import Digest, Merge, PeerId
 
 ME, OTHER = PeerId("learner-0"), PeerId("learner-1")

@@ -14,15 +14,15 @@ from still_host import membership, still_host
 from test_patch_ladder import BYTES
 
 from peers.runtime.host import Host
-from swarm.config import Config, DelayLaw, Peer
-from swarm.core.ladder import RUNG
+from swarm.core.agreement.patch_path import RUNG
 from swarm.core.roster import Roster
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import Config, DelayLaw, Peer
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.weights import Weights
 from swarm.types import PeerId, Release
-from swarm.weights import Weights
 
 MIRROR = Config(peer=Peer(serve="mirror"))
 

@@ -14,21 +14,21 @@ from nouns import beat, release
 from still_host import still_host
 from test_roles_swarm import EPOCH, Told, scenario
 
-from peers.roles.learner import LearnerPeer
+from peers.learner.learner import LearnerPeer
 from peers.runtime.host import Host
-from peers.runtime.release_queries import ASKED
-from peers.runtime.releases import ReleaseExchange
-from swarm import wire
-from swarm.blocks import Blocks
-from swarm.config import DelayLaw, Pace
-from swarm.core.lineage import Fork, Line
-from swarm.core.rounds import Cause
+from peers.runtime.releases.exchange import ReleaseExchange
+from peers.runtime.releases.queries import ASKED
+from swarm.core.agreement.lineage import Fork, Line
+from swarm.core.agreement.rounds import Cause
 from swarm.events import Adopted, CaughtUp, Noted, Rejected, Trained
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames import wire
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role, Service
+from swarm.settings.config import DelayLaw, Pace
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
+from swarm.storage.blocks import Blocks
 from swarm.types import Digest, PeerId, Release, ReleaseQuery
 
 LIAR = "learner-1"
@@ -75,7 +75,7 @@ class Liar(LearnerPeer):
 def told_with(monkeypatch: pytest.MonkeyPatch, lies: Lies, *faults: Fault, minutes: float = 1.5) -> Told:
     """A learner, two samplers, a seed, and the liar."""
     monkeypatch.setattr(Liar, "lies", lies, raising=False)
-    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Liar)
+    monkeypatch.setattr("peers.learner.learner.LearnerPeer", Liar)
     return Told(scenario(minutes, (2, 3), *faults))
 
 
@@ -114,7 +114,7 @@ def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Tol
             return await average(self)
 
     monkeypatch.setattr(ReleaseExchange, "announce", dies)
-    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Mortal)
+    monkeypatch.setattr("peers.learner.learner.LearnerPeer", Mortal)
     end = Fault(at=24.0, fault="bounce" if learners == 1 else "crash", peer="learner-0", down=4.0)
     told = Told(scenario(1.2, (learners, 3), end))
     return told, next(iter(died.values()))

@@ -12,10 +12,10 @@ import pytest
 from hivemind.p2p import P2P
 
 from peers.errors import say
-from peers.runtime import narration
-from peers.runtime.narration import LOG, Narrator, narrated, told_beneath
+from peers.runtime.watching import narration
+from peers.runtime.watching.narration import LOG, Narrator, narrated, told_beneath
 from swarm import events
-from swarm.identity import Keyring, human_name
+from swarm.membership.identity import Keyring, human_name
 from swarm.types import PeerId
 
 CLOSED = """{"level": "error", "ts": "2026-01-01T00:00:00.000+0000", "logger": "p2pd",

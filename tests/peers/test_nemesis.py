@@ -12,16 +12,16 @@ import pytest
 
 from peers import cli
 from peers.errors import WrongUsage
-from peers.roles.own_release import OwnRelease
-from peers.roles.sampler import Sampler
-from peers.runtime.releases import ReleaseExchange
+from peers.learner.agreement.own_release import OwnRelease
+from peers.runtime.releases.exchange import ReleaseExchange
+from peers.sampler.sampler import Sampler
 from peers.studies.nemesis import Trial, shortest, try_plan
-from swarm.core.deliveries import DeliveryLoss
-from swarm.core.releases import Releases, rank
-from swarm.record_log import RecordLog
+from swarm.core.agreement.releases import Releases, rank
+from swarm.core.intake.deliveries import DeliveryLoss
 from swarm.sim import nemesis
 from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import Fault
+from swarm.storage.record_log import RecordLog
 
 FEW = 10
 

@@ -9,17 +9,17 @@ from random import Random
 import pytest
 from still_host import still_host
 
-from peers.roles.engine_calls import EngineCalls
-from peers.roles.next_tasks import NextTasks
-from peers.roles.reward_calls import RewardCalls
+from peers.intake.reward_calls import RewardCalls
 from peers.runtime.host import Host
-from swarm.config import DelayLaw
-from swarm.core.curriculum import Curriculum, Draw, Draws
-from swarm.learn.weights import from_bytes
-from swarm.net.in_memory import MemoryNetwork
+from peers.sampler.engine_calls import EngineCalls
+from peers.sampler.next_tasks import NextTasks
+from swarm.core.intake.curriculum import Curriculum, Draw, Draws
+from swarm.learn.files.weights import from_bytes
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks.base import RewardError

@@ -14,17 +14,18 @@ import pytest
 from nouns import beat
 from still_host import membership, still_host
 
-from dashboard import snapshot
-from dashboard.state import State, fold
-from peers.roles import observer as module
-from peers.roles.observer import ANSWER_LIMIT, Observer
+from dashboard.fold import snapshot
+from dashboard.fold.state import State, fold
+from peers import observer as module
+from peers.observer import ANSWER_LIMIT, Observer
 from peers.runtime.host import Host
-from swarm import events, wire
-from swarm.config import Config, DelayLaw, Peer, Run
-from swarm.net.in_memory import EPOCH, MemoryNetwork
-from swarm.page_settings import History
+from swarm import events
+from swarm.frames import wire
+from swarm.frames.run_types import Membership
+from swarm.net.memory.network import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
-from swarm.run_types import Membership
+from swarm.settings.config import Config, DelayLaw, Peer, Run
+from swarm.settings.page import History
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

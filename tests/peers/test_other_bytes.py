@@ -14,17 +14,17 @@ from still_host import still_host
 from test_next_versions import HONEST, LIAR
 from test_roles_swarm import Told, scenario
 
-from peers.roles.other_bytes import FAR, NEAR, OtherBytes
-from peers.roles.own_release import OwnRelease
-from peers.runtime.release_votes import QUIET
+from peers.learner.agreement.other_bytes import FAR, NEAR, OtherBytes
+from peers.learner.agreement.own_release import OwnRelease
+from peers.runtime.releases.votes import QUIET
 from peers.studies import adversaries
 from peers.studies.adversaries import Attacked, Overheard
 from peers.studies.false_publishers import EQUIVOCATION
-from swarm.config import DelayLaw
 from swarm.events import Event, Noted, Rejected, Released, Snapped, Trained
-from swarm.learn.learner import Learner
-from swarm.net.in_memory import MemoryNetwork
+from swarm.learn.learners.learner import Learner
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role, Topic
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.world import World

@@ -15,13 +15,13 @@ from still_host import still_host
 from test_roles_swarm import EPOCH, scenario
 
 from peers.commands import sim
-from peers.roles import group_log
-from peers.roles.outbox import SEGMENT_BYTES, Outbox
-from swarm.config import Delay, DelayLaw
-from swarm.core.audit import audit
+from peers.intake import group_log
+from peers.sampler.outbox import SEGMENT_BYTES, Outbox
+from swarm.core.group_accounts import audit
 from swarm.events import AnyEvent, Faulted, Judged, Recovered, Sampled
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import Delay, DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault
@@ -136,7 +136,7 @@ def test_the_next_life_goes_on_with_the_count_of_draws(folder: Path) -> None:
 
 
 def test_a_segment_that_goes_takes_no_count_with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peers.roles.outbox.SEGMENT_BYTES", 1)  # each record begins a segment
+    monkeypatch.setattr("peers.sampler.outbox.SEGMENT_BYTES", 1)  # each record begins a segment
 
     async def first(host: Any) -> None:
         outbox = Outbox(host, folder, 8)

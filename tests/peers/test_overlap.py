@@ -12,15 +12,15 @@ from test_broken_rounds import Watched, assert_one_release_of_each
 from test_releases_beside_rounds import busy, flip_bits
 from test_roles_swarm import Told, scenario, seconds
 
-from peers.roles import catch_up
-from swarm.config import Averaging, BatchSize, ObjectiveSettings, Run, Stop, Window
-from swarm.core.audit import audit
+from peers.learner.agreement import catch_up
+from swarm.core.group_accounts import audit
 from swarm.events import Averaged, CaughtUp, Counted, Faulted, Snapped, Trained
-from swarm.learn.base_learner import Gradient
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.learner import Learner
-from swarm.learn.microbatch import OutOfMemory
-from swarm.learn.tabular import Tabular
+from swarm.learn.learners.base_learner import Gradient
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.microbatch import OutOfMemory
+from swarm.learn.models.tabular import Tabular
+from swarm.settings.config import Averaging, BatchSize, ObjectiveSettings, Run, Stop, Window
 from swarm.sim.scenario import Fault, Scenario, SimulatedLinks
 
 LEARN = 1.5

@@ -10,14 +10,14 @@ from test_membership_renewal import lab
 from test_revoke import meet, word_of
 
 from peers import cli
+from peers.audits.evidence import ASIDE, keep_aside, read_aside
 from peers.build.run_folder import RunFolder
-from peers.commands import pardon as command
-from peers.roles.evidence import ASIDE, keep_aside, read_aside
-from peers.runtime import revocations
-from swarm import wire
-from swarm.core.auditing import Consequence
-from swarm.durable import write_checked
-from swarm.identity import Keyring, human_name
+from peers.commands.invites import pardon as command
+from peers.runtime.membership import revocations
+from swarm.core.audits.auditing import Consequence
+from swarm.frames import wire
+from swarm.membership.identity import Keyring, human_name
+from swarm.storage.durable import write_checked
 from swarm.types import PeerId
 
 __all__ = ["lab"]

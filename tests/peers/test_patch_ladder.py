@@ -17,19 +17,21 @@ from liars import lie
 from still_host import membership, still_host
 
 from peers.runtime.host import Host
-from peers.runtime.missed_releases import TIMEOUT, MissedReleases
-from swarm import events, patch_files, wire
-from swarm.blocks import BLOCK, Blocks, file_block
-from swarm.config import DelayLaw
-from swarm.core.ladder import KEPT, RUNG
+from peers.runtime.releases.missed import TIMEOUT, MissedReleases
+from swarm import events
+from swarm.core.agreement.patch_path import KEPT, RUNG
+from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT, WAY_STEPS
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role, Service
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage import patch_files
+from swarm.storage.blocks import BLOCK, Blocks, file_block
+from swarm.storage.weights import Weights
 from swarm.types import Digest, Patch, PeerId, Release, Way
-from swarm.weights import Weights
 
 SIZE = 3 * BLOCK + 5
 

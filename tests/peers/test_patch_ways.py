@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from test_patch_ladder import BYTES, SIZE, Swarm, among
 
-from swarm.blocks import Blocks
-from swarm.core.ladder import RUNG
+from swarm.core.agreement.patch_path import RUNG
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import Blocks
 from swarm.types import Digest, Patch, PeerId, Release
 
 

@@ -9,7 +9,7 @@ from test_tracking import judged, trained
 
 from peers import cli
 from peers.errors import WrongUsage
-from peers.runtime.run_figures import RunFigures
+from peers.runtime.watching.run_figures import RunFigures
 from peers.studies import run_plot as plot
 from swarm.events import Event
 from swarm.journal import Journal

@@ -16,17 +16,17 @@ import pytest
 from nouns import seeds
 from transformers import Qwen3Config
 
-from peers.build import factory, task_source
+from peers.build.model import factory, task_source
 from peers.build.run_folder import RunFolder
 from peers.cli import parser
 from peers.fit import fits
 from peers.fit.calibration import Corrections
 from peers.fit.hardware import Gpu, Machine
-from swarm.config import Config
-from swarm.config_loading import load, run_dict
-from swarm.learn import tiny, tokenization
-from swarm.learn.learning_rates import with_learning_rate
-from swarm.run_types import Spec
+from swarm.frames.run_types import Spec
+from swarm.learn.learners.learning_rates import with_learning_rate
+from swarm.learn.models import tiny, tokenization
+from swarm.settings.config import Config
+from swarm.settings.loading import load, run_dict
 from swarm.tasks.base import TaskSource
 from swarm.types import Array, Digest, Group, PeerId, Task, Times
 

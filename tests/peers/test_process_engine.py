@@ -20,20 +20,20 @@ import pytest
 import undecided_policy
 from nouns import seeds
 
-from peers.build import factory, process_engine
-from peers.build.process_engine import ProcessEngine
+from peers.build.model import factory, process_engine
+from peers.build.model.process_engine import ProcessEngine
 from peers.errors import UserError
-from swarm import process
-from swarm.blocks import Blocks, Damaged
-from swarm.config import Config, EngineSettings, Peer
-from swarm.image import Draft, Image, ReadOnly
-from swarm.learn import model
-from swarm.learn.weights import to_bytes
+from swarm.learn.files.weights import to_bytes
+from swarm.learn.models import model
+from swarm.processes import process
 from swarm.protocol import Role
 from swarm.sample.base import Completions, EngineError
+from swarm.settings.config import Config, EngineSettings, Peer
+from swarm.storage.blocks import Blocks, Damaged
+from swarm.storage.image import Draft, Image, ReadOnly
+from swarm.storage.weights import Weights
 from swarm.tasks.base import RewardError
 from swarm.types import Message, Task
-from swarm.weights import Weights
 
 PROMPTS = ["52318=", "1=", "777+12345="]
 

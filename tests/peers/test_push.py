@@ -25,13 +25,13 @@ from transformers import AutoModelForCausalLM
 from peers import cli
 from peers.build import new_run
 from peers.build.run_folder import RunFolder
-from peers.commands import push as pushing
-from swarm.config import Model, Optimizer, Run, TaskSettings
+from peers.commands.policies import push as pushing
 from swarm.events import Counted, Evaluated, Event, Heard, Released
-from swarm.identity import Keyring
 from swarm.journal import Journal
-from swarm.learn import tiny
+from swarm.learn.models import tiny
+from swarm.membership.identity import Keyring
 from swarm.protocol import Role
+from swarm.settings.config import Model, Optimizer, Run, TaskSettings
 
 HERE = "ada/small"
 

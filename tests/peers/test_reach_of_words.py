@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peers.build import invitations
-from swarm.config import Listen
+from peers.build.joining import invitations
+from swarm.settings.config import Listen
 
 HOME, OUTSIDE, BOTH = "192.168.1.5", "93.184.216.34", "100.64.0.9"
 ANYWHERE = Listen()

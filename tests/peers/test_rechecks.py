@@ -14,24 +14,24 @@ import msgspec
 import pytest
 import torch
 
-from peers.roles.manifests import BatchManifest
-from peers.roles.rechecks import BatchRechecks, compared
-from peers.roles.reward_calls import RewardCalls
-from peers.roles.sampler import Sampler
+from peers.intake.reward_calls import RewardCalls
+from peers.learner.agreement.manifests import BatchManifest
+from peers.learner.agreement.rechecks import BatchRechecks, compared
 from peers.runtime.host import Host
+from peers.sampler.sampler import Sampler
 from peers.studies import adversaries
 from peers.studies.adversaries import Attacked, suffer
-from swarm.blocks import digest_of
-from swarm.core.admission import group_id
-from swarm.core.curriculum import Draws
-from swarm.core.recomputed import SILENT, Rechecks
+from swarm.core.gradient_checks.recomputed import SILENT, Rechecks
+from swarm.core.intake.admission import group_id
+from swarm.core.intake.curriculum import Draws
 from swarm.events import Event, Faulted, Moved, Noted, Rejected, Trained
-from swarm.learn.base_learner import Gradient
+from swarm.learn.learners.base_learner import Gradient
 from swarm.limits import MAIL_LIMIT
-from swarm.net.in_memory import MemoryWork
-from swarm.net.sketch import Sketches
+from swarm.net.averaging.sketch import Sketches
+from swarm.net.memory.network import MemoryWork
 from swarm.protocol import Kind, Role, Service
 from swarm.sim.world import World
+from swarm.storage.blocks import digest_of
 from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
 from swarm.types import Digest, PeerId, Task

@@ -12,8 +12,8 @@ import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.commands import sim
-from swarm.config import Pace, TaskSettings, Window
 from swarm.events import Adopted, Judged, Rejected, Released, Trained, Transferred
+from swarm.settings.config import Pace, TaskSettings, Window
 from swarm.sim.flows import Line
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World

@@ -27,12 +27,13 @@ from test_patch_ladder import BYTES, SIZE, Swarm, among
 from test_patches import BOMB, raw, sparse, undeclared
 
 from peers.runtime.host import Host
-from swarm import patch_files, wire
-from swarm.blocks import BLOCK, Blocks, digest_of, leaf_list
 from swarm.events import Adopted, Noted
+from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT
-from swarm.net.shelves import Held
+from swarm.net.blobs.shelves import Held
 from swarm.protocol import Role
+from swarm.storage import patch_files
+from swarm.storage.blocks import BLOCK, Blocks, digest_of, leaf_list
 from swarm.types import Digest, Patch, PeerId, Release
 
 GENESIS, HONEST = Blocks.of(BYTES[0]), Blocks.of(BYTES[1])

@@ -11,11 +11,11 @@ from nouns import beat, release
 from still_host import still_host
 
 from peers.runtime.host import Host
-from peers.runtime.release_votes import DENIED, Against, ReleaseVotes, Why, mark
-from swarm.config import DelayLaw
-from swarm.core.same_mean import mark as mean_mark
-from swarm.net.in_memory import MemoryNetwork
+from peers.runtime.releases.votes import DENIED, Against, ReleaseVotes, Why, mark
+from swarm.core.gradient_checks.same_mean import mark as mean_mark
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId, Release

@@ -13,13 +13,13 @@ import torch
 from test_broken_rounds import Watched
 from test_roles_swarm import EPOCH, Told, scenario, seconds
 
-from peers.runtime.releases import ReleaseExchange
-from swarm.core.audit import audit
+from peers.runtime.releases.exchange import ReleaseExchange
+from swarm.core.group_accounts import audit
 from swarm.events import Averaged, CaughtUp, Left, Moved, Released, Snapped, Trained
-from swarm.learn.learner import Learner
+from swarm.learn.learners.learner import Learner
 from swarm.sim.scenario import Fault, Scenario
+from swarm.storage.weights import Weights
 from swarm.types import Release
-from swarm.weights import Weights
 
 LEARN, PACK, PATCH = 2.0, 0.8, 0.5
 

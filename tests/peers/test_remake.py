@@ -13,31 +13,32 @@ from nouns import NOW, release
 from test_roles_swarm import scenario
 
 from peers import cli
-from peers.build import factory, new_run, task_source
+from peers.build import new_run
+from peers.build.model import factory, task_source
 from peers.commands import sim
 from peers.errors import CANNOT, DONE, REFUSED
-from peers.roles.manifests import BatchManifest, StepManifest
-from peers.roles.new_group import make_group
-from peers.roles.recorder import FOLDER, MemberBatch, RecordedStep, outdated, version_of
+from peers.learner.agreement.manifests import BatchManifest, StepManifest
+from peers.learner.recorder import FOLDER, MemberBatch, RecordedStep, outdated, version_of
 from peers.runtime.frames import Frames
-from swarm import wire
-from swarm.blocks import digest_of
-from swarm.config import Config, Model, Optimizer, Run, Sampling, Stop, TaskSettings, Training
-from swarm.core.curriculum import Draw
-from swarm.core.step_recipe import Ingredient, MeanRecipe
-from swarm.durable import read_checked, write_checked
+from peers.sampler.new_group import make_group
+from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
+from swarm.core.intake.curriculum import Draw
+from swarm.draws.replays import rows_of
 from swarm.events import Trained
-from swarm.identity import Keyring
-from swarm.learn import tiny
-from swarm.learn.base_learner import BaseLearner
-from swarm.net.mean_again import mean_again
+from swarm.frames import wire
+from swarm.learn.learners.base_learner import BaseLearner
+from swarm.learn.models import tiny
+from swarm.membership.identity import Keyring
+from swarm.net.averaging.recomputed_mean import mean_again
 from swarm.norm import norm
-from swarm.replays import rows_of
+from swarm.settings.config import Config, Model, Optimizer, Run, Sampling, Stop, TaskSettings, Training
 from swarm.sim.world import SimPeer, World
+from swarm.storage.blocks import digest_of
+from swarm.storage.durable import read_checked, write_checked
+from swarm.storage.weights import Weights
 from swarm.tasks.base import RewardError
-from swarm.tasks.digit_sums import DigitSums
+from swarm.tasks.builtin.digit_sums import DigitSums
 from swarm.types import Digest, Group, Task, Times
-from swarm.weights import Weights
 
 
 class Recorded:

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from still_host import membership, still_host
 
-from peers.roles.other_learners import OtherLearners
-from swarm.config import DelayLaw
-from swarm.core.unmet import MISSES
-from swarm.net.in_memory import MemoryNetwork
+from peers.learner.agreement.other_learners import OtherLearners
+from swarm.core.agreement.missed_rounds import MISSES
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from nouns import group
 
-from peers.roles.replay_queue import UNPROVEN, WAITING, Drawn, ReplayQueue
-from peers.roles.shown_groups import Shown, Verdict
-from swarm.blocks import Blocks
+from peers.audits.replay_queue import UNPROVEN, WAITING, Drawn, ReplayQueue
+from peers.audits.shown_groups import Shown, Verdict
+from swarm.storage.blocks import Blocks
+from swarm.storage.weights import Weights
 from swarm.types import Digest, PeerId
-from swarm.weights import Weights
 
 NEW, KNOWN = PeerId("new"), PeerId("known")
 

@@ -14,11 +14,11 @@ from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.commands import sim
 from peers.runtime.host import Host
-from peers.runtime.rest import Reason
-from swarm.config import DelayLaw
+from peers.runtime.limits.pause_gate import Reason
 from swarm.events import Averaged, Event, Heard, Judged, Noted, Sampled, Trained
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer, World

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario, seconds
 
-from peers.roles.common_round import CommonRound
-from peers.roles.gradients import Gradients
-from peers.roles.other_learners import OtherLearners
-from peers.roles.state_transfer import StateTransfer
-from swarm.config import Averaging, BatchSize
-from swarm.core.audit import audit
-from swarm.core.batcher import Waiting
+from peers.learner.agreement.common_round import CommonRound
+from peers.learner.agreement.other_learners import OtherLearners
+from peers.learner.agreement.state_transfer import StateTransfer
+from peers.learner.gradients import Gradients
+from swarm.core.group_accounts import audit
+from swarm.core.intake.batcher import Waiting
 from swarm.events import Averaged, Judged, Moved, Released, Stepped, Trained
-from swarm.learn.base_learner import Gradient
+from swarm.learn.learners.base_learner import Gradient
+from swarm.settings.config import Averaging, BatchSize
 from swarm.sim.scenario import Fault, SimulatedLinks
 from swarm.types import Digest, PeerId
 

@@ -15,14 +15,15 @@ from test_revoke import revoke
 
 from peers.build import run_folder
 from peers.build.run_folder import RunFolder
-from peers.runtime import revocations, run_keys
-from swarm import events, wire
-from swarm.config import Config, DelayLaw
+from peers.runtime.membership import revocations, run_keys
+from swarm import events
 from swarm.core.revocation import sealed
-from swarm.identity import Keyring
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames import wire
+from swarm.frames.run_types import Revocation
+from swarm.membership.identity import Keyring
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
-from swarm.run_types import Revocation
+from swarm.settings.config import Config, DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

@@ -15,23 +15,24 @@ from still_host import still_host
 from test_membership_renewal import lab
 
 from peers import cli
-from peers.build import invitations, made_words
+from peers.build.joining import invitations, issued_invites
 from peers.build.run_folder import RunFolder
-from peers.commands import revoke as module
-from peers.commands.pardon import pardon
+from peers.commands.invites import revoke as module
+from peers.commands.invites.pardon import pardon
 from peers.errors import Refusal
-from peers.runtime import members, revocations, run_keys
-from peers.runtime.contacts import CONTACTS, Contact
-from peers.runtime.members import Met, keep_forever
-from swarm import invite, wire
-from swarm.config import DelayLaw
-from swarm.durable import write_durably
-from swarm.identity import Keyring, human_name
-from swarm.net.in_memory import MemoryNetwork
+from peers.runtime.membership import members, revocations, run_keys
+from peers.runtime.membership.contacts import CONTACTS, Contact
+from peers.runtime.membership.members import Met, keep_forever
+from swarm.frames import wire
+from swarm.frames.run_types import Membership
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, human_name
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
-from swarm.run_types import Membership
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.durable import write_durably
 from swarm.types import PeerId
 
 ADA, BOB, EVE = (Keyring.new() for _ in range(3))
@@ -113,7 +114,7 @@ def test_a_folder_that_keeps_a_revoked_word_makes_no_words_of_it(lab: RunFolder)
     revoke(lab, text)
     write_durably(lab.invite_path(Role.LEARNER), text.encode())  # as another machine has it
     assert lab.given(Role.LEARNER) is None
-    assert [one.note for one in made_words.words(lab)] == ["printed by `swarm start`"]
+    assert [one.note for one in issued_invites.words(lab)] == ["printed by `swarm start`"]
 
 
 def test_words_name_no_revoked_peer(lab: RunFolder) -> None:

@@ -14,16 +14,16 @@ from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.commands import sim
 from peers.runtime.host import Host
-from swarm import wire
-from swarm.config import DelayLaw
 from swarm.core import revocation
 from swarm.core.revocation import YOU
 from swarm.events import Averaged, Judged, Left, Lost, Noted, Trained
+from swarm.frames import wire
+from swarm.frames.run_types import Revocation
 from swarm.limits import RELEASE_LIMIT
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role
-from swarm.run_types import Revocation
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault

@@ -15,23 +15,10 @@ import pytest
 import torch
 
 from peers.commands import sim
-from peers.roles.learner import LearnerPeer
-from peers.roles.sampler import Sampler
-from swarm.config import (
-    Averaging,
-    BatchSize,
-    Delay,
-    DelayLaw,
-    Optimizer,
-    Pace,
-    Releasing,
-    Run,
-    Sampling,
-    TaskSettings,
-    Window,
-)
-from swarm.core.admission import group_id
-from swarm.core.claimed_logprobs import SamplerEvidence
+from peers.learner.learner import LearnerPeer
+from peers.sampler.sampler import Sampler
+from swarm.core.intake.admission import group_id
+from swarm.core.intake.claimed_logprobs import SamplerEvidence
 from swarm.events import (
     Adopted,
     CaughtUp,
@@ -50,10 +37,23 @@ from swarm.events import (
     Trained,
 )
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.learner import Learner
-from swarm.learn.microbatch import OutOfMemory
-from swarm.net.in_memory import MemoryAverager
+from swarm.learn.learners.learner import Learner
+from swarm.learn.learners.microbatch import OutOfMemory
+from swarm.net.memory.network import MemoryAverager
 from swarm.net.ports import Average
+from swarm.settings.config import (
+    Averaging,
+    BatchSize,
+    Delay,
+    DelayLaw,
+    Optimizer,
+    Pace,
+    Releasing,
+    Run,
+    Sampling,
+    TaskSettings,
+    Window,
+)
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 from swarm.types import Array, Group, PeerId, Verdict
@@ -436,7 +436,7 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
                 told_lies.setdefault(group.id, LIES[len(told_lies) % len(LIES)])
             return await super()._send(group, learner)
 
-    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", Liar)
     told = Told(scenario(2.0))
     verdicts = {
         (told_lies[event.group], event.verdict.value) for event in told.of(Judged) if event.group in told_lies
@@ -468,8 +468,8 @@ def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pyt
                 lie("reward", group) if self.host.ports.me == "sampler-0" else group, learner
             )
 
-    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Watched)
-    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
+    monkeypatch.setattr("peers.learner.learner.LearnerPeer", Watched)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", Liar)
     Told(scenario(0.5, (1, 2)))
     assert seen[0] == [True, False, False, False, False]
     assert seen[-1] == [True, False, False, True, False]
@@ -483,7 +483,7 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
             super().__init__(*rest)
             kept.append(self)
 
-    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Watched)
+    monkeypatch.setattr("peers.learner.learner.LearnerPeer", Watched)
     told = Told(
         scenario(
             2.0,

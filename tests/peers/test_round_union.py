@@ -15,9 +15,14 @@ from still_host import still_host
 from torch import Tensor
 
 from peers.commands import sim
-from peers.roles.round_totals import RoundTotals, closed_of
+from peers.learner.round_totals import RoundTotals, closed_of
 from peers.runtime.host import Host
-from swarm.config import (
+from swarm.events import Event, Noted, Trained
+from swarm.learn.learners.base_learner import Gradient
+from swarm.learn.learners.learner import Learner
+from swarm.net.memory.network import MemoryNetwork
+from swarm.protocol import Role
+from swarm.settings.config import (
     Averaging,
     BatchSize,
     Config,
@@ -28,11 +33,6 @@ from swarm.config import (
     Sampling,
     TaskSettings,
 )
-from swarm.events import Event, Noted, Trained
-from swarm.learn.base_learner import Gradient
-from swarm.learn.learner import Learner
-from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario

@@ -27,26 +27,31 @@ from nouns import NOW, beat
 from small_disks import fill, small_memory_disk
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peers.build import base_model, new_run, run_folder, run_sources
+from peers.build import new_run, run_folder, run_sources
+from peers.build.model import base_model
 from peers.build.run_folder import RunFolder
-from peers.commands import export, status
+from peers.commands.policies import export
+from peers.commands.runs import status
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import TAKE_EVERY, TAKES, PeerFolder, free_peer_folder, running
-from swarm import events, wire
-from swarm.blocks import Blocks
-from swarm.config import BatchSize, Model, Pace, Run, Sampling, Stop, TaskSettings
+from swarm import events
 from swarm.core.membership import Trust
-from swarm.identity import IdentityError, open_key, verify
+from swarm.frames import wire
 from swarm.journal import to_line
-from swarm.learn import adapters, tiny, weights
-from swarm.learn.model import load_policy
-from swarm.learn.pretrained import ModelError
+from swarm.learn.files import weights
+from swarm.learn.models import adapters, tiny
+from swarm.learn.models.model import load_policy
+from swarm.learn.models.pretrained import ModelError
 from swarm.limits import RELEASE_LIMIT
-from swarm.net.blobs import Blobs
+from swarm.membership.identity import IdentityError, open_key, verify
+from swarm.net.blobs.store import Blobs
 from swarm.protocol import Role
-from swarm.tasks import catalog, sandbox
+from swarm.settings.config import BatchSize, Model, Pace, Run, Sampling, Stop, TaskSettings
+from swarm.storage.blocks import Blocks
+from swarm.tasks import catalog
 from swarm.tasks.base import TaskError
+from swarm.tasks.workers import sandbox
 from swarm.types import Digest, Release
 
 

@@ -8,16 +8,16 @@ from random import Random
 from nouns import release
 from still_host import membership, still_host
 
-from peers.roles.other_learners import OtherLearners
-from peers.roles.seed import Seed
-from swarm.config import Config, DelayLaw, Stop
-from swarm.config import Run as RunSettings
-from swarm.net.in_memory import MemoryNetwork
+from peers.learner.agreement.other_learners import OtherLearners
+from peers.seed import Seed
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import Config, DelayLaw, Stop
+from swarm.settings.config import Run as RunSettings
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.weights import Weights
 from swarm.types import Digest, PeerId
-from swarm.weights import Weights
 
 SAME = Digest("a" * 64)
 

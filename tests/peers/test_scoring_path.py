@@ -17,19 +17,26 @@ from msgspec.structs import replace
 from still_host import RUN, still_host
 
 from peers.commands import sim
-from peers.roles import group_opening
-from peers.roles.draw_returns import LAPSES, DrawReturns
-from peers.roles.evaluator import GIVE_UP
-from peers.roles.learner import LearnerPeer
-from peers.roles.learner_inbox import LearnerInbox
-from peers.roles.reward_calls import RewardCalls
-from peers.roles.sampler import UNSCORED
-from peers.roles.tally import OTHERS
+from peers.evaluator import GIVE_UP
+from peers.intake import group_opening
+from peers.intake.inbox import LearnerInbox
+from peers.intake.reward_calls import RewardCalls
+from peers.intake.tally import OTHERS
+from peers.intake.withheld_draws import LAPSES, DrawReturns
+from peers.learner.learner import LearnerPeer
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host
-from swarm import events, wire
-from swarm.config import (
+from peers.sampler.sampler import UNSCORED
+from swarm import events
+from swarm.core.intake.admission import group_id
+from swarm.core.intake.curriculum import Draws
+from swarm.core.intake.withheld_draws import SamplerDraws
+from swarm.frames import wire
+from swarm.net.libp2p.node import ThreadWork
+from swarm.net.memory.network import MemoryNetwork
+from swarm.protocol import Kind, Role
+from swarm.settings.config import (
     BatchSize,
     Config,
     DelayLaw,
@@ -40,12 +47,6 @@ from swarm.config import (
     TaskSettings,
     Window,
 )
-from swarm.core.admission import group_id
-from swarm.core.curriculum import Draws
-from swarm.core.returns import SamplerDraws
-from swarm.net.hive import ThreadWork
-from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Kind, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Scenario

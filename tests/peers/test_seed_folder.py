@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 from still_host import membership, still_host
 
-from peers.build.adopted_releases import take_releases
-from peers.roles.seed import Seed
+from peers.build.joining.adopted_releases import take_releases
 from peers.runtime.host import Host
 from peers.runtime.peer_folder import RELEASES
+from peers.seed import Seed
 from swarm import events
-from swarm.blocks import BLOCK, Blocks, digest_of
-from swarm.config import Config, DelayLaw, Pace, Releasing, Run
-from swarm.durable import write_durably
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import Config, DelayLaw, Pace, Releasing, Run
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import BLOCK, Blocks, digest_of
+from swarm.storage.durable import write_durably
+from swarm.storage.weights import Weights
 from swarm.types import Digest
-from swarm.weights import Weights
 
 GENESIS = b"version 0"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from swarm import invite
+from swarm.membership import invite
 from swarm.protocol import Role
 from swarm.types import Digest
 

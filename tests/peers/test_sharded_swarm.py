@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from peers.build import factory
+from peers.build.model import factory
 from peers.commands import sim
-from swarm.config import Averaging, BatchSize, Config, DelayLaw, Run, Sampling
 from swarm.events import CaughtUp, Event, Faulted, Recovered, Released, Trained
-from swarm.learn import tokenization
-from swarm.learn.base_learner import Gradient
 from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.learners.base_learner import Gradient
+from swarm.learn.models import tokenization
+from swarm.settings.config import Averaging, BatchSize, Config, DelayLaw, Run, Sampling
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 

@@ -10,13 +10,13 @@ import pytest
 from test_roles_swarm import Told, scenario
 
 from peers.commands import sim
-from peers.roles.new_group import make_group
-from peers.roles.sampler import Sampler
-from swarm.config import BatchSize, Sampling
+from peers.sampler.new_group import make_group
+from peers.sampler.sampler import Sampler
 from swarm.events import Judged
+from swarm.frames.run_types import Membership
 from swarm.net.ports import NetError
-from swarm.run_types import Membership
 from swarm.sample.base import Completions
+from swarm.settings.config import BatchSize, Sampling
 from swarm.sim.world import SimPeer
 from swarm.types import Times, Verdict
 
@@ -67,7 +67,7 @@ def told(monkeypatch: pytest.MonkeyPatch, strangers: int, learners: int = 1) -> 
         return (Fabricator if host.who.name in fabricates else Sampler)(host, *rest)
 
     monkeypatch.setattr(sim, "_membership", membership)
-    monkeypatch.setattr("peers.roles.sampler.Sampler", sampler)
+    monkeypatch.setattr("peers.sampler.sampler.Sampler", sampler)
     batch = BatchSize(groups=16, close_after=5.0)
     takes_all = Sampling(group_size=4, max_tokens=4, replayable=False)
     return Told(scenario(1.7, (learners, 3 + strangers), sample=4.0, batch=batch, sampling=takes_all))

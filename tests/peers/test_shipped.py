@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from peers.commands import shipped
+from peers.commands.parsing import shipped
 from peers.errors import WrongUsage
-from swarm.settings import ConfigError
+from swarm.settings.layers import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -12,23 +12,26 @@ from still_host import still_host
 from test_membership_renewal import lab
 
 from peers import cli
-from peers.build import run_folder, showing
-from peers.build.entering import Entering
+from peers.build import run_folder
+from peers.build.joining import handshake
+from peers.build.joining.connect_retry import Entering
 from peers.build.local_peer import LocalPeer
 from peers.build.run_folder import RunFolder
 from peers.errors import Refusal, Unreached
-from peers.runtime import peer_folder, revocations, run_keys, uses
-from peers.runtime.membership_renewal import MembershipRenewal, granter, renewer
-from swarm import invite, wire
-from swarm.config import DelayLaw
+from peers.runtime import peer_folder
+from peers.runtime.membership import invite_quota, revocations, run_keys
+from peers.runtime.membership.renewal import MembershipRenewal, granter, renewer
 from swarm.core import revocation
-from swarm.durable import write_durably
-from swarm.identity import Keyring
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames import wire
+from swarm.frames.run_types import Membership, Revocation
+from swarm.membership import invite
+from swarm.membership.identity import Keyring
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
-from swarm.run_types import Membership, Revocation
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.durable import write_durably
 from swarm.types import PeerId
 
 __all__ = ["lab"]
@@ -61,7 +64,7 @@ def ask(lab: RunFolder, there: RunFolder, mine: Membership | None, *peers: PeerI
             server.frames.keys.all = run_keys.kept(lab.path)
             await server.revocations.serve()
             try:
-                await showing.had_keys(there, mine, network.ports(ADA.me, lambda _: 0.0).mail, peers)
+                await handshake.had_keys(there, mine, network.ports(ADA.me, lambda _: 0.0).mail, peers)
             except (Refusal, Unreached) as error:
                 return f"{type(error).__name__}: {error}"
         return ""
@@ -134,22 +137,22 @@ def show(lab: RunFolder, path: Path, word: invite.Invite, role: Role) -> Members
             mail = network.ports(ADA.me, lambda _: 0.0).mail
             entering = Entering(path, once=True, has_run=False)
             async with renewal.running():
-                return await showing.shown(word, role, path, local, mail, [SERVER], entering)
+                return await handshake.shown(word, role, path, local, mail, [SERVER], entering)
 
     return run(scene())
 
 
 def word_of(lab: RunFolder, role: Role, uses: int = 0) -> invite.Invite:
     named = invite.read(lab.invite_path(Role.LEARNER).read_text(), time.time()).addresses
-    return invite.read(lab.invite(role, named, uses=uses), time.time())
+    return invite.read(lab.invite(role, named, uses=invite_quota), time.time())
 
 
 def test_who_watches_takes_no_use_of_a_word_for_others(lab: RunFolder, tmp_path: Path) -> None:
     word, there = word_of(lab, Role.LEARNER, 1), tmp_path / "there"
     assert show(lab, there, word, Role.OBSERVER) is None
-    assert not uses.used(lab.path) and peer_folder.membership(there / "peers/observer-1") is None
+    assert not invite_quota.used(lab.path) and peer_folder.membership(there / "peers/observer-1") is None
     mine = show(lab, there, word, Role.LEARNER)
-    assert mine is not None and mine.delegation.role is Role.LEARNER and uses.used(lab.path)
+    assert mine is not None and mine.delegation.role is Role.LEARNER and invite_quota.used(lab.path)
 
 
 def test_a_membership_that_is_kept_for_another_role_is_not_shown(lab: RunFolder, tmp_path: Path) -> None:

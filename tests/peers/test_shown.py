@@ -11,13 +11,14 @@ import msgspec
 import pytest
 from still_host import membership, still_host
 
-from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
-from swarm import events, wire
-from swarm.config import Config, DelayLaw, Pace, Run
+from peers.intake.inbox import LearnerInbox, TaskAndRewards
+from swarm import events
+from swarm.frames import wire
 from swarm.journal import from_line, to_line
 from swarm.limits import EVENT_LIMIT, cut
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import Config, DelayLaw, Pace, Run
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks import catalog as tasks

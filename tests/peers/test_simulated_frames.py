@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from peers.commands.sim import FRAMES, RUN, ReadOnce
+from swarm.frames.wire import WireError
 from swarm.limits import BEAT_LIMIT
-from swarm.net.in_memory import MemoryKeyring
+from swarm.net.memory.network import MemoryKeyring
 from swarm.types import PeerId
-from swarm.wire import WireError
 
 
 def frames(peer: str) -> ReadOnce:

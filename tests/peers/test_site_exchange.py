@@ -14,21 +14,30 @@ import torch
 from nouns import beat
 from still_host import membership, still_host
 
-from peers.roles.site_exchange import KEEP, LARGEST_LIST, SETTLED, SiteExchange, Taken
-from swarm import wire
-from swarm.blocks import Blocks
-from swarm.config import Averaging, Config, DelayLaw, EngineSettings, Optimizer, Peer, Run, TaskSettings
+from peers.learner.site_exchange import KEEP, LARGEST_LIST, SETTLED, SiteExchange, Taken
+from swarm.core.agreement.site_lists import PATIENCE, entries
 from swarm.core.membership import Trust
-from swarm.core.site_lists import PATIENCE, entries
 from swarm.events import Event, Noted, Rejected
-from swarm.learn.site_learner import SiteLearner
-from swarm.learn.tabular import Tabular
+from swarm.frames import wire
+from swarm.frames.site_types import CONTRIBUTED, Contributed, Contribution, ContributionList, ListEntry
+from swarm.learn.learners.site_learner import SiteLearner
+from swarm.learn.models.tabular import Tabular
 from swarm.limits import RELEASE_LIMIT
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role, Service, Topic
+from swarm.settings.config import (
+    Averaging,
+    Config,
+    DelayLaw,
+    EngineSettings,
+    Optimizer,
+    Peer,
+    Run,
+    TaskSettings,
+)
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.site_types import CONTRIBUTED, Contributed, Contribution, ContributionList, ListEntry
+from swarm.storage.blocks import Blocks
 from swarm.types import Digest, PeerId
 
 CONFIG = Config(

@@ -11,21 +11,21 @@ from nouns import beat, group, release
 from still_host import still_host
 from test_kept_groups import digest, heard, memory, scored, trained_in, waiting
 
-from peers.roles.checkpoints import Progress
-from peers.roles.learner import LearnerPeer
-from peers.roles.site_exchange import Taken
-from peers.roles.sites import LEAST_PATIENCE, SiteLearnerPeer, Trained
-from swarm.config import Averaging, Config, ObjectiveSettings, Optimizer, Releasing, Run
-from swarm.core.rounds import Cause
-from swarm.core.site_lists import Gathered
-from swarm.core.solo_turns import GOSSIP_SECONDS
-from swarm.core.trained import mark
+from peers.learner.checkpoints import Progress
+from peers.learner.learner import LearnerPeer
+from peers.learner.site_exchange import Taken
+from peers.learner.sites import LEAST_PATIENCE, SiteLearnerPeer, Trained
+from swarm.core.agreement.rounds import Cause
+from swarm.core.agreement.site_lists import Gathered
+from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
+from swarm.core.agreement.trained import mark
 from swarm.events import Averaged, Dropped, Event, Returned, RoundBroke
-from swarm.learn.site_learner import Counted, SiteLearner
-from swarm.learn.tabular import Tabular
+from swarm.frames.site_types import Contribution, ListEntry
+from swarm.learn.learners.site_learner import Counted, SiteLearner
+from swarm.learn.models.tabular import Tabular
 from swarm.protocol import Kind, Role
+from swarm.settings.config import Averaging, Config, ObjectiveSettings, Optimizer, Releasing, Run
 from swarm.sim.clock import run
-from swarm.site_types import Contribution, ListEntry
 from swarm.tasks.toy import Toy
 from swarm.types import PeerId
 

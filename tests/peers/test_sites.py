@@ -17,16 +17,13 @@ import test_roles_swarm
 import torch
 from test_roles_swarm import EPOCH
 
-from peers.roles.site_exchange import SiteExchange
-from peers.roles.sites import SiteLearnerPeer
-from peers.roles.trained_groups import ASKED, TrainedGroups
+from peers.learner.site_exchange import SiteExchange
+from peers.learner.sites import SiteLearnerPeer
+from peers.learner.trained_groups import ASKED, TrainedGroups
 from peers.studies.nemesis import try_plan
-from swarm import wire
-from swarm.blocks import Blocks
-from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
-from swarm.core.audit import audit
-from swarm.core.rounds import Cause
-from swarm.core.trained import mark
+from swarm.core.agreement.rounds import Cause
+from swarm.core.agreement.trained import mark
+from swarm.core.group_accounts import audit
 from swarm.events import (
     Averaged,
     CaughtUp,
@@ -39,15 +36,18 @@ from swarm.events import (
     Stepped,
     Trained,
 )
-from swarm.learn import contribution
-from swarm.learn.optimizers import MasterOptimizer
-from swarm.learn.site_learner import SiteLearner
+from swarm.frames import wire
+from swarm.frames.site_types import Contributed, ContributionList, ListEntry
+from swarm.learn.learners import contribution
+from swarm.learn.learners.optimizers import MasterOptimizer
+from swarm.learn.learners.site_learner import SiteLearner
 from swarm.limits import RELEASE_LIMIT
-from swarm.net.in_memory import MemoryAverager
+from swarm.net.memory.network import MemoryAverager
 from swarm.protocol import Topic
+from swarm.settings.config import Averaging, BatchSize, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.sim import nemesis
 from swarm.sim.scenario import Fault, Scenario
-from swarm.site_types import Contributed, ContributionList, ListEntry
+from swarm.storage.blocks import Blocks
 from swarm.types import PeerId, TrainedStep
 
 torch.set_num_threads(1)

@@ -13,19 +13,19 @@ from nouns import beat
 from still_host import still_host
 from test_auditor_swarm import Tasks
 
-from peers.roles import verdicts as module
-from peers.roles.auditor_peer import AuditorPeer
-from peers.roles.replayer import Replayer
-from peers.roles.shown_groups import ASKED, Shown, Verdict
-from peers.roles.submitted_groups import LISTED, Submitted, SubmittedGroup, SubmittedQuery
-from peers.roles.verdicts import FETCHED, VerdictExchange
+from peers.audits import verdicts as module
+from peers.audits.auditor_peer import AuditorPeer
+from peers.audits.replayer import Replayer
+from peers.audits.shown_groups import ASKED, Shown, Verdict
+from peers.audits.submitted_groups import LISTED, Submitted, SubmittedGroup, SubmittedQuery
+from peers.audits.verdicts import FETCHED, VerdictExchange
 from peers.runtime.host import Host
-from swarm import wire
-from swarm.config import DelayLaw
-from swarm.core.accusations import Opinion
-from swarm.core.verifiers import Verifiers
-from swarm.net.in_memory import MemoryNetwork
+from swarm.core.audits.accusations import Opinion
+from swarm.core.audits.verifiers import Verifiers
+from swarm.frames import wire
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role, Service
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario
 
-from swarm.config import Averaging, DelayLaw
 from swarm.events import Adopted, Released
+from swarm.settings.config import Averaging, DelayLaw
 from swarm.sim.flows import Line
 from swarm.sim.scenario import Bytes, LineLaw, RateLaw
 from swarm.sim.world import World

@@ -14,18 +14,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from peers.build import spec_transfer
+from peers.build.joining import spec_transfer
+from peers.build.joining.spec_transfer import SLICE
 from peers.build.real_host import mind_settings
 from peers.build.run_folder import RunFolder, digest_of, keep_spec
-from peers.build.spec_transfer import SLICE
 from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
-from swarm import PROTOCOL, wire
-from swarm.config import DelayLaw, Run
-from swarm.net.in_memory import MemoryNetwork
+from swarm import PROTOCOL
+from swarm.frames import wire
+from swarm.frames.run_types import Spec
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Handler, Refused, Unreachable
-from swarm.process import Child
+from swarm.processes.process import Child
 from swarm.protocol import Role
-from swarm.run_types import Spec
+from swarm.settings.config import DelayLaw, Run
 from swarm.sim.clock import run as in_virtual_time
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks

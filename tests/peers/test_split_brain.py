@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
-from swarm.config import Pace, Releasing, Window
-from swarm.core.audit import Audit, audit
+from swarm.core.group_accounts import Audit, audit
 from swarm.events import AnyEvent, CaughtUp, Forked, Released, Returned, Snapped, Stepped
+from swarm.settings.config import Pace, Releasing, Window
 from swarm.sim.scenario import Fault
 from swarm.types import Digest, Release
 

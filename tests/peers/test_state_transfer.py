@@ -15,19 +15,19 @@ import pytest
 from nouns import beat
 from still_host import RUN, still_host
 
-from peers.roles import state_transfer
-from peers.roles.other_learners import OtherLearners
-from peers.roles.state_transfer import HELD_FOR, StateTransfer
-from swarm import blocks
-from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
+from peers.learner.agreement import state_transfer
+from peers.learner.agreement.other_learners import OtherLearners
+from peers.learner.agreement.state_transfer import HELD_FOR, StateTransfer
 from swarm.limits import FRAME_LIMIT
-from swarm.net.in_memory import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import Config, DelayLaw, EngineSettings, Peer, Run
 from swarm.sim.clock import run
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
+from swarm.storage import blocks
+from swarm.storage.weights import Weights
 from swarm.types import Digest, PeerId, Release
-from swarm.weights import Weights
 
 STATE = random.Random(3).randbytes(3 * blocks.BLOCK + 9)
 

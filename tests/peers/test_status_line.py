@@ -12,14 +12,14 @@ import pytest
 from nouns import beat, release
 from still_host import still_host
 
-from peers.runtime import idle
 from peers.runtime.host import Host
-from peers.runtime.idle import Known
+from peers.runtime.limits import idle
+from peers.runtime.limits.idle import Known
 from peers.runtime.status import Meter, PeerStatus
-from peers.runtime.status_line import REPEATED, live_line, sentence
-from swarm.config import DelayLaw
-from swarm.net.in_memory import EPOCH, MemoryNetwork
+from peers.runtime.watching.status_line import REPEATED, live_line, sentence
+from swarm.net.memory.network import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, Fetching, PeerId
@@ -314,7 +314,7 @@ PROGRAM = """
 import asyncio, sys
 sys.path[:0] = ["tests", "tests/peers"]
 from test_status_line import host
-from peers.runtime.status_line import live_line
+from peers.runtime.watching.status_line import live_line
 from swarm.protocol import Phase
 
 async def main():

@@ -13,8 +13,8 @@ from test_membership_renewal import lab
 from peers import cli
 from peers.build.run_folder import RunFolder
 from swarm import events
-from swarm.identity import open_key
 from swarm.journal import to_line
+from swarm.membership.identity import open_key
 from swarm.protocol import Phase, Role
 from swarm.types import PeerId
 
@@ -63,7 +63,7 @@ def test_who_watches_a_folder_whose_peers_left_reads_how_old_it_is(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("peers.commands.status.time.sleep", interrupted)
+        patch.setattr("peers.commands.runs.status.time.sleep", interrupted)
         assert cli.main(["status", "--watch", "--folder", str(lab.path)]) == 130
     said = " ".join(capsys.readouterr().out.split())
     assert "no peer of" in said and "known 2 h ago" in said
@@ -78,7 +78,7 @@ def test_a_folder_that_tells_of_no_peer_is_said_to(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("peers.commands.status.time.sleep", interrupted)
+        patch.setattr("peers.commands.runs.status.time.sleep", interrupted)
         words = ["status", *(["--watch"] if watch else []), "--folder", str(lab.path)]
         assert cli.main(words) == (130 if watch else 0)
     said = capsys.readouterr()
@@ -97,7 +97,7 @@ def test_who_watches_a_folder_sees_a_peer_that_starts_there_later(
         then()
 
     with monkeypatch.context() as patch:
-        patch.setattr("peers.commands.status.time.sleep", later)
+        patch.setattr("peers.commands.runs.status.time.sleep", later)
         assert cli.main(["status", "--watch", "--folder", str(lab.path)]) == 130
     assert "known 2 h ago" in " ".join(capsys.readouterr().out.split())
 
@@ -130,7 +130,7 @@ def test_who_watches_where_nothing_can_be_redrawn_reads_one_print_after_another(
         monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
         monkeypatch.setenv("TERM", "dumb")
     with monkeypatch.context() as patch:
-        patch.setattr("peers.commands.status.time.sleep", sleep)
+        patch.setattr("peers.commands.runs.status.time.sleep", sleep)
         assert cli.main(["status", "--watch", "--folder", str(lab.path)]) == 130
     assert all("no peer of" in said and "version 0" in said and said.endswith("\n\n") for said in seen)
     assert not capsys.readouterr().out, "nothing is printed twice"

@@ -14,14 +14,16 @@ import pytest
 from peers import cli
 from peers.build.run_folder import check_files, keep_spec
 from peers.errors import CANNOT, CannotHere
-from swarm import PROTOCOL, durable, wire
-from swarm import invite as invites
-from swarm.config import Run
-from swarm.config_loading import run_dict
-from swarm.identity import Keyring
+from swarm import PROTOCOL
+from swarm.frames import wire
+from swarm.frames.run_types import Spec
 from swarm.journal import read_journal
+from swarm.membership import invite as invites
+from swarm.membership.identity import Keyring
 from swarm.protocol import Role
-from swarm.run_types import Spec
+from swarm.settings.config import Run
+from swarm.settings.loading import run_dict
+from swarm.storage import durable
 from swarm.types import Digest
 
 QUICK = 30.0

@@ -9,16 +9,16 @@ import pytest
 from nouns import beat, group
 from still_host import still_host
 
-from peers.roles import submitted_groups
-from peers.roles.submitted_groups import LISTED, Submitted, SubmittedGroups, SubmittedQuery
-from swarm import wire
-from swarm.blocks import digest_of
-from swarm.config import DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from peers.audits import submitted_groups
+from peers.audits.submitted_groups import LISTED, Submitted, SubmittedGroups, SubmittedQuery
+from swarm.frames import wire
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role, Service
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import digest_of
 from swarm.types import Digest, PeerId
 
 ADA, BOB = PeerId("ada"), PeerId("bob")

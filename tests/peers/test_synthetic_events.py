@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.synthetic_events import BEHIND, Fault, swarm_events
-from dashboard.state import State, fold
+from dashboard.fold.state import State, fold
 from swarm import events
 from swarm.journal import from_line, to_line
 from swarm.protocol import Role

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from peers.build import task_source
-from peers.build.engine_worker import Beside, EngineWorker, Failed, Render
-from swarm import config as settings
+from peers.build.model import task_source
+from peers.build.model.engine_worker import Beside, EngineWorker, Failed, Render
 from swarm import events
-from swarm.config import Config
-from swarm.process import Child, Ended, Lost, Pipe
+from swarm.processes.process import Child, Ended, Lost, Pipe
+from swarm.settings import config as settings
+from swarm.settings.config import Config
 from swarm.tasks.base import RewardError
 from swarm.types import Task
 

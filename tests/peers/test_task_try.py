@@ -16,7 +16,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from peers import cli
-from swarm.learn import tiny
+from swarm.learn.models import tiny
 from swarm.tasks import catalog
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from nouns import beat
 from test_disturbed_fetches import SECOND, over
 from test_patch_ladder import BYTES, SIZE, Swarm
 
-from swarm.blocks import Blocks
-from swarm.config import Limits
 from swarm.protocol import Role
+from swarm.settings.config import Limits
 from swarm.sim.flows import Line
+from swarm.storage.blocks import Blocks
 from swarm.types import Fetching
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.runtime.trackers import TRACKERS, Experiment, Tracker
+from peers.runtime.watching.trackers import TRACKERS, Experiment, Tracker
 
 pytestmark = pytest.mark.slow
 

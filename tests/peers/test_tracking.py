@@ -19,16 +19,16 @@ import pytest
 from still_host import still_host
 
 from peers import cli
-from peers.runtime import trackers, tracking
-from peers.runtime.run_figures import Figures, RunFigures, quantile
-from peers.runtime.trackers import Experiment
-from peers.runtime.tracking import tracked
+from peers.runtime.watching import trackers, tracking
+from peers.runtime.watching.run_figures import Figures, RunFigures, quantile
+from peers.runtime.watching.trackers import Experiment
+from peers.runtime.watching.tracking import tracked
 from swarm import events as happened
-from swarm.config import DelayLaw
 from swarm.events import Event
-from swarm.net.in_memory import MemoryNetwork
-from swarm.page_settings import Track
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
+from swarm.settings.page import Track
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId
 

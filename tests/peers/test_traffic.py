@@ -13,15 +13,16 @@ import pytest
 
 from peers.commands import sim
 from peers.runtime.frames import Frames
-from peers.runtime.run_keys import RunKeys
+from peers.runtime.membership.run_keys import RunKeys
 from peers.runtime.traffic import ANSWERED, LINKS_PER_EVENT, RTT_SPAN, TIMED_UP_TO, CountedMail, Traffic
-from swarm import events, wire
-from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
+from swarm import events
+from swarm.frames import wire
+from swarm.frames.run_types import Delegation, Membership
 from swarm.limits import EVENT_LIMIT
-from swarm.net.in_memory import MemoryKeyring, MemoryNetwork
+from swarm.net.memory.network import MemoryKeyring, MemoryNetwork
 from swarm.net.ports import Ports, Refused, Unreachable
 from swarm.protocol import Role
-from swarm.run_types import Delegation, Membership
+from swarm.settings.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario

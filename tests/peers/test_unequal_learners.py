@@ -11,8 +11,8 @@ from test_roles_swarm import Told, scenario, seconds
 
 from benchmarks.rows import unequal as row
 from peers.commands import sim
-from swarm.config import BatchSize
 from swarm.events import Averaged, Event, Trained, Unreached
+from swarm.settings.config import BatchSize
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 

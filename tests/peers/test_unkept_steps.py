@@ -9,14 +9,14 @@ import pytest
 from nouns import beat, release
 from still_host import still_host
 
-from peers.roles import unkept_steps
-from peers.roles.unkept_steps import UnkeptSteps
-from swarm import wire
-from swarm.config import DelayLaw
-from swarm.core.trained import mark
-from swarm.net.in_memory import MemoryNetwork
+from peers.intake import unkept_steps
+from peers.intake.unkept_steps import UnkeptSteps
+from swarm.core.agreement.trained import mark
+from swarm.frames import wire
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import MARK_BYTES, Digest, PeerId, TrainedQuery, TrainedStep, TrainedSteps

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
-from swarm.config import Averaging
-from swarm.core.unmet import RETRY
+from swarm.core.agreement.missed_rounds import RETRY
 from swarm.events import Averaged, RoundBroke, Trained, Unreached
-from swarm.net.in_memory import MemoryAverager
+from swarm.net.memory.network import MemoryAverager
 from swarm.net.ports import Average, RoundLost
+from swarm.settings.config import Averaging
 from swarm.sim.scenario import LineLaw
 
 MATCH = 4.0

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from nouns import NOW, beat, release
 
-from dashboard.condition import condition
-from dashboard.state import State, fold, starts
-from dashboard.terminal import headline, new_problem
-from peers.commands import up
+from dashboard.diagnosis.condition import condition
+from dashboard.fold.state import State, fold, starts
+from dashboard.serve.terminal import headline, new_problem
+from peers.commands.runs import up
 from peers.errors import CannotHere, guarded
 from swarm import events
-from swarm.config import Config, Swarm
-from swarm.identity import Keyring, open_key
 from swarm.journal import to_line
+from swarm.membership.identity import Keyring, open_key
 from swarm.protocol import Role
+from swarm.settings.config import Config, Swarm
 from swarm.types import PeerId
 
 

@@ -14,17 +14,18 @@ from test_membership_renewal import lab
 
 from peers import cli
 from peers.build.run_folder import RunFolder
-from peers.runtime import uses
-from peers.runtime.membership_renewal import MembershipRenewal, granter, renewer
-from swarm import identity, invite, wire
-from swarm.config import DelayLaw
+from peers.runtime.membership import invite_quota
+from peers.runtime.membership.renewal import MembershipRenewal, granter, renewer
 from swarm.core.membership import Trust
 from swarm.core.revocation import link
-from swarm.identity import Keyring
-from swarm.net.in_memory import MemoryNetwork
+from swarm.frames import wire
+from swarm.frames.run_types import Membership
+from swarm.membership import identity, invite
+from swarm.membership.identity import Keyring
+from swarm.net.memory.network import MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.protocol import Role
-from swarm.run_types import Membership
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
@@ -74,11 +75,11 @@ def test_what_such_an_invite_signs_is_no_membership_but_a_claim() -> None:
 def test_each_peer_takes_one_use_however_often_it_asks(tmp_path: Path) -> None:
     one, other = word(2).delegation, word(1).delegation
     for who in (ADA, ADA, BOB, ADA):
-        uses.take(tmp_path, one, who.me, EPOCH)
+        invite_quota.take(tmp_path, one, who.me, EPOCH)
     with pytest.raises(Refused, match="all uses of this invite are taken"):
-        uses.take(tmp_path, one, EVE.me, EPOCH)
-    uses.take(tmp_path, other, EVE.me, EPOCH)
-    assert uses.used(tmp_path) == {one.key.hex(): {ADA.me, BOB.me}, other.key.hex(): {EVE.me}}
+        invite_quota.take(tmp_path, one, EVE.me, EPOCH)
+    invite_quota.take(tmp_path, other, EVE.me, EPOCH)
+    assert invite_quota.used(tmp_path) == {one.key.hex(): {ADA.me, BOB.me}, other.key.hex(): {EVE.me}}
 
 
 @pytest.mark.parametrize("end", [b"", b'\xff"}\n', b'","peer":' + b"[" * 100_000 + b"\n"])
@@ -86,9 +87,9 @@ def test_a_line_that_a_crash_cut_off_or_a_disk_changed_is_no_use_and_spoils_none
     tmp_path: Path, end: bytes
 ) -> None:
     one = word(1).delegation
-    (tmp_path / uses.USED).write_bytes(b'{"invite":"' + one.key.hex().encode() + end)
-    uses.take(tmp_path, one, ADA.me, EPOCH)
-    assert uses.used(tmp_path) == {one.key.hex(): {ADA.me}}
+    (tmp_path / invite_quota.USED).write_bytes(b'{"invite":"' + one.key.hex().encode() + end)
+    invite_quota.take(tmp_path, one, ADA.me, EPOCH)
+    assert invite_quota.used(tmp_path) == {one.key.hex(): {ADA.me}}
 
 
 @pytest.mark.parametrize("final", [False, True])
@@ -119,7 +120,7 @@ def test_who_has_the_owners_key_makes_a_membership_of_a_claim_and_nobody_else(
 
     nobody, first, second, again = run(scene())
     assert isinstance(nobody, str) and "owner.key does" in nobody
-    assert isinstance(second, str) and second.startswith(uses.TAKEN)
+    assert isinstance(second, str) and second.startswith(invite_quota.TAKEN)
     assert isinstance(first, Membership) and isinstance(again, Membership)
     assert trust().objection(ADA.me, Role.LEARNER, first, EPOCH) is None
     assert first.origin == link(made.delegation.key) != link(first.delegation.key)
@@ -133,7 +134,7 @@ def test_the_list_of_words_says_how_many_uses_are_left(
     assert cli.main(["invite", "--role", "learner", "--uses", "3", "--note", "class", *folder]) == 0
     given = invite.read(capsys.readouterr().out, time.time()).delegate
     assert given is not None and given.delegation.uses == 3
-    uses.take(lab.path, given.delegation, ADA.me, time.time())
+    invite_quota.take(lab.path, given.delegation, ADA.me, time.time())
     assert cli.main(["invite", "--list", "--json", *folder]) == 0
     left = {one["note"]: one["uses_left"] for one in json.loads(capsys.readouterr().out)}
     assert left == {"class": 2, "printed by `swarm start`": None}

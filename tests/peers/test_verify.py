@@ -13,24 +13,26 @@ from nouns import NOW, VOCABULARY, release
 from nouns import group as any_group
 
 from peers import cli
-from peers.build import factory, new_run, task_source
+from peers.audits import evidence
+from peers.audits.evidence import BYTES, KEPT, SUFFIX, Evidence
+from peers.build import new_run
+from peers.build.model import factory, task_source
 from peers.build.run_folder import RunFolder
-from peers.commands import verify
+from peers.commands.journals import verify
 from peers.errors import DONE, REFUSED, SENTENCE, USAGE
-from peers.roles import evidence
-from peers.roles.evidence import BYTES, KEPT, SUFFIX, Evidence
-from peers.roles.new_group import make_group
 from peers.runtime.frames import Frames
-from swarm import wire
-from swarm.config import Config, Model, Optimizer, Run, Sampling, TaskSettings
-from swarm.core.admission import group_id
-from swarm.core.auditing import LEAST
-from swarm.core.curriculum import Draw
-from swarm.identity import Keyring
-from swarm.learn import replay, tiny, tokenization
-from swarm.replays import Replayed, claims_of, weigh
+from peers.sampler.new_group import make_group
+from swarm.core.audits.auditing import LEAST
+from swarm.core.intake.admission import group_id
+from swarm.core.intake.curriculum import Draw
+from swarm.draws.replays import Replayed, claims_of, weigh
+from swarm.frames import wire
+from swarm.learn import replay
+from swarm.learn.models import tiny, tokenization
+from swarm.membership.identity import Keyring
+from swarm.settings.config import Config, Model, Optimizer, Run, Sampling, TaskSettings
+from swarm.storage.weights import Weights
 from swarm.types import Array, Digest, Group, Heads, Release, Times
-from swarm.weights import Weights
 
 SEED = 77
 

@@ -6,11 +6,11 @@ import pytest
 from test_patch_ladder import BYTES, GENESIS, SIZE, Swarm, among
 
 from peers.runtime.host import Host
-from peers.runtime.version_zero import Write
+from peers.runtime.releases.version_zero import Write
 from swarm import events
-from swarm.blocks import Blocks
-from swarm.core.ladder import KEPT
-from swarm.image import MakeDraft
+from swarm.core.agreement.patch_path import KEPT
+from swarm.storage.blocks import Blocks
+from swarm.storage.image import MakeDraft
 from swarm.types import Digest
 
 

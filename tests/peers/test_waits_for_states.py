@@ -9,10 +9,10 @@ from random import Random
 from nouns import beat, release
 from still_host import still_host
 
-from peers.roles.other_learners import OtherLearners
-from swarm.config import DelayLaw
-from swarm.net.in_memory import MemoryNetwork
+from peers.learner.agreement.other_learners import OtherLearners
+from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import PeerId

@@ -14,13 +14,13 @@ from test_membership_renewal import lab
 
 from peers import cli
 from peers.build.run_folder import RunFolder
-from peers.commands.why import Explained, explain
-from peers.runtime.revocations import GONE
+from peers.commands.runs.why import Explained, explain
+from peers.runtime.membership.revocations import GONE
 from swarm import events
-from swarm.config import Run, Stop
-from swarm.identity import Keyring
 from swarm.journal import to_line
+from swarm.membership.identity import Keyring
 from swarm.protocol import Phase, Role
+from swarm.settings.config import Run, Stop
 from swarm.types import PeerId
 
 ME, LEARNER, SEED = (Keyring.new().me for _ in range(3))

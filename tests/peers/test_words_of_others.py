@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from peers import cli, errors
-from peers.build.apart import apart
-from peers.commands import invite as inviting
+from peers.build.run_in_fork import apart
+from peers.commands.invites import invite as inviting
 from peers.console import Listing, spoken
 from peers.errors import BUG, CANNOT, USAGE, CannotHere, guarded, say
-from peers.runtime.narration import PeerLog
+from peers.runtime.watching.narration import PeerLog
 
 HOSTILE = {
     "cursor": "\x1b[2Aup\x1b[2J",

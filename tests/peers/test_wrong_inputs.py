@@ -14,11 +14,13 @@ import pytest
 from test_tracking import trained
 
 from peers import cli
-from peers.commands import arguments, options, run_check, shipped
-from swarm import config_loading, invite
+from peers.commands import run_check
+from peers.commands.parsing import arguments, options, shipped
 from swarm.journal import to_line
-from swarm.learn import tiny
+from swarm.learn.models import tiny
+from swarm.membership import invite
 from swarm.protocol import Role
+from swarm.settings import loading
 from swarm.types import Digest
 
 KEY = invite.keyring(bytes(32))
@@ -478,7 +480,7 @@ def test_so_many_cores_are_as_many_on_every_machine(there: int, monkeypatch: pyt
 
 def test_settings_that_ship_are_extended_by_name_and_copied(said: Said, here: Path) -> None:
     (here / "mine.toml").write_text('extends = "demo"\n[run]\nseed = 9\n')
-    assert config_loading.load(here / "mine.toml", ships=shipped.PLACES).config.run.name == "demo"
+    assert loading.load(here / "mine.toml", ships=shipped.PLACES).config.run.name == "demo"
     assert cli.main(["config", "copy", "demo", "my.toml"]) == 0
     assert cli.main(["config", "copy", "paper-delay64", "."]) == 0
     assert (here / "my.toml").read_bytes() == shipped.settings(Path("demo")).read_bytes()

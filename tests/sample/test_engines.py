@@ -22,22 +22,23 @@ from nouns import seeds
 from transformers import Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, MambaConfig
 from undecided_policy import rows
 
-from peers.build import factory
+from peers.build.model import factory
 from peers.fit.fits import EVALUATOR, Case, needs
 from peers.fit.hardware import Machine
-from swarm.blocks import Blocks
-from swarm.config import Config, EngineSettings, Lora, Peer, Sampling
-from swarm.learn import adapters, model, tiny, tokenization, weights
-from swarm.learn.policy import LanguageModel
-from swarm.learn.pretrained import load_tokenizer
-from swarm.learn.tabular import Tabular
+from swarm.learn.files import weights
+from swarm.learn.models import adapters, model, tiny, tokenization
+from swarm.learn.models.policy import LanguageModel
+from swarm.learn.models.pretrained import load_tokenizer
+from swarm.learn.models.tabular import Tabular
 from swarm.sample.base import Completions, Engine, EngineError, NoRoom
 from swarm.sample.hf import HfEngine, positions
 from swarm.sample.server import ServerEngine
 from swarm.sample.toy import ToyEngine
 from swarm.sample.vllm import LoadedRelease, Recipe, VllmEngine
+from swarm.settings.config import Config, EngineSettings, Lora, Peer, Sampling
+from swarm.storage.blocks import Blocks
+from swarm.storage.weights import Weights
 from swarm.types import Task
-from swarm.weights import Weights
 
 RAGGED = ["52318=", "1=", "777+12345=", "00000="]
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from nouns import floats, ints
 from nouns import group as any_group
 
-from swarm import noise
-from swarm.heads import MARGIN, STEP, contradiction, pack, unpack
+from swarm.draws import noise
+from swarm.draws.heads import MARGIN, STEP, contradiction, pack, unpack
 from swarm.types import Array, Group, Noise
 
 SIZE, POSITIONS, SEED, K = 4, 30, -7, 4

@@ -14,16 +14,17 @@ from nouns import seeds
 from transformers import AutoConfig, AutoModelForCausalLM
 from undecided_policy import rows
 
-from peers.build import factory
-from peers.commands import fit_table
+from peers.build.model import factory
+from peers.commands.fit import table
 from peers.errors import CannotHere
 from peers.fit import fits, hardware
 from peers.fit.model_shape import examine
-from swarm.config import Config
-from swarm.learn import tiny, tokenization, weights
-from swarm.learn.policy import LanguageModel
-from swarm.learn.tokenization import Tokenization
+from swarm.learn.files import weights
+from swarm.learn.models import tiny, tokenization
+from swarm.learn.models.policy import LanguageModel
+from swarm.learn.models.tokenization import Tokenization
 from swarm.sample.hf import HfEngine, cache_name
+from swarm.settings.config import Config
 
 PROMPTS = ["1+1=", "What is 12+30? Think step by step.", "Sort: b a"]
 LINEAR: dict[str, Any] = {
@@ -156,7 +157,7 @@ def test_whoever_has_such_a_model_is_told_what_to_do_and_what_fits(folder: Path,
     case = fits.Case.of(tmp_path, Config(), hardware.machine())
     can = {one.role for one in fits.rows(case) if one.fits != "no"}
     assert can == {"learner"} and all("than hf" in one.why for one in fits.rows(case) if one.fits == "no")
-    assert any("cannot sample from mamba" in line for line in fit_table.hints(case, fits.rows(case), 0))
+    assert any("cannot sample from mamba" in line for line in table.hints(case, fits.rows(case), 0))
     elsewhere = msgspec.structs.replace(Config().peer.engine, name="vllm")
     asked = Config(peer=msgspec.structs.replace(Config().peer, engine=elsewhere))
     assert "sampler" in {one.role for one in fits.rows(case._replace(config=asked)) if one.fits != "no"}

@@ -19,7 +19,8 @@ import pytest
 from nouns import seeds
 from vllm_policies import PROMPTS, Versions, recipe
 
-from swarm.learn import model, tiny, tokenization, weights
+from swarm.learn.files import weights
+from swarm.learn.models import model, tiny, tokenization
 from swarm.sample import vllm
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.sample.hf import HfEngine

@@ -11,14 +11,14 @@ from nouns import floats, ints
 from nouns import group as any_group
 from undecided_policy import rows
 
-from swarm.heads import Head, contradiction, of_group, pack
-from swarm.learn.tabular import Tabular
-from swarm.learn.weights import from_bytes, release_bytes
-from swarm.replays import claims_of, replay_group, weigh
+from swarm.draws.heads import Head, contradiction, of_group, pack
+from swarm.draws.replays import claims_of, replay_group, weigh
+from swarm.learn.files.weights import from_bytes, release_bytes
+from swarm.learn.models.tabular import Tabular
 from swarm.sample.base import Completions
 from swarm.sample.toy import TableReplay, ToyEngine
+from swarm.storage.weights import Weights
 from swarm.types import Group
-from swarm.weights import Weights
 
 SEED, GROUP = -5, 8
 

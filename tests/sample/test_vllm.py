@@ -16,14 +16,16 @@ from nouns import seeds
 from undecided_policy import rows
 from vllm_policies import LORA, PROMPTS, SAME, TEMPERATURE, Versions, recipe
 
-from swarm.heads import unpack
-from swarm.learn import model, replay, tiny, tokenization, weights
+from swarm.draws.heads import unpack
+from swarm.learn import replay
+from swarm.learn.files import weights
+from swarm.learn.models import model, tiny, tokenization
 from swarm.sample import vllm, vllm_noise, vllm_process
 from swarm.sample.base import EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.vllm import VllmEngine
+from swarm.storage.weights import Weights
 from swarm.types import Noise
-from swarm.weights import Weights
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 torch.set_num_threads(1)

@@ -18,14 +18,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm import noise
-from swarm.config import Sampling
-from swarm.core.admission import malformation
-from swarm.heads import contradiction, unpack
+from swarm.core.intake.admission import malformation
+from swarm.draws import noise
+from swarm.draws.heads import contradiction, unpack
 from swarm.sample import vllm_noise, vllm_process
 from swarm.sample.server_requests import named_noise, told_by
 from swarm.sample.vllm import completions
 from swarm.sample.vllm_noise import HIDDEN, Draw, Rows, Slots, Told, argument, draw_of, proven
+from swarm.settings.config import Sampling
 from swarm.types import Noise
 
 V = 50
@@ -304,4 +304,4 @@ def test_vllms_worker_imports_little_of_this_project() -> None:
         " print(*sorted(name for name in sys.modules if name.split('.')[0] in ('swarm', 'peers')))"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["swarm", "swarm.noise", "swarm.sample", "swarm.sample.vllm_noise"]
+    assert told.stdout.split() == ["swarm", "swarm.draws.noise", "swarm.sample", "swarm.sample.vllm_noise"]

@@ -25,7 +25,7 @@ from nouns import seeds
 from safetensors.torch import save_file
 from vllm_policies import PROMPTS, Versions, recipe
 
-from swarm.learn import tiny
+from swarm.learn.models import tiny
 from swarm.sample import vllm, vllm_process, vllm_worker
 from swarm.sample.base import EngineError
 from swarm.sample.server_requests import vllm_seed

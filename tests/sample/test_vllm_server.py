@@ -23,16 +23,18 @@ from nouns import seeds
 from undecided_policy import rows
 from vllm_policies import LORA, PROMPTS, SAME, TEMPERATURE, Versions, recipe
 
-from peers.build import vllm_folder
-from swarm.heads import unpack
-from swarm.learn import model, replay, tiny, tokenization, weights
+from peers.build.model import vllm_folder
+from swarm.draws.heads import unpack
+from swarm.learn import replay
+from swarm.learn.files import weights
+from swarm.learn.models import model, tiny, tokenization
 from swarm.sample import vllm_process
 from swarm.sample.base import EngineError, NoRoom
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import Refused, ServerEngine
 from swarm.sample.server_requests import fixed, named_noise, own_noise
+from swarm.storage.weights import Weights
 from swarm.types import Noise
-from swarm.weights import Weights
 
 torch.set_num_threads(1)
 

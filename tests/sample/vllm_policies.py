@@ -11,14 +11,15 @@ import torch
 from nouns import seeds
 from undecided_policy import rows
 
-from peers.build import vllm_folder
-from swarm.config import EngineSettings as Settings
-from swarm.config import Lora, Sampling
-from swarm.learn import model, tokenization, weights
-from swarm.learn.policy import LanguageModel
+from peers.build.model import vllm_folder
+from swarm.learn.files import weights
+from swarm.learn.models import model, tokenization
+from swarm.learn.models.policy import LanguageModel
 from swarm.sample.base import Engine
 from swarm.sample.vllm import Recipe
-from swarm.weights import Weights
+from swarm.settings.config import EngineSettings as Settings
+from swarm.settings.config import Lora, Sampling
+from swarm.storage.weights import Weights
 
 LORA = Lora(rank=4, alpha=8.0)
 TEMPERATURE = 0.8

@@ -7,11 +7,11 @@ import asyncio
 import random
 
 from swarm.events import Judged, Sampled, Trained
+from swarm.frames.wire import decode, seal, unseal
 from swarm.net.ports import NetError
 from swarm.protocol import Role
 from swarm.sim.world import SimPeer
 from swarm.types import Array, Digest, Group, PeerId, Receipt, Times, Verdict
-from swarm.wire import decode, seal, unseal
 
 RUN = "0" * 64
 

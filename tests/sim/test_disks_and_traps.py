@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from peers.commands import sim
-from swarm.durable import write_durably
 from swarm.events import Event, Saved, Started, Trained
 from swarm.sim import nemesis
 from swarm.sim.disks import SimulatedDisks, damage, temporary
 from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import STEPS, Fault
 from swarm.sim.world import World
+from swarm.storage.durable import write_durably
 
 EPOCH = 1_750_000_000.0
 SCENARIOS = Path(__file__).parents[2] / "configs" / "scenarios"

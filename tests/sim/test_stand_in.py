@@ -7,11 +7,11 @@ import pytest
 
 from peers.commands import sim
 from swarm import events
-from swarm.blocks import BLOCK, block_size
 from swarm.events import Event
 from swarm.sim.scenario import Scenario, ScenarioError, parse
 from swarm.sim.stand_in import StandIn
 from swarm.sim.world import SimulationOutcome, World
+from swarm.storage.blocks import BLOCK, block_size
 
 TEXT = b"""
 name = "stand-in"

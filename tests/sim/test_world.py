@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from stand_in import stand_in
 
 from peers.commands import sim
-from swarm.config import DelayLaw
 from swarm.core.delays import draw
 from swarm.events import Event, Noted
 from swarm.journal import read_journal
 from swarm.net.ports import Silent, Unreachable
 from swarm.protocol import Role
+from swarm.settings.config import DelayLaw
 from swarm.sim.clock import Deadlock, run
 from swarm.sim.flows import Line
 from swarm.sim.report import Summary

@@ -19,7 +19,7 @@ from peers.studies.adversaries import (
     table,
     two_table,
 )
-from swarm.core.discord import FREEZE, OPPOSED, UNEQUAL
+from swarm.core.gradient_checks.pair_conflict import FREEZE, OPPOSED, UNEQUAL
 from swarm.events import Event, RoundBroke, Trained
 from swarm.sim.scenario import Fault
 from swarm.sim.world import World
@@ -81,7 +81,7 @@ def frozen(told: list[Event]) -> list[RoundBroke]:
 
 @pytest.mark.slow
 def test_of_two_learners_that_oppose_each_other_none_steps_until_one_of_them_goes() -> None:
-    """It takes about 67 rounds to find it (swarm.core.discord), 0.8 in a second."""
+    """It takes about 67 rounds to find it (swarm.core.gradient_checks.pair_conflict), 0.8 in a second."""
     first, second, *_ = frozen(two("times -1", seconds=160.0))
     assert first.at == second.at and {first.peer, second.peer} == {"learner-0", "learner-1"}
     assert second.until == second.at + FREEZE[0] and OPPOSED in second.reason

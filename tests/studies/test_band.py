@@ -10,7 +10,7 @@ import pytest
 from peers.studies.band import LAGS, TakenGroup, binned, figures, honest, liars, measure, write
 from peers.studies.experiments import key
 from peers.studies.liars import believing, suffer
-from swarm.core import claimed_logprobs
+from swarm.core.intake import claimed_logprobs
 
 
 def seen(lag: int, drift: float = -0.5, evidence: float = 1.0) -> TakenGroup:

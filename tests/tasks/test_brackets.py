@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import tasks
-from swarm.config import TaskSettings
-from swarm.tasks.brackets import PAIRS, Brackets
+from swarm.settings.config import TaskSettings
+from swarm.tasks.builtin.brackets import PAIRS, Brackets
 
 SOURCE = Brackets(1, {})
 

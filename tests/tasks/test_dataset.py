@@ -20,9 +20,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.tasks import rows
 from swarm.tasks.base import TaskError
-from swarm.tasks.dataset import DEFAULTS, DataSet, make
+from swarm.tasks.data import rows
+from swarm.tasks.data.dataset import DEFAULTS, DataSet, make
 from swarm.types import Message
 
 ROWS = [{"question": f"what is {i} + {i}?", "answer": str(2 * i), "level": i % 3} for i in range(100)]

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from process_tree import children
 
-from swarm import config, tasks
-from swarm.tasks import gym as gyms
-from swarm.tasks import sandbox
+from swarm import tasks
+from swarm.settings import config
 from swarm.tasks.base import CodePolicy, RewardError, TaskError
+from swarm.tasks.workers import gym as gyms
+from swarm.tasks.workers import sandbox
 
 pytestmark = pytest.mark.skipif(
     find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed: pip install 'gepo-swarm[gym]'"
@@ -39,7 +40,7 @@ def gym() -> Iterator[gyms.Gym]:
 @pytest.fixture(scope="module")
 def gym_worker() -> ModuleType:
     """It imports reasoning-gym, two seconds that are not each test run's."""
-    from swarm.tasks import gym_worker
+    from swarm.tasks.workers import gym_worker
 
     return gym_worker
 
@@ -127,7 +128,7 @@ def test_what_a_text_makes_of_the_worker_is_an_error_and_no_exercise(
 ) -> None:
     """The text runs as code in the worker: its answers are data of a stranger from then on."""
     task = evaluating.task(0)
-    inside = "__import__('sys').modules['swarm.tasks.gym_worker'].__dict__"
+    inside = "__import__('sys').modules['swarm.tasks.workers.gym_worker'].__dict__"
     evaluating.rewards(task, [f"{inside}.update(_words=lambda exercise: ['?', 1, []])"])
     with pytest.raises(TaskError, match=NO_ANSWER):
         evaluating.task(1)

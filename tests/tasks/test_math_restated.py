@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.tasks import unevaluated
+from swarm.tasks.rewards import unevaluated
 
 
 @pytest.fixture(scope="module")
 def math_reward() -> ModuleType:
     """Not at the top: it imports sympy, and every process of a test run collects all files."""
-    from swarm.tasks import math_reward
+    from swarm.tasks.rewards import math_reward
 
     return math_reward
 
@@ -266,7 +266,7 @@ numbers = st.integers(2, 9999)
 def test_no_restatement_of_made_arithmetic_earns_and_each_with_its_value_does(
     operands: list[int], signs: list[str], prompt: str, spaced: bool
 ) -> None:
-    from swarm.tasks import math_reward
+    from swarm.tasks.rewards import math_reward
 
     value, gap = operands[0], " " if spaced else ""
     asked, turned = str(operands[0]), str(operands[0])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.tasks.permutation import permuted
+from swarm.tasks.builtin.permutation import permuted
 
 
 @given(st.integers(1, 300), st.text(max_size=8))

@@ -8,10 +8,11 @@ from pathlib import Path
 import datasets
 import pytest
 
-from peers.commands.up import PeerProcess
-from swarm.config import TaskSettings
-from swarm.tasks import catalog, probes
+from peers.commands.runs.up import PeerProcess
+from swarm.settings.config import TaskSettings
+from swarm.tasks import catalog
 from swarm.tasks.base import Exercises, TaskError, TaskSource
+from swarm.tasks.rewards import probes
 from swarm.types import Task
 
 REFUSAL = 'a refusal ("I do not know.")'

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from swarm.tasks import code_reward, sandbox
-from swarm.tasks import rewards as named
 from swarm.tasks.base import RewardError
-from swarm.tasks.rewards import RunRewards, exact, files
+from swarm.tasks.rewards import code_reward
+from swarm.tasks.rewards import rewards as named
+from swarm.tasks.rewards.rewards import RunRewards, exact, files
+from swarm.tasks.workers import sandbox
 
 works = pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 
@@ -148,7 +149,7 @@ def test_code_of_a_run_can_be_refused(here: Path) -> None:
 def test_an_installed_entry_point_is_a_name(here: Path, scored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import EntryPoint
 
-    point = EntryPoint("right", "swarm.tasks.rewards:exact", "swarm.rewards")
+    point = EntryPoint("right", "swarm.tasks.rewards.rewards:exact", "swarm.rewards")
     monkeypatch.setattr(named, "entry_points", lambda group: [point] if group == "swarm.rewards" else [])
     assert scored(["right"], ["a", "b"], code="refuse", columns={"answer": "a"}) == [1.0, 0.0]
 
@@ -189,7 +190,7 @@ def test_exact_is_the_answer_but_for_white_space_around_it() -> None:
 @pytest.fixture(scope="module")
 def math_reward() -> ModuleType:
     """Not at the top: it imports sympy, and every process of a test run collects all files."""
-    from swarm.tasks import math_reward
+    from swarm.tasks.rewards import math_reward
 
     return math_reward
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from process_tree import children, ended
 
-from swarm.tasks import sandbox
 from swarm.tasks.base import RewardError
-from swarm.tasks.worker import ENVIRON, Worker
+from swarm.tasks.workers import sandbox
+from swarm.tasks.workers.worker import ENVIRON, Worker
 
 CODE = """
 import os, socket, time

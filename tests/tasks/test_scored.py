@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 
-from swarm.config import TaskSettings
+from swarm.settings.config import TaskSettings
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import RewardError, TaskError, TaskSource
 
@@ -194,7 +194,10 @@ def test_a_function_that_hangs_costs_its_group_and_not_the_next(here: Path) -> N
         (TaskSettings(name="digit-sums", rewards=("exat",)), "no reward 'exat' .did you mean 'exact'"),
         (TaskSettings(name="digit-sums", rewards=("no_such_file.py:f",)), "no_such_file.py"),
         (TaskSettings(name="digit-sums", rewards=("exact",), weights=(1.0, 2.0)), "1 rewards and 2 weights"),
-        (TaskSettings(name="digit-sums", rewards=("swarm.tasks.rewards:exacty",)), "no function 'exacty'"),
+        (
+            TaskSettings(name="digit-sums", rewards=("swarm.tasks.rewards.rewards:exacty",)),
+            "no function 'exacty'",
+        ),
     ],
 )
 def test_rewards_that_cannot_be_had_are_refused_before_anything_begins(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import tasks
-from swarm.config import TaskSettings
+from swarm.settings.config import TaskSettings
 
 
 @given(st.integers(0, 10**6), st.integers(2, 12))

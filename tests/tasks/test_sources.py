@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import tasks
-from swarm.config import TaskSettings
+from swarm.settings.config import TaskSettings
 from swarm.tasks import catalog
 from swarm.tasks.base import RewardError, TaskError
 from swarm.tasks.toy import Toy

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from swarm.config import TaskSettings
-from swarm.tasks import catalog, dataset, spelling, task_files
+from swarm.settings.config import TaskSettings
+from swarm.tasks import catalog
 from swarm.tasks.base import TaskError
+from swarm.tasks.data import dataset, task_files
+from swarm.tasks.rewards import spelling
 
 BIG = "123456789012345678901234567890"
 

@@ -11,10 +11,10 @@ from typing import Any
 import datasets
 import pytest
 
-from swarm.config import TaskSettings
+from swarm.settings.config import TaskSettings
 from swarm.tasks import catalog as tasks
-from swarm.tasks import task_files
 from swarm.tasks.base import Exercises, TaskError
+from swarm.tasks.data import task_files
 from swarm.tasks.rendered import Rendered
 from swarm.types import Message, Task
 

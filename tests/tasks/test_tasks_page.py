@@ -12,12 +12,13 @@ import msgspec
 import pytest
 
 from peers.cli import parser
-from swarm.config import TaskSettings
-from swarm.tasks import base, catalog, rewards
-from swarm.tasks.dataset import ANSWERS, DEFAULTS, PROMPTS
-from swarm.tasks.rows import KINDS
-from swarm.tasks.task_files import LARGEST
-from swarm.tasks.worker import START_SECONDS
+from swarm.settings.config import TaskSettings
+from swarm.tasks import base, catalog
+from swarm.tasks.data.dataset import ANSWERS, DEFAULTS, PROMPTS
+from swarm.tasks.data.rows import KINDS
+from swarm.tasks.data.task_files import LARGEST
+from swarm.tasks.rewards import rewards
+from swarm.tasks.workers.worker import START_SECONDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 PYTHON, TOML = (

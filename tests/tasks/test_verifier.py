@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from swarm import config, tasks
+from swarm import tasks
+from swarm.settings import config
 from swarm.tasks.base import RewardError, TaskError
-from swarm.tasks.verifier import PYTHON, Verifier
+from swarm.tasks.workers.verifier import PYTHON, Verifier
 
 there = pytest.mark.skipif(
     not os.environ.get(PYTHON) and importlib.util.find_spec("verifiers") is None,

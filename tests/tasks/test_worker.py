@@ -15,7 +15,7 @@ import pytest
 from process_tree import PATIENCE, children, ended, processes, written
 
 from swarm.tasks.base import RewardError
-from swarm.tasks.worker import Worker
+from swarm.tasks.workers.worker import Worker
 
 CODE = """
 import asyncio, locale, mmap, os, signal, sys, time
@@ -306,7 +306,7 @@ def test_a_value_that_cannot_be_sent_is_an_error_and_not_the_end(make: Make) -> 
 
 
 def test_a_call_above_the_limit_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.tasks.worker.CALL_LIMIT", 10_000)
+    monkeypatch.setattr("swarm.tasks.workers.worker.CALL_LIMIT", 10_000)
     with pytest.raises(RewardError, match="more than the limit of 10000"):
         call(make("fine"), "a" * 10_000)
 
@@ -351,7 +351,7 @@ def test_code_that_cannot_be_imported_is_told_at_the_start(
 
 
 def test_an_import_that_hangs_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.tasks.worker.START_SECONDS", 1.0)
+    monkeypatch.setattr("swarm.tasks.workers.worker.START_SECONDS", 1.0)
     (tmp_path / "mine.py").write_text("import time; time.sleep(600)")
     with pytest.raises(ValueError, match=r"the process for mine.py:f did not answer within 1 s"):
         Worker({"mine.py:f": "mine.py:f"}, {"mine.py": tmp_path / "mine.py"}, False, 5.0).check()
@@ -400,9 +400,9 @@ def test_another_interpreter_needs_no_package_but_msgspec(
     )
     assert worker.ask("f", {}) == [
         "swarm.tasks",
-        "swarm.process_start",
-        "swarm.process",
-        "swarm.tasks.worker_process",
+        "swarm.processes.start",
+        "swarm.processes.process",
+        "swarm.tasks.workers.worker_process",
     ]
     worker.close()
 
@@ -432,7 +432,7 @@ def test_closing_ends_a_call_that_another_thread_waits_for(make: Make, tmp_path:
 def test_a_worker_ends_with_its_parent(file: Path, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom swarm.tasks.worker import Worker\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom swarm.tasks.workers.worker import Worker\n"
         f"w = Worker({{'f': 'mine.py:hangs'}}, {{'mine.py': Path({str(file)!r})}}, False, 60.0)\n"
         "w.check()\nprint(w._child.pid, flush=True)\nw.call([''], ['hang'],"
         f" {{'begun': [{str(begun)!r}]}})\n"

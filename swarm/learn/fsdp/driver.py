@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Sequence
 
 from swarm.learn.fsdp.messages import ANSWERS, Answer, Failed, Order, Settings, Slab, Start, Started, encode
-from swarm.process import Child, Ended, environment, wait
+from swarm.processes.process import Child, Ended, environment, wait
 
 START = 600.0
 """Seconds to import torch, read tens of GB of weights one rank after the other, and meet."""

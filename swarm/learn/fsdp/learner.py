@@ -25,12 +25,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swarm.config import Run, Training
-from swarm.core.claimed_logprobs import objection
-from swarm.core.clipping import Agreement
-from swarm.image import MakeDraft, in_memory
-from swarm.learn import objectives, weights
-from swarm.learn.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
+from swarm.core.gradient_checks.clipping import Agreement
+from swarm.core.intake.claimed_logprobs import objection
+from swarm.learn import objectives
+from swarm.learn.files import weights
+from swarm.learn.files.release_file import ReleaseFile
 from swarm.learn.fsdp.driver import RankLost, Ranks
 from swarm.learn.fsdp.messages import (
     Answer,
@@ -45,10 +44,12 @@ from swarm.learn.fsdp.messages import (
     Step,
     Write,
 )
-from swarm.learn.microbatch import OutOfMemory
-from swarm.learn.model import dtype_of
-from swarm.learn.release_file import ReleaseFile
-from swarm.weights import Weights
+from swarm.learn.learners.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
+from swarm.learn.learners.microbatch import OutOfMemory
+from swarm.learn.models.model import dtype_of
+from swarm.settings.config import Run, Training
+from swarm.storage.image import MakeDraft, in_memory
+from swarm.storage.weights import Weights
 
 PATIENCE = 600.0
 """Seconds for one order: a gradient of hundreds of long groups, or tens of GB to the slab and back."""

@@ -1,5 +1,5 @@
-"""Messages between the driver of a sharded learner and its ranks: msgpack in frames of swarm.process, tensors
-in shared memory.
+"""Messages between the driver of a sharded learner and its ranks: msgpack in frames of
+swarm.processes.process, tensors in shared memory.
 
     driver --order--> stdin of every rank;  rank --answer--> its stdout
     tensors: the Slab, memory that all of them map
@@ -21,8 +21,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from swarm.config import Run
-from swarm.core.claimed_logprobs import ClaimCheck
+from swarm.core.intake.claimed_logprobs import ClaimCheck
+from swarm.settings.config import Run
 from swarm.types import BatchRewards, Group, Struct
 
 
@@ -153,7 +153,7 @@ class Read(Struct, tag="read"):
     buffers: bool = True
     """Take buffers over too; a state has none."""
     exact: bool = True
-    """Take the values themselves; else masters follow them, as swarm.learn.weights says."""
+    """Take the values themselves; else masters follow them, as swarm.learn.files.weights says."""
 
 
 class Fresh(Struct, tag="fresh"):

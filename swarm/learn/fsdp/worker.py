@@ -31,8 +31,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from swarm.learn import microbatch, objectives, tokenization, weights
-from swarm.learn.base_learner import GradientWork
+from swarm.learn import objectives
+from swarm.learn.files import weights
 from swarm.learn.fsdp.messages import (
     ORDERS,
     Answer,
@@ -54,12 +54,15 @@ from swarm.learn.fsdp.messages import (
     Write,
     encode,
 )
-from swarm.learn.learner import batch_of
-from swarm.learn.model import load_policy
-from swarm.learn.optimizers import MasterOptimizer
-from swarm.learn.policy import LanguageModel, Policy, TokenScores
-from swarm.process import Pipe
-from swarm.process_start import die_with_parent
+from swarm.learn.learners import microbatch
+from swarm.learn.learners.base_learner import GradientWork
+from swarm.learn.learners.learner import batch_of
+from swarm.learn.learners.optimizers import MasterOptimizer
+from swarm.learn.models import tokenization
+from swarm.learn.models.model import load_policy
+from swarm.learn.models.policy import LanguageModel, Policy, TokenScores
+from swarm.processes.process import Pipe
+from swarm.processes.start import die_with_parent
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -1,0 +1,1 @@
+"""Events folded into a State, and the types that the page shows."""

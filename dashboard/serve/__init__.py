@@ -1,0 +1,1 @@
+"""The State over HTTP, in a terminal, and as metrics."""

@@ -1,0 +1,49 @@
+"""The Source protocol: where a page gets its State from. Feed (a running swarm) and Replay (a journal)
+implement it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol
+
+from dashboard.fold.state import State
+from dashboard.fold.views import Span
+
+
+class Moment(NamedTuple):
+    """The State at a time; it must not be changed."""
+
+    state: State
+    now: float
+    quiet: float
+    """Seconds since another peer was heard, or since the start; in a replay, since the last event."""
+    span: Span | None
+    """The times that a replay covers; None when live."""
+
+
+class Source(Protocol):
+    live: bool
+    readers: int
+    """Open streams; the application that opens one counts it."""
+
+    @property
+    def room(self) -> int:
+        """Streams that may be opened beside those that are."""
+        ...
+
+    def moment(self, at: float | None = None) -> Moment:
+        """The state now; of a replay, at a journal time, by default its end."""
+        ...
+
+    def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
+        """JSON StateViews, the first one full, until `close`; a replay starts at `at`, by default its end,
+        and runs `speed` times as fast."""
+        ...
+
+    def open(self) -> None:
+        """Allow streams (again)."""
+        ...
+
+    def close(self) -> None:
+        """End all streams soon."""
+        ...

@@ -1,0 +1,1 @@
+"""Replays of samplers' groups, and what auditors tell each other."""

@@ -1,0 +1,200 @@
+"""Accusations of samplers: who found a forgery says so, and learners replay its group themselves.
+
+    a replay shows a forgery -> Accusation on topic `accused`, SAID times
+    topic `accused` -> a new case (swarm.core.audits.accusations) -> the group, from the first of its accusers
+    that
+        shows it (peers.audits.shown_groups) -> the auditor's replays
+            agreed      the sampler is set aside here, too, and this peer accuses it itself: so who was first
+                        hears that there is a second one
+            disagreed   Rejected event with the accuser's name
+            undecided   nothing: the replay does not tell, or the memory is not here
+            let go      nothing, for want of room, until it is said again
+
+Learners accuse, and members that audit; learners act, and everybody hears that a learner sets somebody aside
+(peers.runtime.watching.set_aside). Groups of samplers that this learner does not audit
+(`peer.audit.invited`) are not looked at, nor is anything new of whom this learner has set aside, or of a
+version that is not here: that may come before it is said again. Not handled here: replays
+(peers.audits.auditor).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from peers.audits.evidence import Unsigned
+from peers.audits.shown_groups import Shown, ShownGroups, Verdict, shown
+from peers.intake.inbox import LearnerInbox
+from peers.runtime.frames import UnknownKey
+from peers.runtime.host import Host
+from peers.runtime.watching.set_aside import Accusation, unverifying
+from swarm import events
+from swarm.core.audits.accusations import Accusations, Claim, Opinion
+from swarm.core.audits.auditing import APART, FINAL, Consequence
+from swarm.frames import wire
+from swarm.limits import RELEASE_LIMIT
+from swarm.net.ports import NetError
+from swarm.protocol import Service, Topic
+from swarm.storage.blocks import digest_of
+from swarm.tasks.base import RewardError
+from swarm.types import Digest, Group, PeerId
+
+SAID = 3
+"""Times that an accusation is published: gossip loses some, and later the version is gone."""
+
+SAID_EVERY = 20.0
+"""Seconds."""
+
+
+class Replays(Protocol):
+    """The auditor."""
+
+    def holds(self, version: int, weights: Digest) -> bool:
+        """Whether groups of these weights can be replayed here."""
+        ...
+
+    def aside(self, sampler: PeerId) -> Consequence | None:
+        """What follows for a sampler that is set aside here, or None."""
+        ...
+
+    def enqueue(self, shown: Shown) -> None:
+        """Replay it when there is time, then call `judged`."""
+        ...
+
+    def second(self, sampler: PeerId, strikes: int, by: PeerId) -> None:
+        """Another learner agrees with this one."""
+        ...
+
+    def wrong(self, verifier: PeerId) -> None:
+        """What this verifier says is not what a replay here finds."""
+        ...
+
+
+class Accuser:
+    """What one peer says of samplers that cheat."""
+
+    def __init__(self, host: Host, shown: ShownGroups) -> None:
+        self._host, self._shown = host, shown
+        self.tasks = asyncio.TaskGroup()
+        """Of whoever runs it."""
+
+    def accuse(self, group: Group, frame: bytes, aside: Consequence | None = None) -> None:
+        """Tell that a replay of this group shows a forgery, and what follows for its sampler here."""
+        digest = self._shown.accused.put(frame)
+        said = Accusation(
+            sampler=group.sampler,
+            group=digest,
+            version=group.version,
+            weights=group.weights,
+            until=aside.until if aside is not None else 0.0,
+            evidence=group.id if aside is not None else "",
+            why=aside.why if aside is not None else "",
+        )
+        self.tasks.create_task(self._say(said))
+
+    async def _say(self, said: Accusation) -> None:
+        host = self._host
+        for _ in range(SAID):
+            if len(host.roster):  # else nobody listens
+                await host.ports.gossip.publish(host.topic(Topic.ACCUSED), self._sealed(said))
+            await host.ports.clock.sleep(SAID_EVERY)
+
+    def _sealed(self, said: Accusation) -> bytes:
+        """With as much of the reason as fits beside a membership."""
+        while said.why:
+            try:
+                return self._host.seal(said, RELEASE_LIMIT)
+            except wire.WireError:
+                said = replace(said, why=said.why[: len(said.why) // 2])
+        return self._host.seal(said, RELEASE_LIMIT)
+
+
+class AccusationExchange:
+    """What one learner says, and hears, of samplers that cheat."""
+
+    def __init__(self, host: Host, inbox: LearnerInbox, replays: Replays, shown: ShownGroups) -> None:
+        self._host, self._inbox, self._replays = host, inbox, replays
+        self._cases = Accusations()
+        self._accuser = Accuser(host, shown)
+
+    async def run(self) -> None:
+        """Hear, until cancelled."""
+        async with self._accuser.tasks:
+            await self._host.listen(Topic.ACCUSED, self.hear)
+
+    def accuse(self, group: Group, frame: bytes, strikes: int, aside: Consequence | None) -> None:
+        """As Accuser; by this learner's count it is its sampler's `strikes`th forgery."""
+        claim = Claim(group.sampler, digest_of(frame), group.version, group.weights)
+        self._cases.mine(claim, strikes)
+        self._accuser.accuse(group, frame, aside)
+
+    # --- of others ------------------------------------------------------------------------------------------
+
+    def hear(self, sealed: bytes) -> None:
+        """Raises WireError for what is no accusation by a learner or a member that may audit."""
+        host = self._host
+        opened, said = host.read(sealed, RELEASE_LIMIT, Accusation)
+        accuser = opened.sender
+        if (why := unverifying(host, opened)) is not None:
+            raise wire.WireError(f"accusation by {accuser}: {why}")
+        host.aside.take(opened, said)
+        claim = Claim(said.sampler, said.group, said.version, said.weights)
+        if accuser == host.ports.me or not (self._cases.has_opinion(claim) or self._looks_at(claim)):
+            return
+        if (case := self._cases.heard(accuser, claim, host.now())) is None:
+            return
+        if case.opinion is Opinion.AGREED:
+            self._replays.second(said.sampler, case.strikes, accuser)
+        elif case.opinion is Opinion.DISAGREED:
+            self._name(accuser, f"it accuses {said.sampler} of a group that is honest by a replay here")
+        elif case.opinion is None and not case.asking:
+            case.asking = True
+            self._accuser.tasks.create_task(self._fetch(claim))
+
+    def _looks_at(self, claim: Claim) -> bool:
+        """Whether a new accusation may tell something, and can be replayed here."""
+        aside, now = self._replays.aside(claim.sampler), self._host.now()
+        # who agrees with a last strike is told so, and makes it one for good
+        if aside is not None and now < aside.until - APART and aside.strikes < FINAL:
+            return False
+        return self._replays.holds(claim.version, claim.weights)
+
+    async def _fetch(self, claim: Claim) -> None:
+        """Have an accused group replayed, as whoever shows it."""
+        while (accuser := self._cases.next_accuser(claim)) is not None:
+            if (accused := await self._shown_by(accuser, claim)) is not None:
+                return self._replays.enqueue(accused)
+
+    async def _shown_by(self, accuser: PeerId, claim: Claim) -> Shown | None:
+        try:
+            accused = await shown(self._host, self._inbox, Verdict(accuser, False, *claim))
+        except (NetError, UnknownKey, RewardError):
+            self._cases.unheard(claim, accuser)  # it is said again
+            return None
+        except (wire.WireError, Unsigned) as error:
+            self._cases.unshown(claim, accuser)
+            self._name(accuser, f"it accuses {claim.sampler} without evidence: {error}")
+            return None
+        if accused is None:
+            self._cases.unshown(claim, accuser)
+        return accused
+
+    def let_go(self, said: Verdict) -> None:
+        """The group that is accused finds no room: when it is accused again it may."""
+        self._cases.let_go(Claim(said.sampler, said.group, said.version, said.weights))
+
+    def judged(self, said: Verdict, opinion: Opinion) -> None:
+        """What this learner thinks of an accusation, by a replay of its own."""
+        case = self._cases.judged(Claim(said.sampler, said.group, said.version, said.weights), opinion)
+        if opinion is Opinion.DISAGREED:
+            for each in sorted(case.accusers) if case is not None else (said.verifier,):
+                self._name(each, f"it accuses {said.sampler} of a group that is honest by a replay here")
+
+    def _name(self, accuser: PeerId, reason: str) -> None:
+        host = self._host
+        if self._cases.false(accuser, host.now()):
+            reason += ", and no other accusation of it is looked at for a while"
+        host.emit(events.Rejected, sender=accuser, kind=Service.ACCUSED, reason=reason)
+        self._replays.wrong(accuser)

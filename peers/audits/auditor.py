@@ -1,0 +1,436 @@
+"""A learner's duty to audit: replays some of the groups that it admitted, and sets samplers aside by what it
+finds.
+
+    a group is admitted --drawn?--> waits here, with the weights that it names
+    run   -> the group replayed (peers.audits.replayer) -> swarm.core.audits.auditing
+          -> Audited event; whose groups are forged: `unverified` from then on, what is not trained yet is
+             dropped, and the other learners hear of it; who is honest: they hear of that, too
+    another verifier accuses a sampler   --peers.audits.accusations--> its group waits here, too
+    another verifier calls a group honest --peers.audits.verdicts-->   so does one in twenty of these
+    an auditor asks what came            --peers.audits.submitted_groups--> it replays what was drawn here
+
+Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
+by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
+thread that computes gradients, and what this learner has no batch for anyway: what is drawn beyond it waits,
+first the groups of samplers of which none was replayed yet, then those of samplers whose claims are
+unlikely, all of which are drawn; beyond WAITING one is let go, which verifies nobody
+(peers.audits.replay_queue). Where an auditor is here whose verdicts count, what is drawn waits for it first.
+Not handled here: what margins mean (swarm.core.audits.auditing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from peers.audits.accusations import AccusationExchange
+from peers.audits.evidence import ASIDE, SUFFIX, Evidence, keep, read_aside, stamp, update_aside
+from peers.audits.replay_queue import Drawn, ReplayQueue
+from peers.audits.replayer import MakeReplay, Replayer
+from peers.audits.shown_groups import Shown, ShownGroups, Verdict
+from peers.audits.submitted_groups import SubmittedGroups
+from peers.audits.verdicts import VerdictExchange, VerdictTeller
+from peers.intake.inbox import LearnerInbox
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.audits.accusations import Opinion, speaks_alone
+from swarm.core.audits.auditing import COUNT, Audits, Consequence, Finding, Weighed
+from swarm.core.audits.verifiers import Verifiers, is_auditor
+from swarm.core.intake.batcher import NO_LIMIT, Room
+from swarm.core.roster import CLOCK
+from swarm.draws.replays import Replayed
+from swarm.protocol import Kind
+from swarm.storage.blocks import Damaged, digest_of
+from swarm.storage.durable import Torn
+from swarm.types import Digest, Group, PeerId
+from swarm.types import Verdict as Admitted
+
+OTHERS = 0.05
+"""Share of the time for replays of what others judged, where `peer.audit.share` is 0."""
+
+AWAITED = 10.0
+"""Seconds in which an auditor may save a replay: it asks once a heartbeat, and tells as often."""
+
+
+class Auditor:
+    def __init__(self, host: Host, inbox: LearnerInbox, make: MakeReplay | None, folder: Path | None) -> None:
+        """`make` makes what replays, on the work port; None: nothing is ever replayed. Evidence is kept in
+        `folder`; None keeps none."""
+        self.host, self._inbox, self._folder = host, inbox, folder
+        self.audits = Audits()
+        secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
+        self._rng = random.Random(secret)
+        self._replayer = Replayer(host, make, self._gave_up)
+        self._queue = ReplayQueue(self.audits.proven, self._is_urgent)
+        self._seen = (0, 0)
+        """The file of those that are set aside as I read it last: when it was written, nanoseconds, and its
+        inode."""
+        self._listed: frozenset[PeerId] = frozenset()
+        """Who is in that file, as far as I read or wrote it: `swarm pardon` takes names out of it."""
+        self._list = 0
+        """Number of the owner's list whose pardons were obeyed."""
+        self._obeyed: dict[PeerId, float] = {}
+        """Whom that list lets back, and when the owner said so: a pardon forgets nothing a second time."""
+        self._unwritten = False
+        """Somebody is set aside for another time than the file says."""
+        self._news = asyncio.Event()
+        self._shown, self._submitted = ShownGroups(host), SubmittedGroups(host)
+        self._accusations = AccusationExchange(host, inbox, self, self._shown)
+        self._teller = VerdictTeller(host, self._shown)
+        verifiers = Verifiers(host.config.peer.audit.rechecks, random.Random(b"verifiers" + secret))
+        self._verdicts = VerdictExchange(host, inbox, self, verifiers)
+        if self._works():
+            inbox.audit, inbox.aside, inbox.unseen = self.draw, self.aside, self.room
+            inbox.batcher.unproven = self._queue.unproven
+            if host.config.peer.audit.share > 0:
+                inbox.batcher.replayable = self.is_replayable
+            self._look()
+
+    def _works(self) -> bool:
+        settings = self.host.config.peer.audit
+        return self._replayer.works and (settings.share > 0 or settings.rechecks > 0)
+
+    def aside(self, sampler: PeerId) -> Consequence | None:
+        """What follows for a sampler that is set aside now, or None."""
+        now = self.host.now()
+        if self.audits.aside(sampler, now) is not None:
+            self._look()  # it may have been pardoned in this folder
+        self._obey_pardons()
+        return self.audits.aside(sampler, now)
+
+    def _look(self) -> None:
+        """Take up the file of those that are set aside: an earlier life's, or one that `swarm pardon` changed
+        meanwhile."""
+        path = self._folder and self._folder / ASIDE
+        if path is None or not path.exists() or stamp(path) == self._seen:
+            return
+        try:
+            self._seen, aside = stamp(path), read_aside(path.parent)
+        except (OSError, Torn, msgspec.DecodeError) as error:
+            self.host.disk_damaged(f"{path} is damaged ({error}): who was set aside is forgotten")
+            return
+        self._let_back(self._listed - aside.keys())
+        known = self._listed | self.audits.all_aside().keys()
+        self.audits.restore({sampler: each for sampler, each in aside.items() if sampler not in known})
+        self._listed = frozenset(aside)
+
+    def _let_back(self, pardoned: Collection[PeerId]) -> None:
+        for sampler in pardoned:
+            self.audits.pardon(sampler)
+
+    def _obey_pardons(self) -> None:
+        """Forget what the run's owner pardons, once for each pardon. What was found up to CLOCK after one may
+        have been found before it: clocks differ by that."""
+        revocations = self.host.trust.revocations
+        if self._list == revocations.number:
+            return
+        self._list, before = revocations.number, self._obeyed
+        self._obeyed = {one.peer: one.at for one in revocations.list.pardons}
+        for sampler, aside in self.audits.all_aside().items():
+            at = self._obeyed.get(sampler)
+            if at is not None and at != before.get(sampler) and aside.since <= self._here(at) + CLOCK:
+                self.audits.pardon(sampler)
+                self._unwritten = True
+                self._news.set()
+
+    def _here(self, at: float) -> float:
+        """When the owner said something at `at` by its own clock, by mine; both are unix seconds."""
+        return at + self.host.roster.wrong()
+
+    def _is_pardoned(self, group: Group) -> bool:
+        """Whether the run's owner let the sampler back after the group's version was released."""
+        if (at := self.host.trust.revocations.pardoned(group.sampler)) <= 0:
+            return False
+        known, at = self.host.releases.known(group.version, group.weights), self._here(at)
+        return all(self.host.releases.released_here(one) <= at for one in known)
+
+    def draw(self, group: Group, frame: bytes) -> None:
+        """Take an admitted group for an audit, or leave it to auditors."""
+        sampler, settings = group.sampler, self.host.config.peer.audit
+        if not (self._is_audited(sampler) and group.noise == self._inbox.opener.noise):
+            return
+        if self._is_pardoned(group):
+            return
+        audited = any(is_auditor(beat) for _, beat in self.host.roster)
+        if settings.share == 0 and not audited and not self.host.roster.learners():
+            return  # nobody accuses, so no version is held for it
+        if (newest := self.host.releases.held) is not None:
+            self._replayer.hold(newest.version, newest.weights)
+        weights = self._replayer.hold(group.version, group.weights)
+        due = self._is_urgent(sampler) or self.audits.drawn(sampler, self._rng)
+        drawn = weights is not None and settings.share > 0 and due
+        if weights is not None:
+            self.audits.taken(sampler)
+        if audited:
+            self._submitted.add(group, frame, drawn)
+        if drawn and weights is not None:
+            prompt, digest = self._inbox.task_and_rewards(group).task.prompt, digest_of(frame)
+            until = self.host.steady() + AWAITED if self._verdicts.trusted() else 0.0
+            self._verdicts.drawn(digest, sampler)
+            self._append(Drawn(group, frame, digest, prompt, weights, until=until))
+
+    def _is_urgent(self, sampler: PeerId) -> bool:
+        """Whether all groups of this sampler are replayed, before those of others that are proven."""
+        return self._inbox.sampler_evidence.suspects(sampler) or self._is_behind(sampler)
+
+    def _is_audited(self, sampler: PeerId) -> bool:
+        """Whether groups of this sampler are replayed here: the run's owner vouches for others."""
+        invited = self._inbox.batcher.quotas.vouched(sampler)
+        return self._replayer.works and (self.host.config.peer.audit.invited or not invited)
+
+    def room(self, sampler: PeerId) -> Room:
+        """How many groups of a sampler are taken before more of them are replayed: one at a time, which is
+        drawn, where none of it waits for that."""
+        if self.host.config.peer.audit.share == 0 or not self._is_audited(sampler):
+            return NO_LIMIT
+        left, waits = self.audits.room(sampler), self._queue.waits(sampler)
+        left = max(left - self._inbox.batcher.scoring[sampler], 0 if waits else 1)
+        return Room(left, "the last groups of yours wait to be replayed: send more later")
+
+    def is_replayable(self, group: Group) -> bool:
+        """Whether a group could be replayed here."""
+        noise = self._inbox.opener.noise
+        return group.noise == noise and self._replayer.holds(group.version, group.weights)
+
+    def _append(self, drawn: Drawn) -> None:
+        gone = self._queue.append(drawn)
+        if gone is not None and gone.shown is not None and gone.accused:
+            self._accusations.let_go(gone.shown.verdict)
+        elif gone is not None:
+            self._undecided(gone)
+        self._news.set()
+
+    def holds(self, version: int, weights: Digest) -> bool:
+        """As peers.audits.accusations.Replays."""
+        return self._replayer.holds(version, weights)
+
+    def enqueue(self, shown: Shown) -> None:
+        group, digest = shown.group, shown.verdict.group
+        if (weights := self._replayer.hold(group.version, group.weights)) is not None:
+            self._append(Drawn(group, shown.frame, digest, shown.prompt, weights, shown))
+            self.host.move()
+        else:
+            self._settle(shown.verdict, Opinion.UNDECIDED)
+
+    def second(self, sampler: PeerId, strikes: int, by: PeerId) -> None:
+        if (aside := self.audits.second(sampler, strikes, self.host.now())) is not None:
+            self._tell(
+                "", sampler, Finding.FORGED, None, aside._replace(why=f"{aside.why}; {by} found it, too")
+            )
+            self._unwritten = True
+            self._news.set()
+
+    def wrong(self, verifier: PeerId) -> None:
+        self._verdicts.wrong(verifier)
+
+    def take_word(self, verdict: Verdict) -> None:
+        """As peers.audits.verdicts.Rechecks."""
+        self.audits.word(verdict.sampler, verdict.verifier)
+        self._queue.spare(verdict.group)
+        self._queue.settle(verdict.sampler)
+        self.host.move()
+
+    def reopen(self, verifier: PeerId) -> int:
+        return self.audits.reopen(verifier)
+
+    async def run(self) -> None:
+        """Replay what waits, until cancelled."""
+        if self._works():
+            await self._shown.serve()
+            await self._submitted.serve()
+            beside = (self._accusations.run, self._verdicts.run, self._teller.run)
+            async with asyncio.TaskGroup() as tasks:
+                for run in (*beside, self._replay_forever):
+                    tasks.create_task(run())
+
+    async def _replay_forever(self) -> None:
+        while True:
+            await self._news.wait()
+            if self._unwritten:
+                await self._write_aside()
+            while self._queue and await self._replayer.ready():
+                if not await self._waited():
+                    continue
+                drawn = self._queue.take(self._replayer.loaded, self.host.steady())
+                spent = await self._audit(drawn)
+                self._queue.settle(drawn.group.sampler)
+                self.host.move()
+                await self._rest(spent)
+            self._news.clear()
+
+    async def _waited(self) -> bool:
+        """Whether a group is to be replayed now; else wait for a change."""
+        left = self._queue.wait(self.host.steady())
+        if left > 0 and not self._is_waited_for():
+            await self.host.changed(left)
+            return False
+        return True
+
+    def _is_waited_for(self) -> bool:
+        """Whether this learner waits for groups that replays let in: it has none to train on, or too few for
+        a batch while samplers are held back."""
+        closes = self._inbox.closes(self.host.now())
+        if any(map(self._is_behind, self._queue.samplers())):
+            return closes != 0.0
+        return bool(self._queue.unproven) and closes is None
+
+    def _is_behind(self, sampler: PeerId) -> bool:
+        """Whether no group of it is taken before one is replayed."""
+        return self.audits.room(sampler) <= 0
+
+    async def _rest(self, spent: float) -> None:
+        """Leave the others their share of the time, unless this learner waits for what replays let in."""
+        host = self.host
+        until = host.steady() + spent * (1 / (host.config.peer.audit.share or OTHERS) - 1)
+        while (left := until - host.steady()) > 0 and not self._is_waited_for():
+            await host.changed(left)
+
+    async def _audit(self, drawn: Drawn) -> float:
+        """Returns the seconds that it took on the work port."""
+        self._verdicts.begun(drawn.digest)
+        replayed, spent = await self._replayer.replayed(drawn)
+        if replayed is None:
+            self._undecided(drawn)
+        elif (aside := self._judge(drawn, replayed)) is not None:
+            await self._keep(drawn, aside)
+        return spent
+
+    def _judge(self, drawn: Drawn, replayed: Replayed) -> Consequence | None:
+        group, verdict = drawn.group, drawn.shown and drawn.shown.verdict
+        found, opinion = self._replayer.weighed(drawn, replayed)
+        self._look()  # what was pardoned counts no more
+        self._obey_pardons()
+        if verdict is None:
+            finding, aside = self.audits.take(group.sampler, found, self.host.now(), self._alone())
+            accuses = aside is not None and speaks_alone(found)
+            if finding is Finding.HONEST:
+                self._teller.honest(group, drawn.frame)
+        else:
+            self._settle(verdict, opinion)
+            finding, aside = self._judge_shown(group, verdict, found, opinion)
+            accuses = opinion is Opinion.AGREED
+        self._verdicts.replayed(drawn.digest, opinion)
+        self._tell(group.id, group.sampler, finding, found, aside)
+        if aside is not None:
+            self._drop(group.sampler)
+        if accuses:
+            now, strikes = self.host.now(), self.audits.strikes(group.sampler)
+            self._accusations.accuse(group, drawn.frame, strikes, self.audits.aside(group.sampler, now))
+        return aside
+
+    def _judge_shown(
+        self, group: Group, said: Verdict, found: Weighed, opinion: Opinion
+    ) -> tuple[Finding, Consequence | None]:
+        """An honest group that a verifier chose verifies nobody."""
+        host, aside = self.host, None
+        if opinion is Opinion.DISAGREED:
+            return Finding.HONEST, None
+        if opinion is Opinion.UNDECIDED:
+            if found.off:
+                self.audits.doubt(group.sampler)
+            return Finding.UNLIKELY if found.off else Finding.UNDECIDED, None
+        if (release := host.releases.named(group.version, group.weights)) is not None:
+            released = host.releases.released_here(release)
+            if not self._is_pardoned(group):
+                aside = self.audits.accused(group.sampler, found, released, host.now())
+        if aside is not None and not said.honest:
+            aside = aside._replace(why=f"{aside.why}; {said.verifier} found it first")
+        return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, aside
+
+    def _settle(self, said: Verdict, opinion: Opinion) -> None:
+        """What another verifier says was replayed here, or is not."""
+        if said.honest:
+            self._verdicts.judged(said, opinion)
+        else:
+            self._accusations.judged(said, opinion)
+
+    def _alone(self) -> bool:
+        """Whether the run has no other learner."""
+        return not {*self.host.roster.learners()} - {self.host.ports.me}
+
+    def _undecided(self, drawn: Drawn) -> None:
+        """A group is not replayed: that blames nobody."""
+        if drawn.shown is not None:
+            self._settle(drawn.shown.verdict, Opinion.UNDECIDED)
+
+    def _tell(
+        self, group: str, sampler: PeerId, finding: Finding, found: Weighed | None, aside: Consequence | None
+    ) -> None:
+        self.host.emit(
+            events.Audited,
+            group=group,
+            sampler=sampler,
+            finding=finding,
+            tokens=found.tokens if found else 0,
+            off=found.off if found else 0,
+            largest=round(found.largest, 4) if found else 0.0,
+            until=aside.until if aside is not None else 0.0,
+            strikes=aside.strikes if aside is not None else 0,
+            why=aside.why if aside is not None else "",
+        )
+
+    def _drop(self, sampler: PeerId) -> None:
+        """Nothing of a sampler that waits is trained, or replayed unless somebody accuses it."""
+        gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
+        self._inbox.drop(gone, Admitted.UNVERIFIED)
+        self._inbox.batcher.quotas.forget(sampler)
+        self._queue.drop(sampler)
+        self._submitted.drop(sampler)
+
+    async def _keep(self, drawn: Drawn, aside: Consequence) -> None:
+        """Write who is set aside, and evidence that others can replay, where the disk has room for it."""
+        host, group = self.host, drawn.group
+        await self._write_aside()
+        release = host.releases.named(group.version, group.weights)
+        if self._folder is None or release is None:
+            return
+        said = Evidence(
+            run=host.who.run,
+            frame=drawn.frame,
+            release=host.releases.sealed(release),
+            auditor=host.ports.me,
+            at=host.now(),
+            why=aside.why,
+        )
+        try:
+            await host.ports.work.run(Kind.SAVE, keep, self._folder, group.id, said, drawn.weights)
+        except (OSError, Damaged) as error:
+            host.disk.tell("evidence", str(error))
+            return
+        host.disk.tell("evidence", "")
+        path = self._folder / f"{group.id}{SUFFIX}"
+        text = f"evidence against {group.sampler} is kept: `swarm verify {path}` replays it"
+        host.emit(events.Noted, level="info", text=text)
+
+    async def _write_aside(self) -> None:
+        """Write who was set aside, but for those that were pardoned in the file since I read or wrote it."""
+        self._unwritten = False
+        if self._folder is None:
+            return
+        self._look()
+        aside = self.audits.all_aside()
+        try:
+            pardoned = await self.host.ports.work.run(
+                Kind.SAVE, update_aside, self._folder, aside, self._listed
+            )
+        except OSError as error:
+            self._unwritten = True
+            self.host.disk.tell("set aside", str(error))
+            return
+        self.host.disk.tell("set aside", "")
+        self._let_back(pardoned)
+        self._listed = frozenset(aside.keys() - pardoned)
+
+    def make_room(self) -> None:
+        """A gradient does not fit into memory: give back what the second policy takes."""
+        self._replayer.make_room("the learner's own gradient did not fit beside them")
+
+    def _gave_up(self) -> None:
+        """Nothing is replayed any more."""
+        while self._queue:
+            self._undecided(self._queue.take(None))
+        self._queue.unproven.clear()

@@ -1,0 +1,295 @@
+"""The auditor: replays what came to learners and tells what it finds, with neither optimizer nor gradients.
+It is a role, or a duty beside the work of another one (peers.audits.audit_duty).
+
+    each heartbeat   learner --service submitted--> which groups came --drawn--> their frames -> the queue
+    the queue        -> replayed (peers.audits.replayer) -> Audited event
+                          honest: Verdicts (peers.audits.verdicts)
+                          forged: Accusation (peers.audits.accusations)
+    each release     -> its bytes are held, for as long as its groups come
+
+Drawn are all groups that a learner drew itself, and others by the rates of swarm.core.audits.auditing and
+randomness that only this peer's key gives; never its own. A sampler is accused once, and none of its groups
+is drawn then until the next release, or until it would be let back: who did not set it aside hears it again.
+The auditor sets nobody aside: learners act on their own replays. What it finds in groups of which none shows
+a cheat by itself is its own knowledge alone. Learners are asked beside each other, have equal shares of the
+room for groups that wait, and take turns: one that is slow, or lists much, costs the others nothing. A duty
+takes at most `peer.audit.share` of the time, fetches releases for it once a learner lists a group, and ends
+where memory is short or the peer's own engine fails.
+Not handled here: what its word counts for (swarm.core.audits.verifiers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+
+from peers.audits.accusations import Accuser
+from peers.audits.evidence import Unsigned, signed_group
+from peers.audits.replay_queue import Drawn, QueuesInTurn
+from peers.audits.replayer import MakeReplay, Replayer
+from peers.audits.shown_groups import ASKED, ShownGroups
+from peers.audits.submitted_groups import LISTED, Submitted, SubmittedGroup, SubmittedQuery
+from peers.audits.verdicts import VerdictTeller
+from peers.intake.reward_calls import RewardCalls
+from peers.runtime.frames import UnknownKey
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.audits.accusations import speaks_alone
+from swarm.core.audits.auditing import SET_ASIDE, Audits, Finding, Weighed
+from swarm.draws.replays import Replayed
+from swarm.frames import wire
+from swarm.limits import remember
+from swarm.net.ports import NetError
+from swarm.protocol import Phase, Role, Service
+from swarm.storage.blocks import digest_of
+from swarm.tasks.base import RewardError, TaskSource
+from swarm.types import Digest, Group, PeerId
+
+BUSY, BUSY_BESIDE = 32, 4
+"""Groups that wait for their replay, at which no more are fetched than a learner's equal share; beside other
+work, between whose calls there is one: a learner waits 10 s for a verdict."""
+
+LISTS = 32
+"""Answers that are read at once: a thousand groups."""
+
+SEEN = 4096
+"""Groups that came and are remembered, so that one of several learners is replayed once; what learners were
+asked for, so that none is asked twice; and samplers that were accused."""
+
+
+class AuditorPeer:
+    def __init__(
+        self, host: Host, source: TaskSource, vocabulary: int, make: MakeReplay, beside: bool = False
+    ) -> None:
+        """Of `vocabulary` tokens all are below it. `make` makes what replays, on the work port. `beside`: the
+        work of another role."""
+        self.host, self._vocabulary, self._beside = host, vocabulary, beside
+        self._reward_calls = RewardCalls(host, source)
+        run = host.config.run.sampling
+        self._limit = wire.group_limit(run.group_size, run.max_tokens, run.heads)
+        self.audits = Audits()
+        secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
+        self._rng = random.Random(secret)
+        self._replayer = Replayer(host, make, self._end if beside else host.leave)
+        self._room, self._over = BUSY_BESIDE if beside else BUSY, False
+        self._queue = QueuesInTurn(self.audits.proven)
+        self._shown = ShownGroups(host)
+        self._accuser, self._teller = Accuser(host, self._shown), VerdictTeller(host, self._shown)
+        self._asked: dict[PeerId, tuple[int, int]] = {}
+        """Learner -> its incarnation, and the number of the last group that it told of."""
+        self._asking = set[PeerId]()
+        """Learners that were asked and did not answer to the end."""
+        self._coming = 0
+        """Groups that are fetched."""
+        self._seen: OrderedDict[Digest, None] = OrderedDict()
+        """Groups that came: what a learner lists and does not show may be another one's to show."""
+        self._requested: OrderedDict[tuple[PeerId, Digest], None] = OrderedDict()
+        self._accused: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
+        """Sampler -> the newest release when it was accused, and until when that lasts."""
+        self._version = -1
+        """The newest release."""
+        self._listed = asyncio.Event()
+        """A learner listed a group."""
+
+    async def run(self) -> None:
+        """Audit until the host is asked to stop."""
+        await self._shown.serve()
+        if self._beside:
+            self.host.status.audits = True
+        else:
+            self.host.status.phase = Phase.NO_POLICY
+        async with asyncio.TaskGroup() as tasks:
+            runs = (self._teller.run, self._accuse, self._follow, self._ask_forever)
+            beside = [tasks.create_task(run()) for run in runs]
+            await self._replay()
+            for task in beside:
+                task.cancel()
+
+    def _end(self) -> None:
+        self.host.status.audits, self._over = False, True
+
+    async def _accuse(self) -> None:
+        async with self._accuser.tasks:
+            await asyncio.Event().wait()
+
+    # --- releases -------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Hold each release that is newer than those before."""
+        releases = self.host.releases
+        if self._beside:
+            await self._listed.wait()
+        while True:
+            above = () if self._version < 0 else (self._version + 1,)
+            if (found := await releases.obtain(above)) is None:
+                await releases.changed(releases.retry_after(above))
+                continue
+            self._version = version = found[0].version
+            self._replayer.hold(version, found[0].weights)
+            if not self._beside:
+                self.host.status.version, self.host.status.weights = version, found[0].weights
+                self.host.status.phase = Phase.AUDITING
+
+    # --- groups ---------------------------------------------------------------------------------------------
+
+    async def _ask_forever(self) -> None:
+        async with asyncio.TaskGroup() as asks:
+            while True:
+                await self.host.ports.clock.sleep(self.host.config.run.pace.beat)
+                if self.host.rest.reason is None:
+                    for learner in sorted({*self.host.roster.learners()} - self._asking):
+                        self._asking.add(learner)
+                        asks.create_task(self._ask(learner))
+
+    async def _ask(self, learner: PeerId) -> None:
+        try:
+            await self._take_of(learner)
+        finally:
+            self._asking.discard(learner)
+
+    async def _take_of(self, learner: PeerId) -> None:
+        """Take the newest of what a learner lists and this peer draws, as far as there is room."""
+        drawn = list[SubmittedGroup]()
+        for _ in range(LISTS):
+            life, after = self._asked.get(learner, (0, 0))
+            try:
+                answer = await self._send(learner, SubmittedQuery(life=life, after=after))
+                told = wire.decode(answer, Submitted)
+            except NetError:
+                break
+            except wire.WireError as error:
+                return self._reject(learner, str(error))
+            self._asked[learner] = told.life, told.last
+            if told.groups:
+                self._listed.set()
+            drawn.extend(one for one in told.groups if self._draws(learner, one))
+            if len(told.groups) < LISTED:
+                break
+        taken = drawn[max(0, len(drawn) - self._room_of(learner)) :]
+        self._coming += len(taken)
+        await asyncio.gather(*(self._take(learner, one) for one in taken))
+        self._coming -= len(taken)
+
+    def _room_of(self, learner: PeerId) -> int:
+        """How many more groups of a learner may wait."""
+        share = max(1, self._room // max(1, len(self.host.roster.learners())))
+        left = self._room - len(self._queue) - self._coming
+        return max(0, share - self._queue.waiting(learner), left)
+
+    def _draws(self, learner: PeerId, one: SubmittedGroup) -> bool:
+        """Whether a group that a learner lists is replayed."""
+        held = self._replayer.works and self._replayer.hold(one.version, one.weights) is not None
+        came = one.group in self._seen or (learner, one.group) in self._requested
+        if not held or came or one.sampler == self.host.ports.me or self._is_accused(one.sampler):
+            return False
+        drawn = one.wanted or self.audits.drawn(one.sampler, self._rng)
+        if drawn:
+            remember(self._requested, (learner, one.group), None, SEEN)
+        return drawn
+
+    def _is_accused(self, sampler: PeerId) -> bool:
+        """Whether learners heard of it, and nothing changed since."""
+        version, until = self._accused.get(sampler, (-1, 0.0))
+        return version == self._version and self.host.now() < until
+
+    async def _take(self, learner: PeerId, one: SubmittedGroup) -> None:
+        try:
+            frame = await self._send(learner, SubmittedQuery(life=0, after=0, group=one.group))
+            group = self._read(frame, one)
+            (task,) = await self._reward_calls.tasks([group.task])
+        except (NetError, UnknownKey, RewardError):
+            return None
+        except (wire.WireError, Unsigned) as error:
+            return self._reject(learner, f"it shows no group that it lists: {error}")
+        weights = self._replayer.hold(one.version, one.weights)
+        if weights is not None and one.group not in self._seen:
+            remember(self._seen, one.group, None, SEEN)
+            self._queue.append(learner, Drawn(group, frame, one.group, task.prompt, weights))
+            self.host.move()
+
+    async def _send(self, learner: PeerId, query: SubmittedQuery) -> bytes:
+        return await self.host.ports.mail.send(learner, Service.SUBMITTED, wire.encode(query), ASKED)
+
+    def _read(self, frame: bytes, one: SubmittedGroup) -> Group:
+        """A listed group as its sampler signed it. Raises WireError and Unsigned."""
+        if digest_of(frame) != one.group:
+            raise Unsigned("it is another one")
+        host = self.host
+        opened, group = signed_group(host.frames, frame, self._limit, host.config.run, self._vocabulary)
+        if (group.sampler, group.version, group.weights) != (one.sampler, one.version, one.weights):
+            raise Unsigned("it is another sampler's, or of another version")
+        if (why := self.host.distrust(opened, Role.SAMPLER)) is not None:
+            raise Unsigned(why)
+        return group
+
+    def _reject(self, learner: PeerId, reason: str) -> None:
+        self.host.emit(events.Rejected, sender=learner, kind=Service.SUBMITTED, reason=reason)
+
+    # --- replays --------------------------------------------------------------------------------------------
+
+    async def _replay(self) -> None:
+        host = self.host
+        while not (host.stop.is_set() or self._over):
+            if await self._rested():
+                continue
+            if not self._queue:
+                await host.changed(host.config.run.pace.beat)
+            elif await self._replayer.ready():
+                drawn = self._queue.take(self._replayer.loaded)
+                replayed, spent = await self._replayer.replayed(drawn)
+                host.status.busy.add(spent, host.now())
+                if replayed is not None:
+                    self._judge(drawn, replayed)
+                self._queue.settle(drawn.group.sampler)
+                await self._leave_time(spent)
+
+    async def _rested(self) -> bool:
+        """Whether the peer rested now."""
+        host = self.host
+        if not self._beside:
+            return await host.rest.taken()
+        if host.status.phase is Phase.NO_ENGINE:
+            self._replayer.make_room("the engine failed beside them")
+        if host.rest.reason is None:
+            return False
+        await host.changed(host.config.run.pace.beat)
+        return True
+
+    async def _leave_time(self, spent: float) -> None:
+        """Leave the peer's own work its share of the time."""
+        host = self.host
+        until = host.steady() + (spent * (1 / host.config.peer.audit.share - 1) if self._beside else 0.0)
+        while (left := until - host.steady()) > 0 and not host.stop.is_set():
+            await host.changed(left)
+
+    def _judge(self, drawn: Drawn, replayed: Replayed) -> None:
+        host, group = self.host, drawn.group
+        found, _ = self._replayer.weighed(drawn, replayed)
+        finding, _ = self.audits.take(group.sampler, found, host.now())
+        if finding is Finding.HONEST:
+            self._teller.honest(group, drawn.frame)
+        elif finding in (Finding.FORGED, Finding.DRIFTED) and speaks_alone(found):
+            self._accuse_once(group, drawn.frame)
+        if not self._beside:
+            host.status.finished(1, found.tokens, host.now())
+        self._tell(group, finding, found)
+
+    def _accuse_once(self, group: Group, frame: bytes) -> None:
+        """Each accusation costs learners a replay, of which they allow one accuser so many."""
+        if not self._is_accused(group.sampler):
+            accused = self._version, self.host.now() + SET_ASIDE[0]
+            remember(self._accused, group.sampler, accused, SEEN)
+            self._accuser.accuse(group, frame)
+        self._queue.drop(group.sampler)
+
+    def _tell(self, group: Group, finding: Finding, found: Weighed) -> None:
+        self.host.emit(
+            events.Audited,
+            group=group.id,
+            sampler=group.sampler,
+            finding=finding,
+            tokens=found.tokens,
+            off=found.off,
+            largest=round(found.largest, 4),
+        )

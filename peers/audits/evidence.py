@@ -1,0 +1,124 @@
+"""Evidence of an audit: what anybody needs to replay a group again, as files in a peer's folder.
+
+    evidence/GROUP.evidence       the group as its sampler signed it, the release as its publisher did
+    evidence/GROUP.safetensors    the version's bytes: another name of the file that the peer holds
+    evidence/aside                samplers that were set aside, and what for: it outlives the peer
+    evidence/aside.lock           whoever holds it reads and writes that list
+
+`swarm verify` reads them (peers.commands.journals.verify), `swarm pardon` takes a sampler out of the last
+one. The newest KEPT pieces stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from peers.intake.group_opening import noise_of
+from peers.runtime.frames import Frames
+from swarm.core.audits.auditing import Consequence
+from swarm.core.intake.admission import malformation
+from swarm.draws.heads import contradiction
+from swarm.frames import wire
+from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
+from swarm.settings.config import Run
+from swarm.storage.durable import Torn, locked, make_folder, read_checked, write_checked, write_durably
+from swarm.storage.weights import Weights
+from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
+
+FOLDER, SUFFIX, BYTES, ASIDE = "evidence", ".evidence", ".safetensors", "aside"
+
+KEPT = 8
+"""Pieces of evidence in a folder: each keeps the bytes of a version."""
+
+
+class Evidence(Struct, tag="evidence"):
+    run: Digest
+    frame: Annotated[bytes, Meta(max_length=MAIL_LIMIT.sealed)]
+    """Of the Group."""
+    release: Annotated[bytes, Meta(max_length=RELEASE_LIMIT.sealed)]
+    """A frame of the Release that the group names."""
+    auditor: PeerId
+    at: Finite
+    why: Text
+
+
+class Unsigned(Exception):
+    """A group that is shown is not what its sampler signed, or none of this run."""
+
+
+def signed_group(
+    frames: Frames, frame: bytes, limit: Limit, run: Run, vocabulary: int
+) -> tuple[wire.Opened, Group]:
+    """A group that somebody else shows, as its sampler signed it for this run. Raises WireError and
+    Unsigned."""
+    opened, group = frames.read(frame, limit, Group)
+    if opened.sender != group.sampler:
+        raise Unsigned(f"the group is signed by {opened.sender}, it says it is of {group.sampler}")
+    if (problem := malformation(group, run.sampling, vocabulary, noise_of(run))) is not None:
+        raise Unsigned(f"the group is none of this run: {problem}")
+    if group.heads is not None and (problem := contradiction(group, vocabulary)) is not None:
+        raise Unsigned(f"no learner admits the group: {problem}")
+    return opened, group
+
+
+def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None:
+    """Write evidence, and remove what is more than KEPT. Blocks; raises OSError and Damaged."""
+    make_folder(folder)
+    path = folder / f"{group}{SUFFIX}"
+    weights.blocks.put(path.with_suffix(BYTES))
+    write_durably(path, wire.encode(evidence))
+    newest = sorted(folder.glob(f"*{SUFFIX}"), key=lambda each: each.stat().st_mtime, reverse=True)
+    for old in newest[KEPT:]:
+        old.unlink()
+        old.with_suffix(BYTES).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def changing_aside(folder: Path) -> Iterator[None]:
+    """Read and write who was set aside while no other process does so: a learner adds to it, `swarm pardon`
+    takes out of it. Blocks; raises OSError."""
+    make_folder(folder)
+    with locked(folder / f"{ASIDE}.lock"):
+        yield
+
+
+def keep_aside(folder: Path, aside: Mapping[PeerId, Consequence]) -> None:
+    """Write who was set aside. Blocks; raises OSError."""
+    make_folder(folder)
+    write_checked(folder / ASIDE, wire.encode(aside))
+
+
+def update_aside(
+    folder: Path, aside: Mapping[PeerId, Consequence], listed: Collection[PeerId]
+) -> Collection[PeerId]:
+    """Write who was set aside, but for those of `listed` whom `swarm pardon` took out of the file; returns
+    these. A file that is gone or damaged pardons nobody. Blocks; raises OSError."""
+    with changing_aside(folder):
+        try:
+            here = read_aside(folder).keys() if (folder / ASIDE).exists() else listed
+        except (Torn, msgspec.DecodeError):
+            here = listed  # whoever reads it to take it up tells that
+        pardoned = {*listed} - {*here}
+        keep_aside(folder, {peer: why for peer, why in aside.items() if peer not in pardoned})
+    return pardoned
+
+
+def read_aside(folder: Path) -> dict[PeerId, Consequence]:
+    """Who was set aside; nobody where there is no such file. Raises OSError, Torn and
+    msgspec.DecodeError."""
+    try:
+        return msgspec.msgpack.decode(read_checked(folder / ASIDE), type=dict[PeerId, Consequence])
+    except FileNotFoundError:
+        return {}
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """When a file was written, nanoseconds, and its inode: each writing makes another one. Raises OSError."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ino

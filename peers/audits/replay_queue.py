@@ -1,0 +1,180 @@
+"""Groups that wait for their replay, and the samplers that wait with them.
+
+    append(drawn) -> full? one is let go                 take(loaded) -> the next one
+    spare(digest): an auditor replayed it
+    QueuesInTurn: one queue for each learner whose groups an auditor replays
+    unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
+
+Groups of unproven samplers are in no batch (swarm.core.intake.batcher), so theirs come first: a name that is
+given up after its first groups has trained nobody. Those of suspects come next. Each second one is an accused
+group where one waits: who is accused may be trained meanwhile, and new names have no end. Let go is the
+oldest group of a sampler that has another one here, so that who sends much displaces nobody's only one, nor
+what another verifier shows of it; where none has, the oldest of all, whose sampler stays unproven: who floods
+an auditor gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is
+drawn, what a replay tells (peers.audits.auditor).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from peers.audits.shown_groups import Shown
+from swarm.storage.weights import Weights
+from swarm.types import Digest, Group, PeerId
+
+WAITING = 64
+"""Groups that wait for their replay."""
+
+UNPROVEN = 4096
+"""Samplers that are unproven at a time; beyond, the first of them are no longer."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A group that is to be replayed: I drew it, or another verifier shows what it judged."""
+
+    group: Group
+    frame: bytes
+    """As its sampler signed it."""
+    digest: Digest
+    """Of the frame."""
+    prompt: str
+    weights: Weights
+    shown: Shown | None = None
+    until: float = 0.0
+    """Until then, by the clock of waits, an auditor may save the replay."""
+
+    @property
+    def accused(self) -> bool:
+        """Whether another verifier says that it is a forgery."""
+        return self.shown is not None and not self.shown.verdict.honest
+
+
+class ReplayQueue:
+    def __init__(
+        self, proven: Callable[[PeerId], bool], suspect: Callable[[PeerId], bool] = lambda sampler: False
+    ) -> None:
+        """`proven(sampler)`: its last replays were honest; `suspect(sampler)`: what it claims is unlikely, or
+        no group of it is taken before one is replayed."""
+        self._proven, self._suspect = proven, suspect
+        self._waiting = deque[Drawn]()
+        self.unproven = dict[PeerId, None]()
+        self._accused_next = True
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def append(self, drawn: Drawn) -> Drawn | None:
+        """Returns the group that is let go for it."""
+        self._waiting.append(drawn)
+        if drawn.shown is None and not self._proven(drawn.group.sampler):
+            self.unproven[drawn.group.sampler] = None
+            if len(self.unproven) > UNPROVEN:
+                del self.unproven[next(iter(self.unproven))]
+        return self._let_go() if len(self._waiting) > WAITING else None
+
+    def _let_go(self) -> Drawn:
+        drawn = [one for one in self._waiting if one.shown is None]
+        gone = _oldest_of_many(drawn) or _oldest_of_many(self._waiting) or self._waiting[0]
+        self._waiting.remove(gone)
+        return gone
+
+    def wait(self, now: float) -> float:
+        """Seconds until a group is to be replayed, whatever auditors do; infinite when none waits. None waits
+        for an auditor where that would have others let go."""
+        if len(self) >= WAITING // 2:
+            return 0.0
+        return max(0.0, min((one.until for one in self._waiting), default=math.inf) - now)
+
+    def take(self, loaded: Digest | None, now: float = math.inf) -> Drawn:
+        """The oldest group: an accused one, if there is one and the last was none; of those that wait for no
+        auditor, if there is one; of an unproven sampler, if there is one; of a suspect, if there is one; of
+        the weights that are loaded, if there is one."""
+        drawn = min(
+            self._waiting,
+            key=lambda one: (
+                not (self._accused_next and one.accused),
+                one.until > now,
+                one.group.sampler not in self.unproven,
+                not self._suspect(one.group.sampler),
+                one.group.weights != loaded,
+            ),
+        )
+        self._waiting.remove(drawn)
+        self._accused_next = not drawn.accused
+        return drawn
+
+    def settle(self, sampler: PeerId) -> None:
+        """A group of it was taken, and replayed if that could be."""
+        if self._proven(sampler) or not self.waits(sampler):
+            self.unproven.pop(sampler, None)
+
+    def spare(self, group: Digest) -> None:
+        """This group that I drew need not be replayed any more."""
+        self._waiting = deque(one for one in self._waiting if one.shown is not None or one.digest != group)
+
+    def samplers(self) -> set[PeerId]:
+        """Whose groups I drew, of those that wait."""
+        return {one.group.sampler for one in self._waiting if one.shown is None}
+
+    def waits(self, sampler: PeerId) -> bool:
+        """Whether a group that I drew of it waits."""
+        return any(map(self._is_drawn(sampler), self._waiting))
+
+    def drop(self, sampler: PeerId) -> None:
+        """Nothing of it is replayed, but for what others show."""
+        gone = self._is_drawn(sampler)
+        self._waiting = deque(one for one in self._waiting if not gone(one))
+
+    @staticmethod
+    def _is_drawn(sampler: PeerId) -> Callable[[Drawn], bool]:
+        return lambda one: one.shown is None and one.group.sampler == sampler
+
+
+def _oldest_of_many(waiting: Collection[Drawn]) -> Drawn | None:
+    """The oldest group of a sampler that has another one among these."""
+    many = Counter(one.group.sampler for one in waiting)
+    return next((one for one in waiting if many[one.group.sampler] > 1), None)
+
+
+class QueuesInTurn:
+    """What an auditor replays: learners have a queue each, and take turns, so that none waits for more than
+    one group of each other one."""
+
+    def __init__(self, proven: Callable[[PeerId], bool]) -> None:
+        """As ReplayQueue."""
+        self._proven = proven
+        self._queues: OrderedDict[PeerId, ReplayQueue] = OrderedDict()
+        """Of learners of whom a group waits; whose turn is next comes first."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def waiting(self, learner: PeerId) -> int:
+        """How many groups of this learner wait."""
+        return len(self._queues.get(learner, ()))
+
+    def append(self, learner: PeerId, drawn: Drawn) -> None:
+        self._queues.setdefault(learner, ReplayQueue(self._proven)).append(drawn)
+
+    def take(self, loaded: Digest | None) -> Drawn:
+        """The next group of the learner whose turn it is."""
+        learner, queue = self._queues.popitem(last=False)
+        drawn = queue.take(loaded)
+        if queue:
+            self._queues[learner] = queue
+        return drawn
+
+    def settle(self, sampler: PeerId) -> None:
+        """As ReplayQueue."""
+        for queue in self._queues.values():
+            queue.settle(sampler)
+
+    def drop(self, sampler: PeerId) -> None:
+        """As ReplayQueue."""
+        for queue in self._queues.values():
+            queue.drop(sampler)
+        self._queues = OrderedDict((learner, queue) for learner, queue in self._queues.items() if queue)

@@ -1,0 +1,48 @@
+"""A new seed takes the releases that other peers of its run folder hold: signed words, marks and bytes.
+
+    peers/<name>/releases/<root>, blobs/<root>, blobs/<root>.release --copy--> peers/seed/...
+
+Nothing is believed here: a seed checks every block and every signature when it starts. Not handled here:
+peers of other folders, whom a seed asks when it runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peers.runtime.peer_folder import RELEASES
+from swarm.storage.durable import copy_durably, write_durably
+
+ADOPTING = "adopting"
+"""File in a seed's folder while it takes them: one that is ended meanwhile takes the rest at its next
+start."""
+
+
+def take_releases(path: Path, seed: Path) -> None:
+    """Copy what the peers of the run folder `path` hold into the peer folder `seed`, unless it has releases
+    of its own. Raises OSError; the next call takes the rest."""
+    own, begun = seed / RELEASES, seed / ADOPTING
+    if any(map(_is_word, own.glob("*"))) and not begun.exists():
+        return
+    words = [word for word in sorted(path.glob(f"peers/*/{RELEASES}/*")) if _is_word(word)]
+    if any(not (own / word.name).exists() for word in words):
+        write_durably(begun)
+    for word in words:
+        if not (own / word.name).exists():
+            _take(word, seed)
+    begun.unlink(missing_ok=True)
+
+
+def _is_word(path: Path) -> bool:
+    """A word has the name of a root; what was not written to its end has more of a name."""
+    return not path.suffix
+
+
+def _take(word: Path, seed: Path) -> None:
+    blobs, root = word.parents[1] / "blobs", word.name
+    try:
+        for name in (root, f"{root}.release"):
+            copy_durably(blobs / name, seed / "blobs" / name)
+        copy_durably(word, seed / RELEASES / root)  # last: without its bytes it says nothing
+    except FileNotFoundError:
+        return  # its peer dropped it meanwhile, or holds a part of it

@@ -1,0 +1,121 @@
+"""What a peer does while nobody answers: it tries again for as long as it runs, or once with `--once`.
+
+    no peer answers      the run is in this folder   -> it goes on alone, and others find it here
+                         it is not                   -> again after a pause that grows
+    nobody gives the run's files                     -> again after a pause that grows; where large packets
+                                                        are lost on the way, that is told
+
+Not handled here: which addresses are dialled, and that they are dialled again later
+(swarm.net.libp2p.network).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from peers.build.joining.spec_transfer import LARGEST_SPEC, FileRequest
+from peers.errors import Unreached, say
+from swarm.frames import wire
+from swarm.net.ports import NOTHING_CAME, NetError, Refused, Unreachable
+from swarm.protocol import Service
+
+if TYPE_CHECKING:
+    from swarm.net.libp2p.node import Node
+
+T = TypeVar("T")
+
+TOLD = 6
+"""Addresses of which it is told how dialling them went: an invite has up to three peers', two each."""
+
+FIRST, LONGEST = 1.0, 60.0
+"""Seconds of the first pause and of the longest: each is twice the one before."""
+
+NEXT = (
+    "where those machines are gone, ask somebody who is in the run for a new word (`swarm invite`); Ctrl-C"
+    " ends this"
+)
+
+SMALL_SECONDS = 10.0
+"""Seconds for an answer of a few bytes on a new connection."""
+
+NARROW = (
+    "small answers come from there and large ones do not, so something on the way drops large packets, often"
+    " a VPN or PPPoE: try `ip link set dev DEVICE mtu 1280` with this machine's network device"
+)
+
+
+async def narrow(node: Node, why: str) -> str:
+    """NARROW where a peer of which `why` says that nothing came answers a small question, on a new
+    connection; else empty. Both ends of one that such a packet blocks see nothing of what follows it."""
+    if NOTHING_CAME not in why:
+        return ""
+    ask = wire.encode(FileRequest(run=node.run, file="", offset=LARGEST_SPEC))
+    for peer in sorted(peer for peer in node.peers() if f"{peer} {NOTHING_CAME}" in why):
+        await node.hang_up_on(peer)
+        try:
+            await node.mail.send(peer, Service.SPEC, ask, SMALL_SECONDS)
+        except Refused:
+            return NARROW
+        except NetError:
+            continue
+        return NARROW
+    return ""
+
+
+class Entering:
+    """One peer's way into the network of its run."""
+
+    def __init__(self, path: Path, once: bool, has_run: bool, quiet: bool = False) -> None:
+        """`path` is the run folder; `has_run`: all that this peer needs of the run lies there; `quiet`: of
+        addresses only those are told of which none was reached."""
+        self._path, self._once, self._has_run = path, once, has_run
+        self._pause, self._said = FIRST, ""
+        self._quiet, self._dialled, self._began = quiet, 0, time.monotonic()
+        self.node: Node | None = None
+        """Known once somebody was reached."""
+
+    def dialled(self, address: str, why: str) -> None:
+        """An address was dialled: `why` nobody is there, or nothing. Those of all whom this folder knows may
+        be dozens: the first are told."""
+        self._dialled += 1
+        if not self._quiet and self._dialled <= TOLD:
+            seconds = time.monotonic() - self._began
+            say(f"dialled {address}: {why or 'connected'} ({seconds:.1f} s)")
+
+    async def unreached(self, error: Unreachable) -> bool:
+        """Nobody answered: try again, or go on alone (False). Raises `error` when one try is all."""
+        if self._once:
+            raise error
+        if not self._has_run:
+            return await self._wait(str(error))
+        say(
+            f"{error}. This peer goes on alone with what is in {self._path} and dials all that it knows until"
+            f" somebody answers; `swarm invite --folder {self._path}` prints a word by which others come here"
+        )
+        return False
+
+    async def until_had(self, fetch: Callable[[], Awaitable[T]]) -> T:
+        """The result of `fetch`, tried until it does not raise Unreached, or once."""
+        while True:
+            try:
+                return await fetch()
+            except Unreached as error:
+                todo = await narrow(self.node, str(error)) if self.node is not None else ""
+                why = f"{error}; {todo}" if todo else str(error)
+                if self._once:
+                    raise Unreached(why) from error
+                await self._wait(why)
+
+    async def _wait(self, why: str) -> bool:
+        """Say what failed, and wait. True: it is time to try again."""
+        again = f"trying again in {self._pause:.0f} s"
+        first = f"{why}. This peer is {again}, and so on until it works; {NEXT}"
+        say(first if why != self._said else f"still so: {again}")
+        self._said = why
+        await asyncio.sleep(self._pause)
+        self._pause = min(LONGEST, 2 * self._pause)
+        return True

@@ -1,0 +1,71 @@
+"""The words that were made in a run's folder, so that their maker still knows whom they were for.
+
+    `swarm invite` --keep--> invites/made, a line of JSON each --words--> `swarm invite --list`
+
+The file holds secrets (a word may make members), and only its owner can read it. It is a help, not a
+register: a word that is missing here works all the same, and a line that cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import msgspec
+
+from peers.build.run_folder import RunFolder
+from swarm.limits import UNREADABLE
+from swarm.membership import invite as invites
+from swarm.protocol import Role
+from swarm.storage.durable import adding_lines
+from swarm.types import Struct
+
+
+class Word(Struct):
+    """A word, and what its maker says of it."""
+
+    word: str
+    made: float
+    """Unix seconds."""
+    note: str = ""
+    role: Role | None = None
+    expires: int = invites.FOREVER
+    """Unix seconds; 0 is never."""
+
+
+def keep(folder: Path, word: str, note: str) -> None:
+    """Add a word to the list. Raises OSError."""
+    path = _list(folder)
+    path.parent.mkdir(exist_ok=True)
+    line = msgspec.json.encode(_described(word, time.time(), note))
+    with adding_lines(path) as add:
+        add(line)
+
+
+def words(run: RunFolder) -> list[Word]:
+    """All of this folder, the oldest first: those of its last start, or by which it was invited, and those
+    that `swarm invite` made; the same word once, with its last note. Raises OSError."""
+    note = "printed by `swarm start`" if run.is_owners else "by which this folder was invited"
+    found: dict[str, Word] = {}
+    for role in Role:
+        path = run.invite_path(role)
+        with contextlib.suppress(FileNotFoundError, ValueError, invites.InviteError):
+            word = path.read_text().strip()
+            found[word] = _described(word, path.stat().st_mtime, note)
+    with contextlib.suppress(FileNotFoundError):
+        for line in _list(run.path).read_bytes().splitlines():
+            with contextlib.suppress(*UNREADABLE):  # the last one, after a crash
+                made = msgspec.json.decode(line, type=Word)
+                found[made.word] = made
+    return sorted(found.values(), key=lambda word: word.made)
+
+
+def _described(word: str, made: float, note: str) -> Word:
+    """Raises InviteError."""
+    said = invites.read(word, 0.0)
+    return Word(word=word, made=made, note=note, role=said.role, expires=said.expires)
+
+
+def _list(folder: Path) -> Path:
+    return folder / "invites" / "made"

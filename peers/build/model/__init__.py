@@ -1,0 +1,1 @@
+"""From a run's settings to a model, its engine and its learner."""

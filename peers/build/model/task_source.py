@@ -1,0 +1,79 @@
+"""Builds the task source of a peer: the run's tasks, with prompts as its model reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from peers.build.run_folder import RunFolder
+from peers.errors import CannotHere, WrongUsage, say
+from peers.runtime.host import Host
+from swarm import events
+from swarm.processes.process import Lost
+from swarm.protocol import Kind
+from swarm.settings.config import Config
+from swarm.tasks import catalog as tasks
+from swarm.tasks.base import RewardError, Say, TaskSource
+from swarm.tasks.rendered import Render, Rendered
+from swarm.types import Task
+
+if TYPE_CHECKING:
+    from swarm.net.libp2p.node import Node
+
+
+def source(
+    run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False, scores: bool = True
+) -> TaskSource:
+    """`render` may raise Lost, too: the process that writes is gone, or was ended by a limit. `slow`: it asks
+    another process. Raises TaskError, or WrongUsage when the chat template does not fit.
+
+    Reward code that came with the run is run as `peer.rewards.code` says; by `swarm up` it is trusted. Texts
+    are models' and other peers' there, too. Without `scores` no reward is made, and none of its code begins.
+    """
+    task, folder = config.run.task, run.path / "task"
+    texts = config.peer.rewards.code
+    plain = tasks.source(
+        task,
+        config.run.seed,
+        folder=folder if folder.is_dir() else None,
+        code="trust" if run.trusted else texts,
+        texts=texts,
+        say=say,
+        scores=scores,
+    )
+    try:
+        return Rendered(plain, partial(_written, render), say, slow)
+    except (ValueError, RewardError) as error:
+        plain.close()
+        raise (WrongUsage if isinstance(error, ValueError) else CannotHere)(str(error)) from error
+
+
+def _written(render: Render, tasks: Sequence[Task]) -> list[str]:
+    try:
+        return render(tasks)
+    except Lost as lost:
+        raise RewardError(str(lost)) from lost
+
+
+@asynccontextmanager
+async def open_source(
+    run: RunFolder, host: Host, node: Node, render: Render, slow: bool = False
+) -> AsyncIterator[TaskSource]:
+    """The same while the body runs; what a person should know about it is printed once, and an event."""
+    loop = asyncio.get_running_loop()
+
+    def tell(line: str) -> None:
+        say(line)
+        host.emit(events.Noted, level="warning", text=line)
+
+    def hear(line: str) -> None:  # in a thread: while the source is made, and where it is slow
+        loop.call_soon_threadsafe(tell, line)
+
+    made = await node.work.run(Kind.LOAD, source, run, host.config, render, hear, slow)
+    try:
+        yield made
+    finally:
+        made.close()

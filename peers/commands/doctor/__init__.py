@@ -1,0 +1,1 @@
+"""`swarm doctor`: whether this machine, and the way into a run, work."""

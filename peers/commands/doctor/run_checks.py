@@ -1,0 +1,286 @@
+"""`swarm doctor WORD`: checks whether this machine can take part in the run that an invite names.
+
+    each address of the word alone --> reached, or why not
+    over one of them --> clock, run, memory for its model, reward code; port, NAT, relay, line
+
+It asks as the newcomer that this machine would be, with a key that is thrown away, and in a private run with
+the membership that the word gives; it joins nothing. Not handled: the machine itself
+(peers.commands.doctor.machine_checks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from peers.build.joining import spec_transfer
+from peers.build.joining.connect_retry import narrow
+from peers.build.run_folder import RunFolder
+from peers.commands.doctor.findings import Finding
+from peers.errors import CANNOT, DONE, UNREACHED, CannotHere, Refusal, Unreached
+from peers.runtime.frames import MemberMail
+from swarm import extras
+from swarm.core.membership import PRIVATE
+from swarm.frames import wire
+from swarm.frames.grammar import an, some
+from swarm.membership.identity import open_key
+from swarm.membership.invite import Invite
+from swarm.net.libp2p.scopes import Scope, scope_of
+from swarm.net.ports import Mail, NetError
+from swarm.protocol import Role, Service
+from swarm.settings import loading
+from swarm.settings.config import Config
+from swarm.types import PeerId
+
+if TYPE_CHECKING:
+    from swarm.net.libp2p.addresses import Address
+    from swarm.net.libp2p.node import Node
+
+MEASURED = 4
+"""Slices of a file, 1 MiB each, by which the line is measured: seconds on a line of 10 Mbit/s."""
+
+ENOUGH = 64 << 10
+"""Bytes below which a file says nothing of a line."""
+
+FIND_SECONDS = 10.0
+"""Seconds to dial once more who has answered."""
+
+LOOK_SECONDS = 40.0
+"""Seconds for the questions about this peer's own address: a dial back, and two reservations."""
+
+UNUSED = (
+    "it is private, and a word for a number of uses is not used up to check the run: only the way to it is"
+)
+"""What is said of a run that answers members alone."""
+
+
+class Diagnosis(NamedTuple):
+    findings: list[Finding]
+    code: int
+    """Exit code as far as the swarm goes."""
+
+
+def examine(invite: Invite, config: Config) -> Diagnosis:
+    """Ask the swarm that `invite` names. Without torch."""
+    with tempfile.TemporaryDirectory(prefix="swarm-doctor-") as folder:
+        return asyncio.run(_Examination(invite, config, Path(folder)).run())
+
+
+class _Examination:
+    def __init__(self, invite: Invite, config: Config, folder: Path) -> None:
+        self._invite, self._config, self._folder = invite, config, folder
+        self._keyring = open_key(folder / "key")
+        self._found: list[Finding] = []
+
+    async def run(self) -> Diagnosis:
+        from swarm.net.libp2p.network import WayIn
+        from swarm.net.libp2p.node import Node
+
+        listen, key = self._config.peer.listen, self._folder / "key"
+        try:
+            watching = WayIn(watches=True)
+            node = await Node.start(
+                self._keyring, key, self._invite.run, listen, (), lambda *_: None, way_in=watching
+            )
+        except NetError as error:
+            return Diagnosis(
+                [Finding("port", "fail", str(error), "name another with peer.listen.port")], CANNOT
+            )
+        try:
+            return Diagnosis(self._found, await self._asked(node))
+        finally:
+            await node.close()
+
+    def _tell(self, check: str, level: str, found: str, todo: str = "") -> None:
+        self._found.append(Finding(check, level, found, todo))
+
+    async def _asked(self, node: Node) -> int:
+        """Exit code."""
+        if not (peers := await self._addresses(node)):
+            self._found[-1] = self._found[-1]._replace(
+                todo="ask who is in the run for a new word (`swarm invite`), or to start a peer there again"
+            )
+            return UNREACHED
+        await self._clock(node, peers)
+        try:
+            mail = self._shown(node)
+            run = await spec_transfer.fetch_spec(mail, peers, self._invite.run, self._folder / "run")
+        except (Refusal, Unreached, CannotHere) as error:
+            if not (self._invite.uses and PRIVATE in str(error)):
+                self._tell("run", "fail", str(error), await narrow(node, str(error)))
+                return error.code
+            self._tell("run", "warn", UNUSED, "`swarm join` with it is how to know")
+            return self._code()
+        self._tell_of(run)
+        await self._reach(node, mail)
+        await self._rate(mail, run, peers)
+        await self._memory(mail, run, peers)
+        self._code_of(run)
+        return self._code()
+
+    def _code(self) -> int:
+        return DONE if all(one.level != "fail" for one in self._found if one.check != "address") else CANNOT
+
+    async def _addresses(self, node: Node) -> list[PeerId]:
+        """Peers that were reached: each address is dialled alone."""
+        from swarm.net.libp2p.network import parsed
+
+        line, reached = await node.line(), dict[PeerId, None]()
+        for address in parsed(self._invite.addresses, node.me):
+            began = time.monotonic()
+            why = await line.reach(address)
+            took = f"answered in {1000 * (time.monotonic() - began):.0f} ms"
+            self._tell(
+                "address", "warn" if why else "ok", f"{_where(address)}: {why or took}", _todo(address, why)
+            )
+            if not why:
+                reached[address.peer] = None
+                node.network.remember(address.peer, (address.text,))
+                await line.disconnect(address.peer)
+        for peer in reached:
+            await node.network.find(peer, FIND_SECONDS)
+        return [*reached]
+
+    async def _clock(self, node: Node, peers: Sequence[PeerId]) -> None:
+        greeted = await node.network.greet(frozenset(peers))
+        if greeted.clock_off is not None:
+            self._tell("clock", "fail", *greeted.clock_off)
+        else:
+            most = " most of" if greeted.complaints else ""
+            self._tell("clock", "ok", f"within 3 s of the clock of{most} who answered")
+
+    def _shown(self, node: Node) -> Mail:
+        """Mail that shows what the word signs; one with a number of uses is not used up for this."""
+        mine = None if self._invite.uses else self._invite.admit(node.me)
+        return MemberMail(node.mail, lambda: mine)
+
+    def _tell_of(self, run: RunFolder) -> None:
+        self._settings(run)
+        name, role = f"{run.name} {run.digest[:12]}", self._invite.role
+        admits = f"private; the word admits {an(role.value)}" if run.settings.private and role else "public"
+        self._tell("run", "ok", f"{name}, {admits}")
+
+    def _settings(self, run: RunFolder) -> None:
+        """Tell what this program does not know of the settings by which the word's role acts."""
+        role = self._invite.role or Role.SAMPLER
+        unknown = [key for key in loading.unknown(run.spec.run) if loading.matters(key, role)]
+        if unknown:
+            said = f"{role.value}s act by {', '.join(unknown)}, which this program does not know"
+            self._tell("version", "fail", said, extras.upgrade())
+
+    async def _reach(self, node: Node, mail: Mail) -> None:
+        """Whether others can dial this machine, its NAT, and who carries its connections if they cannot."""
+        reach = node.reachability
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await reach.look(mail)
+        except (NetError, TimeoutError) as error:
+            return self._tell("port", "warn", f"nobody tried it: {error or 'no answer'}", "ask again later")
+        dialled = [one for answer in reach.answers.values() for one in answer.dialled]
+        forward = f"forward TCP port {node.port} of the router to this machine: then no relay is between"
+        if reach.open:
+            at = sorted({one.address.rpartition("/p2p/")[0] for one in dialled if not one.why})
+            self._tell("port", "ok", f"others reach TCP port {node.port}, at {' and '.join(at)}")
+        elif reach.open is None:
+            self._tell("port", "warn", "nobody could say whether others can dial it", "ask again later")
+        else:
+            why = next((one.why for one in dialled if one.why), "it does not listen")
+            self._tell("port", "warn", f"others cannot dial TCP port {node.port}: {why}", forward)
+        self._nat(node)
+        if reach.open is False and reach.relays:
+            self._tell(
+                "relay", "ok", f"connections to this machine go through {some(len(reach.relays), 'peer')}"
+            )
+        elif reach.open is False:
+            todo = "have any peer of the run on a machine with a public address: samplers do without"
+            self._tell("relay", "warn", "nobody carries connections to this machine", todo)
+
+    def _nat(self, node: Node) -> None:
+        ends = [end.split("/") for answer in node.reachability.answers.values() for end in answer.seen]
+        if not ends:
+            return
+        mine = {text.split("/")[2] for text in node.addresses()}
+        hosts, ports = {end[2] for end in ends}, {end[4] for end in ends}
+        if hosts <= mine:
+            self._tell("nat", "ok", "none between this machine and who answered")
+        elif len(ports) > 1:
+            self._tell(
+                "nat", "ok", f"seen as {', '.join(sorted(hosts))}, with another port at each peer (symmetric)"
+            )
+        else:
+            kept = "keeps" if str(node.port) in ports else "changes"
+            shared = (
+                " of the provider's network" if all(scope_of(one) is Scope.PRIVATE for one in hosts) else ""
+            )
+            self._tell("nat", "ok", f"seen as {', '.join(sorted(hosts))}{shared}; it {kept} the port")
+
+    async def _rate(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
+        """What comes from the first peer in a second, by a file that a joiner needs anyway."""
+        name, size = max(run.spec.sizes.items(), key=lambda both: both[1], default=("", 0))
+        if size < ENOUGH:
+            return self._tell("line", "ok", "not measured: the run's files are small")
+        began, got = time.monotonic(), 0
+        try:
+            for _ in range(MEASURED):
+                ask = spec_transfer.FileRequest(run=run.digest, file=name, offset=got)
+                piece = await mail.send(peers[0], Service.SPEC, wire.encode(ask), timeout=20.0)
+                got += len(piece)
+                if len(piece) < spec_transfer.SLICE:
+                    break
+        except NetError as error:
+            return self._tell("line", "warn", f"{name} did not come: {error}", "try again later")
+        rate = 8e-6 * got / (time.monotonic() - began)
+        self._tell("line", "ok", f"about {rate:.3g} Mbit/s from the first peer of the word ({got >> 10} KiB)")
+
+    async def _memory(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
+        if extras.absent(extras.PEER):
+            return None  # the machine's own checks say so
+        from peers.fit import fits, hardware
+
+        settings = run.settings
+        try:
+            await spec_transfer.fetch_file(mail, peers, run, "config.json")
+            case = fits.Case.of(run.model, Config(run=settings, peer=self._config.peer), hardware.machine())
+            choice = fits.choose(case, self._invite.role, self._invite.roles(settings.private))
+        except Unreached as error:
+            return self._tell("model", "warn", str(error), "try again later")
+        except CannotHere as error:
+            return self._tell("model", "fail", str(error))
+        self._tell("model", "ok", choice.said or f"joins as {choice.role.value}")
+
+    def _code_of(self, run: RunFolder) -> None:
+        """What the run's task needs of this machine."""
+        from swarm.tasks.workers import sandbox
+
+        source = run.settings.task.name.partition(":")[0]
+        brought = any(name.endswith(".py") for name in run.spec.task)
+        if brought or source == "gym":
+            policy = self._config.peer.rewards.code
+            missing = sandbox.missing() if policy == "sandbox" else ""
+            how = "it runs in bubblewrap" if policy == "sandbox" else f"peer.rewards.code is {policy}"
+            what = "the run brings reward code" if brought else "gym: runs completions as code"
+            level = "fail" if missing or policy == "refuse" else "ok"
+            self._tell("sandbox", level, missing or f"{what}: {how}", missing and sandbox.TRUST)
+        needed = {"gym": "reasoning_gym", "verifiers": "verifiers"}.get(source)
+        if needed and find_spec(needed) is None:
+            extra = extras.EXTRA_OF[needed]
+            self._tell("extras", "fail", f"the run's tasks need {needed}", extras.install(extra))
+
+
+def _where(address: Address) -> str:
+    return f"{address.host} port {address.port}"
+
+
+def _todo(address: Address, why: str) -> str:
+    if not why:
+        return ""
+    if "another peer" in why or "another program" in why:
+        return "the word is older than who listens there: ask for a new one"
+    if address.scope is Scope.PRIVATE:
+        return "it is an address of a private network: from outside only its public one can be dialled"
+    return "see that the machine runs, and that its firewall lets this port in"

@@ -1,0 +1,1 @@
+"""`swarm fit`: which roles fit this machine."""

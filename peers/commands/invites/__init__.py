@@ -1,0 +1,1 @@
+"""Commands on members: invites, revocations, identities, pardons."""

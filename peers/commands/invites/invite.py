@@ -1,0 +1,141 @@
+"""`swarm invite`: prints a word that invites to a run, as text, JSON or a QR code, gives one a later end, or
+lists those that this folder has.
+
+A word goes to stdout alone, so that `swarm invite | swarm join -` works; what is said of it goes to stderr.
+Not handled here: who may make which word (peers.build.joining.invitations).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from dashboard.fold.text import duration
+from peers.build.joining import invitations, issued_invites
+from peers.build.joining.issued_invites import Word
+from peers.console import Listing
+from peers.errors import WrongUsage, drawn, say
+from peers.runtime import peer_folder
+from peers.runtime.membership import invite_quota
+from swarm.core.revocation import Revocations
+from swarm.limits import cut
+from swarm.membership import invite as invites
+from swarm.protocol import Role
+from swarm.types import PeerId
+
+
+def make(
+    folder: Path, role: Role, uses: int, seconds: float | None, note: str, as_json: bool, as_qr: bool
+) -> int:
+    """Print a new word. Raises Refusal where this folder may not make it."""
+    note = cut(note)  # before the word is made: then it is printed and on the list
+    word = invitations.invite(folder, role, seconds, uses)
+    _print(folder, word, note, {"invite": word, "role": role.value}, as_json, as_qr)
+    return 0
+
+
+def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: bool, as_qr: bool) -> int:
+    """Print a word again with a later end, or keep it. Raises Refusal, InviteError, and WrongUsage for an end
+    of `seconds` where memberships by the word do not end with it."""
+    given = invites.read(old, 0.0).delegate
+    if seconds is not None and given is not None and not given.delegation.final:
+        raise WrongUsage(
+            "memberships by this word are renewed and do not end with it: leave --expires out, or make a new"
+            " word with it"
+        )
+    word = invitations.renew(folder, old, seconds)
+    if word is None:
+        kept = "the word is kept: memberships of this folder's peers, and of others, are renewed with it"
+        say(f"{kept} within an hour while they run")
+    else:
+        _print(folder, word, cut(note), {"invite": word}, as_json, as_qr)
+    return 0
+
+
+def listed(folder: Path, as_json: bool) -> int:
+    """Print what words this folder has. Raises Refusal where it holds no run."""
+    run = invitations.run_of(folder)
+    words, out = issued_invites.words(run), run.revocations
+    left = {word.word: _left(word, invite_quota.used(run.path)) for word in words}
+    if as_json:
+        plain = [_plain(word, _is_revoked(word, out), left[word.word]) for word in words]
+        print(json.dumps(plain, indent=2))
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("made", "role", "ends", "uses left", "note", "word"):
+        table.add_column(column, no_wrap=column != "note")
+    for word in words:
+        table.add_row(
+            _minute(word.made),
+            word.role.value if word.role else "what fits",
+            "revoked" if _is_revoked(word, out) else _end(word),
+            "any number" if (one := left[word.word]) is None else str(one),
+            Text(word.note),
+            f"…{word.word[-8:]}",
+        )
+    Listing().print(table)
+    say("`swarm invite --list --json` prints the words themselves")
+    return 0
+
+
+def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bool, as_qr: bool) -> None:
+    if as_qr:
+        invites.qr_code(word, error="l").terminal(drawn(sys.stderr), compact=True)
+    print(json.dumps(said) if as_json else word)
+    try:
+        issued_invites.keep(folder, word, note)
+    except OSError as error:
+        say(f"the word is not on the list of this folder's words: {error}")
+    if set(peer_folder.running(folder)) - {"up"}:
+        return
+    again = f"start a peer of the run here again (`swarm start` or `swarm join`, --folder {folder})"
+    if (age := invitations.last_heard(folder)) is None:
+        why = "nobody answers to this invite now, as far as this folder knows"
+    else:
+        why = (
+            f"no peer of this folder runs, and the last of others was heard {duration(age)} ago: if they have"
+            " left since, as at the end of a run, nobody answers to this invite"
+        )
+    say(f"{why}: {again}")
+
+
+def _end(word: Word) -> str:
+    if word.expires == invites.FOREVER:
+        return "never"
+    return _minute(word.expires) + (" (over)" if word.expires < time.time() else "")
+
+
+def _is_revoked(word: Word, out: Revocations) -> bool:
+    given = invites.read(word.word, 0.0).delegate
+    return given is not None and out.has_invite(given.delegation.key)
+
+
+def _left(word: Word, taken: Mapping[str, Collection[PeerId]]) -> int | None:
+    """Uses that are left of a word, as this folder counts them; None for any number."""
+    given = invites.read(word.word, 0.0).delegate
+    if given is None or not given.delegation.uses:
+        return None
+    return given.delegation.uses - len(taken.get(given.delegation.key.hex(), ()))
+
+
+def _minute(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _plain(word: Word, revoked: bool, left: int | None) -> dict[str, object]:
+    role = word.role.value if word.role else None
+    return {
+        "invite": word.word,
+        "role": role,
+        "made": word.made,
+        "expires": word.expires or None,
+        "note": word.note,
+        "revoked": revoked,
+        "uses_left": left,
+    }

@@ -1,0 +1,69 @@
+"""`swarm pardon`: lets a sampler back that learners set aside (peers.audits.auditor).
+
+a folder with owner.key  -> the run's list of revocations says so, and all learners of the run obey
+another one              -> this folder's learners alone, each of which decides for itself
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import msgspec
+
+from peers.audits.evidence import ASIDE, FOLDER, changing_aside, keep_aside, read_aside
+from peers.build.joining import invitations
+from peers.commands.invites.revoke import known, peer_named, publish
+from peers.errors import DONE, WrongUsage, say
+from peers.runtime.membership import revocations
+from swarm.core.audits.auditing import Consequence
+from swarm.frames.run_types import Pardon
+from swarm.membership.identity import human_name
+from swarm.storage.durable import Torn
+from swarm.types import PeerId
+
+
+def pardon(folder: Path, peer: str) -> int:
+    """Take the sampler whose id begins with `peer`, or whose name it is, out of all lists. Returns an exit
+    code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id, and
+    any peer that was heard. Raises Refusal, CannotHere, OSError."""
+    if not peer:
+        raise WrongUsage("nobody is named: name the sampler, by its name, or its id or how that begins")
+    lists = {path.parent: _read(path) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
+    owned = (folder / "owner.key").exists()
+    named = {each for aside in lists.values() for each in aside}
+    found = [each for each in named if each.startswith(peer) or human_name(each) == peer]
+    if not found and owned:
+        found = [peer_named(invitations.run_of(folder), peer)]
+    if len(found) != 1:
+        those = ", ".join(f"{human_name(each)} ({each})" for each in sorted(named))
+        nobody = "nobody is set aside by a learner of this folder; where the run's owner.key is, all obey"
+        there = f"set aside are: {those}" if named else nobody
+        raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
+    if owned:
+        _for_all(folder, found[0])
+    for path in (path for path, aside in lists.items() if found[0] in aside):
+        with changing_aside(path):  # the learner may have written meanwhile
+            aside = read_aside(path)
+            if aside.pop(found[0], None) is not None:
+                keep_aside(path, aside)
+    print(f"{found[0]} is pardoned: its next groups are replayed as a newcomer's")
+    return DONE
+
+
+def _read(path: Path) -> dict[PeerId, Consequence]:
+    """Who is set aside by this file; nobody by a damaged one, as for its learner. Raises OSError."""
+    try:
+        return read_aside(path.parent)
+    except (Torn, msgspec.DecodeError) as error:
+        say(f"{path} is damaged ({error}): it names nobody, and its learner's next start sets nobody aside")
+        return {}
+
+
+def _for_all(folder: Path, peer: PeerId) -> None:
+    run = invitations.run_of(folder)
+    with revocations.locked(run.path):
+        told = known(run).list
+        others = [one for one in told.pardons if one.peer != peer]
+        publish(run, told.entries, (*others, Pardon(at=math.ceil(time.time()), peer=peer)))

@@ -1,0 +1,218 @@
+"""`swarm revoke PEER|INVITE`: puts a peer, or all who came by an invite, out of the run.
+
+    a peer's id or name    -> the peer, and for later newcomers the invite by which it came
+    a word, or its end     -> the invite, and all members that it made
+    the folder's list and these, signed with owner.key -> <run folder>/revoked, in a private run keys with
+    another one                                           -> the peers that run here
+
+The invite's secret is in a peer's hands, who would come back with it under another key; who else came by it
+stays. Not handled here: how a list reaches other machines (peers.runtime.membership.revocations).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from peers.build.joining import invitations, issued_invites
+from peers.build.joining.issued_invites import Word
+from peers.build.run_folder import RunFolder
+from peers.errors import CannotHere, Refusal, WrongUsage, say
+from peers.runtime import peer_folder
+from peers.runtime.membership import contacts, members, revocations, run_keys
+from swarm.core.revocation import NONE, FullList, Revocations, link, sealed
+from swarm.frames.run_types import REVOKED, Pardon, Revocation
+from swarm.membership import invite as invites
+from swarm.membership.identity import human_name, public_key
+from swarm.membership.invite import InviteError
+from swarm.protocol import Role
+from swarm.storage.durable import write_durably
+from swarm.types import Digest, PeerId
+
+END = 6
+"""Letters of a word's end that name it at least: `swarm invite --list` shows eight."""
+
+
+def main(folder: Path, who: str) -> int:
+    """Raises Refusal, WrongUsage, CannotHere, OSError."""
+    run = invitations.run_of(folder)
+    run.owner()
+    with revocations.locked(run.path):
+        told = known(run)
+        new, open_still = _revocations(run, who.strip().lstrip("…"), int(time.time()))
+        if all(_is_in(one, told.list.entries) for one in new):
+            say(f"{who} is revoked already")
+        else:
+            publish(run, (*told.list.entries, *new), told.list.pardons)
+            _renew_own(run)
+            for one in new:
+                print(_sentence(one))
+    for sentence in open_still:
+        say(sentence)
+    return 0
+
+
+def known(run: RunFolder) -> Revocations:
+    """The list in this folder, for who holds its lock. Raises CannotHere where it cannot be read: the next
+    one would lack what it says, and have a number that others have already."""
+    told = run.revocations
+    if told.sealed == NONE and (run.path / revocations.REVOKED).exists():
+        raise CannotHere(f"nobody is revoked or pardoned: {revocations.damaged(run.path)}. Then try again")
+    return told
+
+
+def publish(run: RunFolder, entries: Sequence[Revocation], pardons: Sequence[Pardon]) -> None:
+    """Sign the run's next list and keep it for the peers that run here, while the folder's lock is held.
+    Raises Refusal, CannotHere, OSError."""
+    number, keys = run.revocations.number + 1, _with_another(run)
+    digest = run_keys.digest_of(keys) if keys else Digest("")
+    try:
+        content = sealed(run.name, number, entries, run.owner().sign, digest, pardons)
+    except FullList as error:
+        raise Refusal(f"{error}: begin a new run, with new invites for those who stay") from error
+    revocations.keep(run.path, content, keys)
+    _say_who_tells_it(run, number)
+
+
+def _with_another(run: RunFolder) -> bytes:
+    """The keys of a private run, and one that nobody has yet; none of a public one. Raises CannotHere."""
+    if (keys := run.keys()) is None:
+        return b""
+    if keys.epoch != run.revocations.number:
+        raise CannotHere(
+            f"{run.path / run_keys.KEYS} is not whole: start a peer here, which asks others for it, and try"
+            " again"
+        )
+    return keys.all + run_keys.fresh()
+
+
+def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], list[str]]:
+    """What to add for a peer or an invite, and what its owner has to see to. Raises WrongUsage for
+    neither."""
+    if (key := _invite(run, who)) is not None:
+        return [Revocation(at=now, invite=key)], []
+    met = members.of_run(run.path)
+    peer = peer_named(run, who, ", or a word or its end, as `swarm invite --list` shows it")
+    found = [Revocation(at=now, peer=peer)]
+    if peer not in met or not met[peer].invites:
+        return found, [
+            f"by which word {human_name(peer)} came, if by one, is not known here, and with it it could come"
+            " back under another key: revoke the word too (`swarm invite --list` shows those made here)"
+        ]
+    came_by, *claimed = map(link, met[peer].invites)
+    told = [
+        f"{human_name(peer)} came first by {_word(run, key)}, as nothing but its membership says: revoke that"
+        " word too if this peer had it"
+        for key in claimed
+        if not run.revocations.has_invite(key)
+    ]
+    if not run.revocations.has_invite(came_by):
+        others = sorted(
+            one.peer for one in met.values() if came_by in map(link, one.invites) and one.peer != peer
+        )
+        key = next((key for key, _ in _made(run) if link(key) == came_by), came_by)
+        found.append(Revocation(at=now, invite=key, kept=tuple(others[:REVOKED])))
+        if (more := len(others) - REVOKED) > 0:
+            told.append(
+                f"{more} of {len(others)} others who came by the same word are out too, since a list names"
+                f" {REVOKED} who stay: give them a new word (`swarm invite`)"
+            )
+    return found, told
+
+
+def _made(run: RunFolder) -> Iterator[tuple[bytes, Word]]:
+    """Key and word of each invite that `swarm invite --list` shows and that makes members."""
+    for one in issued_invites.words(run):
+        if (given := invites.read(one.word, 0.0).delegate) is not None:
+            yield given.delegation.key, one
+
+
+def _word(run: RunFolder, came_by: bytes) -> str:
+    """What `swarm invite --list` shows of the invite with this link, where that has it."""
+    for key, one in _made(run):
+        if link(key) == came_by:
+            return f"the word …{one.word[-8:]}" + f" ({one.note})" * bool(one.note)
+    return f"the invite with the key {came_by.hex()[:16]}"
+
+
+def _invite(run: RunFolder, who: str) -> bytes | None:
+    """Key of the invite that `who` is the word of, or the end of one that this folder has. Raises
+    WrongUsage."""
+    if invites.clean(who).startswith(invites.PREFIX):
+        said = invites.read(who, 0.0)
+        if said.run != run.digest or said.delegate is None:
+            raise WrongUsage("this word makes no members of this run: there is nothing to revoke")
+        return said.delegate.delegation.key
+    if len(who) < END:
+        return None
+    ends = [invites.read(one.word, 0.0) for one in issued_invites.words(run) if one.word.endswith(who)]
+    keys = {one.delegate.delegation.key for one in ends if one.delegate is not None}
+    if len(keys) > 1:
+        raise WrongUsage(f"several words of {run.path} end with {who}: name the whole word")
+    return keys.pop() if keys else None
+
+
+def peer_named(run: RunFolder, who: str, instead: str = "") -> PeerId:
+    """The peer with this id, or the one that was heard here with this name. Raises WrongUsage, which names
+    what may be said `instead`."""
+    if public_key(PeerId(who)) is not None:
+        return PeerId(who)
+    known = {*members.of_run(run.path), *(one.peer for one in contacts.of_run(run.path))}
+    found = [peer for peer in known if human_name(peer) == who]
+    if len(found) != 1:
+        why = (
+            "several peers have this name"
+            if found
+            else "no peer of this run that was heard here has this name"
+        )
+        raise WrongUsage(
+            f"{why}: {who!r}. Name the whole id (12D3Koo..., on the page and in `swarm status --json`)"
+            + instead
+        )
+    return found[0]
+
+
+def _is_in(one: Revocation, entries: tuple[Revocation, ...]) -> bool:
+    """Whether the list says as much already."""
+    return any(
+        (one.peer, one.invite) == (there.peer, there.invite) and not set(there.kept) - set(one.kept)
+        for there in entries
+    )
+
+
+def _renew_own(run: RunFolder) -> None:
+    """New words in the place of this folder's own that make no members any more: its peers come in by
+    them."""
+    for role in Role:
+        path = run.invite_path(role)
+        try:
+            old = invites.read(path.read_text(), 0.0)
+        except (OSError, ValueError, InviteError):
+            continue  # none is kept; `swarm start` writes them all
+        if old.delegate is not None and run.revocations.has_invite(old.delegate.delegation.key):
+            write_durably(path, run.invite(role, old.addresses).encode(), mode=0o600)
+
+
+def _sentence(one: Revocation) -> str:
+    if one.peer:
+        return f"{human_name(one.peer)} ({one.peer}) is revoked"
+    others = (
+        "1 other that came by it stays"
+        if len(one.kept) == 1
+        else f"{len(one.kept)} others that came by it stay"
+    )
+    stay = f"; {others}" if one.kept else ""
+    return f"the invite with the key {one.invite.hex()[:16]} makes no members any more{stay}"
+
+
+def _say_who_tells_it(run: RunFolder, number: int) -> None:
+    running = set(peer_folder.running(run.path)) - {"up"}
+    told = (
+        "the peers that run here tell all others within seconds"
+        if running
+        else f"no peer runs in {run.path}: others learn of it once one does (`swarm start`). In a folder that"
+        " was brought back from a copy start one before you revoke: others may have another list of this"
+        " number, and then do not take this one"
+    )
+    say(f"list {number} of this run's revocations: {told}")

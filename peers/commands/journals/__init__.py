@@ -1,0 +1,1 @@
+"""Commands that read journals: audits, replays, evidence and the page of a finished run."""

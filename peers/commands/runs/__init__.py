@@ -1,0 +1,1 @@
+"""Commands on the peers of this machine."""

@@ -1,0 +1,1 @@
+"""The learner: groups to gradients, steps and releases."""

@@ -1,0 +1,1 @@
+"""How learners agree on the next version: rounds, states and releases."""

@@ -1,0 +1,229 @@
+"""A learner's gradient, averaged with those of the others, or whose turn it is to step alone.
+
+    gradient of a batch -> one falls in?  wait for it       (swarm.core.agreement.state_sync)
+                        -> nobody ready   alone
+                        -> a round        the mean of its members, the marks of their groups
+                        -> no round       one of those that are ready steps, the others keep theirs
+
+Not handled here: how members find each other (the Averager port), the order of turns
+(swarm.core.agreement.solo_turns).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from peers.learner.agreement.freeze import Freeze
+from peers.learner.agreement.other_learners import OtherLearners
+from peers.learner.agreement.own_release import OwnRelease
+from peers.learner.agreement.rechecks import BatchRechecks
+from peers.learner.agreement.state_transfer import StateTransfer
+from peers.learner.checkpoints import Progress
+from peers.learner.step_report import StepReport
+from peers.learner.trained_groups import marks
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.agreement.rounds import Cause
+from swarm.core.agreement.trained import marks_of
+from swarm.core.gradient_checks.clipping import CROWD
+from swarm.core.gradient_checks.same_mean import mark
+from swarm.core.gradient_checks.step_recipe import MeanRecipe
+from swarm.core.intake.batcher import Waiting
+from swarm.learn.learners.base_learner import Gradient
+from swarm.membership.identity import human_name
+from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
+from swarm.types import PeerId
+
+BREAKS = 3
+"""Rounds of one version that may break before a learner steps alone: each costs at most the round's
+deadline."""
+
+
+class CommonRound:
+    def __init__(
+        self,
+        host: Host,
+        other_learners: OtherLearners,
+        own_release: OwnRelease,
+        report: StepReport,
+        rechecks: BatchRechecks,
+        transfer: StateTransfer,
+        version: Callable[[], int],
+    ) -> None:
+        """`version()` is this learner's version."""
+        self._host, self._other_learners, self._own_release = host, other_learners, own_release
+        self._report, self._version, self._rechecks = report, version, rechecks
+        self._transfer = transfer
+        self.members: frozenset[PeerId] = frozenset()
+        """Of the last round; me where I was alone."""
+        self.marks: Mapping[PeerId, bytes] = {}
+        """Of the groups of those members whose gradients count."""
+        self.counts = True
+        """My gradient does: no other member's is of one of its groups, and it is not left out."""
+        self.recipe: MeanRecipe | None = None
+        """How the mean was made; None where I was alone, or nobody can make it again."""
+        self._false: frozenset[PeerId] = frozenset()
+        """Members that reduced nothing in the last round, since most others doubt their means."""
+        self._through: frozenset[PeerId] = frozenset()
+        """Members to whom p2pd carried my parts in the last round."""
+        self._freeze = Freeze(host, other_learners, own_release.is_overtaken)
+        self._breaks, self._patient_until = 0, 0.0
+        """Rounds that broke, and until when I wait for others' gradients."""
+        self._gave_way = False
+        """I left the last one before it began: the others wait for one that waits for my state."""
+
+    def begin(self, learnt_ahead: float) -> None:
+        """There is a new gradient, for which it took so many seconds beside an earlier round."""
+        self._breaks, self._patient_until = 0, self._host.steady() + 2 * learnt_ahead
+
+    async def average(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
+        """Average the gradient over the learners that take part; mine counts alone where none is ready."""
+        host, start = self._host, self._host.now()
+        learns = self._report.seconds.get("learn", 0.0)
+        ahead, against = self._own_release.is_ahead, self._rechecks.against()
+        await self._other_learners.all_here(learns, ahead, against)
+        others = self._others()
+        # the others cannot use a gradient of weights that are not the release's
+        if self._own_release.is_overtaken():
+            return Cause.AHEAD_SEEN
+        self._rechecks.show(self._own_release.weights, gradient)
+        self.members, self.marks, self.counts = frozenset([host.ports.me]), {}, True
+        self.recipe = None
+        if not others:
+            self._report.seconds["average"] = host.now() - start
+            return Cause.ALONE if host.config.run.averaging.alone == "step" else Cause.NOBODY_CAME
+        self._other_learners.turns.begin(self._other_learners.at_my_version())
+        partners = self._other_learners.partners()
+        if self._breaks > BREAKS or self._other_learners.turns.waited or not partners:
+            return await self._without_round()
+        self._rechecks.before_round(partners)
+        try:
+            outcome = await self._meet(gradient, batch, partners, self._other_learners.worth_waiting(learns))
+        except NotFinite:
+            return Cause.ALONE  # no round helps: the step refuses it, and drops the batch
+        except RoundLost as error:
+            await self._lost(error)
+            return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
+        self._report.add("average", host.now() - start)
+        if outcome is None:
+            # one that had its gradient before the round waits for those that compute theirs
+            early = host.steady() < self._patient_until and self._other_learners.are_learning()
+            return Cause.ROUND_BROKE if early or self._gave_way else await self._without_round()
+        await self._averaged(outcome)
+        return Cause.AVERAGED
+
+    async def join(self, gradient: Gradient, batch: Sequence[Waiting]) -> Cause:
+        """Be in the others' round of my version, for which they waited: with a gradient, or with that of no
+        batch. I get the mean, and step as they do."""
+        others, own, start = self._other_learners, self._own_release, self._host.now()
+        partners = [*others.partners(), *others.falling_in()] if self._others() else []
+        if own.is_overtaken() or not partners:
+            return Cause.AHEAD_SEEN if own.is_overtaken() else Cause.NOBODY_CAME
+        try:
+            outcome = await self._meet(gradient, batch, partners, others.longest_wait())
+        except RoundLost as error:
+            self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
+            outcome = None
+        if outcome is None:
+            return Cause.AHEAD_SEEN if own.is_ahead() else Cause.NOBODY_CAME
+        self._report.add("average", self._host.now() - start)
+        await self._averaged(outcome)
+        return Cause.AVERAGED
+
+    def _others(self) -> Sequence[PeerId]:
+        """The other learners that can take part."""
+        others = self._other_learners.ready()
+        if len(others) == 1 and others[0] in self._rechecks.against():
+            return ()  # of two nobody is in the majority: who has the proof goes on alone
+        return others
+
+    async def _meet(
+        self, gradient: Gradient, batch: Sequence[Waiting], partners: Sequence[PeerId], waits: float
+    ) -> Average | None:
+        """One round with `partners`, for whose gradients I wait `waits` seconds where that is more than the
+        run's match window; see the Averager port."""
+        host, settings = self._host, self._host.config.run.averaging
+        patience, self._gave_way = max(0.0, waits - settings.match), False
+        watch = asyncio.ensure_future(self._watch(partners))
+        try:
+            with self._other_learners.meeting(patience, host.steady() < self._patient_until) as members:
+                outcome = await host.ports.averager.average(
+                    self._version(),
+                    [gradient.vector],
+                    gradient.weight,
+                    partners,
+                    settings.deadline or host.config.run.window.seconds,
+                    marks(batch),
+                    self._own_release.weights,
+                    patience,
+                )
+                members.update(outcome.members if outcome is not None else ())
+        finally:
+            watch.cancel()
+        return outcome
+
+    async def _watch(self, partners: Sequence[PeerId]) -> None:
+        """Nobody waits for the gradient of one that is lost, leaves, begins anew or steps on meanwhile; nor
+        do I for all others while they wait for one that waits for my state."""
+        host, others, beat = self._host, self._other_learners, self._host.config.run.pace.beat
+        awaited, since = {*partners}, host.steady()
+        while awaited:
+            await host.changed(beat)
+            gone = awaited - others.may_meet()
+            if not (self._transfer.comes_first and awaited - gone <= others.waiting()):
+                since = host.steady()
+            elif host.steady() - since > beat:
+                gone, self._gave_way = awaited, True
+            if gone:
+                host.ports.averager.gone(gone)
+                awaited -= gone
+
+    async def _lost(self, error: RoundLost) -> None:
+        """A round broke: it is tried again, by two that oppose each other after a while."""
+        if isinstance(error, Opposed):
+            await self._freeze.wait(self._version(), str(error))
+            return
+        self._breaks += 1
+        self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
+
+    async def _averaged(self, outcome: Average) -> None:
+        """Keep and tell what a round made."""
+        host, self.members, self.marks = self._host, outcome.members, outcome.marks
+        self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
+        self._tell(outcome.false, outcome.through)
+        host.status.mean = mark(self._own_release.weights, outcome.mean)
+        if len(outcome.members) >= CROWD:
+            host.beat_now()  # before anybody compares what a member releases
+        host.traffic.averaged(outcome.exchanged)
+        host.emit(
+            events.Averaged,
+            version=self._version(),
+            members=tuple(sorted(outcome.members)),
+            seconds=round(outcome.seconds, 3),
+            scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
+        )
+        await self._rechecks.after_round(outcome, self._own_release.weights)
+
+    def makes(self, batch: Sequence[Waiting]) -> Progress:
+        """What a step along the mean makes; `batch` is mine."""
+        groups = sum(len(marks_of(its)) for its in self.marks.values()) or len(batch) * len(self.members)
+        return Progress(self._own_release.weights, len(self.members), groups, stepped=True)
+
+    def _tell(self, false: frozenset[PeerId], through: frozenset[PeerId]) -> None:
+        """Name the members that reduce nothing from this round on, and those whose port for parts is not
+        reached."""
+        for peer in false - self._false:
+            reason = "its means leave out the gradients of most others: it reduces nothing"
+            self._host.emit(events.Rejected, sender=peer, kind="mean", reason=reason)
+        for peer in through - self._through:
+            text = f"p2pd carries parts of rounds to {human_name(peer)}: its peer.listen.parts is not reached"
+            self._host.emit(events.Noted, level="info", text=text)
+        self._false, self._through = false, through
+
+    async def _without_round(self) -> Cause:
+        """No round of those that are ready succeeded: one steps alone, others keep their gradient."""
+        mine = not self._own_release.is_overtaken() and await self._other_learners.my_turn()
+        if self._own_release.is_overtaken():
+            return Cause.AHEAD_SEEN
+        return Cause.ALONE if mine else Cause.NOBODY_CAME

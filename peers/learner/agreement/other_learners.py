@@ -1,0 +1,396 @@
+"""The other learners by their heartbeats: who can take part in a round, and whose turn it is to step alone.
+
+A heartbeat that names a release may arrive before the announcement of the release; while such a heartbeat is
+known, this learner makes no second release of that version. Not handled here: how members of a round find
+each other (the Averager port), the order of turns (swarm.core.agreement.solo_turns).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from peers.runtime.host import Host
+from peers.runtime.releases.votes import HEARD
+from swarm import events
+from swarm.core.agreement.batch_shares import batch_shares, in_groups, worth_waiting
+from swarm.core.agreement.lineage import Point
+from swarm.core.agreement.missed_rounds import Unmet
+from swarm.core.agreement.rounds import State
+from swarm.core.agreement.solo_turns import GOSSIP_SECONDS, SoloTurns
+from swarm.core.agreement.state_sync import SLOWER, WINDOW_SHARE, FallingIn
+from swarm.protocol import RESTING, Phase
+from swarm.types import Beat, PeerId, Release
+
+ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.FALLING_IN)
+"""Phases that are announced by a heartbeat at once: the other learners close their batches too, wait, and
+know who may step alone."""
+
+UNRELEASED = {State.GATHERING: Phase.RELEASING, State.LEARNING: Phase.EARLY, State.RELEASING: Phase.EARLY}
+"""State of a round whose version is not released yet -> its phase, in which others wait for the release."""
+
+LONG_STEP = 0.2
+"""Seconds after which a step is announced, too. Most steps end earlier, and the release announces them."""
+
+IN_ROUND = (Phase.LEARNING, Phase.MATCHING)
+"""Phases of a learner that has closed its batch and waits for a round."""
+
+
+class OtherLearners:
+    def __init__(self, host: Host, version: Callable[[], int]) -> None:
+        """`version()` is this learner's version."""
+        self._host, self._version = host, version
+        run, me = host.config.run, (host.who.incarnation, host.ports.me)
+        self.turns = SoloTurns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
+        self._long_step: asyncio.TimerHandle | None = None
+        """Announces a step that takes long."""
+        self._state, self._releasing, self._falls_in = State.GATHERING, False, False
+        self._meets = False
+        """A round is under way."""
+        self._unmet, self.most = Unmet(), run.window.seconds / WINDOW_SHARE
+        """Seconds that one's state may take."""
+        self._met: frozenset[PeerId] = frozenset()
+        """Members of my last round."""
+        self._waits: dict[PeerId, int] = {}
+        """Who waited for a round when I looked last, and of which version."""
+        self._falling_in = FallingIn(self.most)
+        self._shared: tuple[tuple[int, int, float], float] | None = None
+        """`as_fast` at each group: what it follows from, and what it was then."""
+
+    def ready(self) -> list[PeerId]:
+        """Other learners that can take part in a round now."""
+        return [peer for peer, beat in self._all_beats().items() if _takes_part(beat)]
+
+    def falling_in(self) -> list[PeerId]:
+        """Those that take over a state, for whom others wait with their round."""
+        return [peer for peer, beat in self._all_beats().items() if beat.phase is Phase.FALLING_IN]
+
+    def may_meet(self) -> set[PeerId]:
+        """Those that may come to a round of my version."""
+        version, beats = self._version(), self._all_beats().items()
+        return {
+            peer
+            for peer, beat in beats
+            if beat.phase is Phase.FALLING_IN or (_takes_part(beat) and beat.version <= version)
+        }
+
+    def waiting(self) -> set[PeerId]:
+        """Those of them that wait for others with their gradients of my version."""
+        beats = self.at_my_version().items()
+        return {peer for peer, beat in beats if beat.phase is Phase.MATCHING}
+
+    def _all_beats(self) -> dict[PeerId, Beat]:
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self._host.roster.learners())
+        return {peer: beat for peer, beat in beats if beat is not None and peer != self._host.ports.me}
+
+    async def all_here(self, learns: float, ahead: Callable[[], bool], against: Collection[PeerId]) -> None:
+        """Wait for learners that fall in, before a round, but for those whom I am `against`; a gradient takes
+        me `learns` seconds."""
+        host = self._host
+        while not (host.stop.is_set() or ahead()):
+            now = host.steady()
+            beats = {peer: beat for peer, beat in self._all_beats().items() if peer not in against}
+            if not self._falling_in.awaited(beats, self._version(), learns, now) or self._met_before():
+                return
+            await host.changed(host.config.run.pace.beat)
+
+    def _met_before(self) -> bool:
+        """Do others wait for me in a round that began before the one that I wait for said that it falls in?
+        None of them gives it a state before that is over. Who waited for another one before waits as I do."""
+        roster, one = self._host.roster, self._falling_in.one
+        if (
+            one is None
+            or self._falling_in.beside
+            or (beat := roster.beat(one)) is None
+            or beat.phase is not Phase.FALLING_IN
+        ):
+            return False
+        here = self.at_my_version().items()
+        return any(
+            beat.phase is Phase.MATCHING and roster.phased(peer) < roster.phased(one) for peer, beat in here
+        )
+
+    def partners(self) -> list[PeerId]:
+        """Those of them that are worth waiting for in a round of my version: that came to the last ones, and
+        compute a group in the time of one."""
+        self._unmet.moved(self.at_my_version())
+        beats = {
+            peer: self._host.roster.beat(peer) for peer in self._unmet.expected(self.ready(), self._version())
+        }
+        here = {peer: beat for peer, beat in beats.items() if beat is not None}
+        mine, *counts = self._groups([*here.values()])
+        return [peer for peer, count in zip(here, counts, strict=True) if count or not mine]
+
+    @contextmanager
+    def meeting(self, patience: float, early: bool = False) -> Iterator[set[PeerId]]:
+        """While the body averages my version, `patience` longer than the run's match window at most: yields a
+        set for the members of its round. Who said that it comes to one, and was in none with me, again and
+        again, is not waited for any more; `early`: I had my gradient before the others can have theirs."""
+        members, entered, version = set[PeerId](), set[PeerId](), self._version()
+        late, still = set[PeerId](), set[PeerId]()
+
+        def look() -> None:
+            beats = self._all_beats().items()
+            entered.update(peer for peer, beat in beats if self._comes(peer, beat))
+            late.update(peer for peer, beat in beats if beat.phase is not Phase.MATCHING)
+            self._waits = {peer: beat.version for peer, beat in beats if beat.phase is Phase.MATCHING}
+            still.update(peer for peer, waits in self._waits.items() if waits < version)
+
+        half = patience + self._host.config.run.averaging.match / 2
+        looks = asyncio.get_running_loop().call_later(half, look)
+        votes, self._meets = self._host.releases.doubts.votes, True
+        votes.meet()
+        try:
+            yield members
+        finally:
+            self._meets = False
+            looks.cancel()
+            self._met = frozenset(members)
+            votes.met(members, patient=early)
+        self._shared = None
+        self._unmet.forget({peer: beat.incarnation for peer, beat in self._all_beats().items()})
+        missing = set[PeerId]() if early else entered
+        for peer, rounds in self._unmet.ended(missing, members - {self._host.ports.me}, late, still).items():
+            self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
+
+    def _comes(self, peer: PeerId, beat: Beat) -> bool:
+        """Is it heard, and does it say that it has groups for a round of my version, or computes for one that
+        is over, or waits for that since I looked last? One that died has said so, too."""
+        if self._host.roster.silent(peer, self._host.now()) > HEARD * self._host.config.run.pace.beat:
+            return False
+        if beat.version < self._version():
+            return beat.phase is Phase.LEARNING or self._waits.get(peer) == beat.version
+        has_groups = beat.phase in IN_ROUND or (beat.phase is Phase.GATHERING and beat.inbox > 0)
+        return has_groups and beat.version == self._version()
+
+    def as_fast(self) -> float:
+        """How many learners of my speed would share the batch of a round that everybody takes part in."""
+        follows = self._host.roster.changes, self._version(), self._host.status.speed
+        if self._shared is None or self._shared[0] != follows:
+            groups = max(1, self._groups(self._beats())[0])
+            self._shared = follows, self._host.config.run.batch.groups / groups
+        return self._shared[1]
+
+    def worth_waiting(self, took: float) -> float:
+        """Seconds that those who still compute their gradients for a round of my version are worth waiting
+        for; mine took `took` seconds, for which I compute the next one where learners learn ahead."""
+        beats = {peer: beat for peer in self.partners() if (beat := self._host.roster.beat(peer)) is not None}
+        mine, *shares = self._shares([*beats.values()])
+        here = [*zip(shares, beats.items(), strict=True)]
+        learning = sum(share for share, (peer, beat) in here if self._learns(peer, beat))
+        matching = (self._version(), Phase.MATCHING)
+        ready = sum(share for share, (_, beat) in here if (beat.version, beat.phase) == matching)
+        free = took if self._host.config.run.averaging.overlap and learning else 0.0
+        return max(free, worth_waiting(took, mine + ready, learning))
+
+    def longest_wait(self) -> float:
+        """Seconds that others wait for each other's gradients at most: twice what those of a batch take."""
+        speed = sum(beat.speed for beat in self._beats())
+        return SLOWER * self._host.config.run.batch.groups / speed if speed else 0.0
+
+    def _learns(self, peer: PeerId, beat: Beat) -> bool:
+        """Does it compute a gradient for a round of my version? Who learns ahead and was in the last round
+        with me steps to my version when that gradient is ready."""
+        ahead = self._host.config.run.averaging.overlap and beat.early and peer in self._met
+        if ahead and beat.version == self._version() - 1:
+            return beat.phase in (Phase.MATCHING, Phase.STEPPING)
+        return beat.version == self._version() and beat.phase is Phase.LEARNING
+
+    def _groups(self, beats: Sequence[Beat]) -> list[int]:
+        """Of the run's batch: mine, then those of the learners with these heartbeats."""
+        return in_groups(tuple(self._shares(beats)), self._host.config.run.batch.groups)
+
+    def _shares(self, beats: Sequence[Beat]) -> list[float]:
+        """The same, as parts of one."""
+        return batch_shares([self._host.status.speed, *(beat.speed for beat in beats)])
+
+    def at_my_version(self) -> dict[PeerId, Beat]:
+        """Heartbeats of the other learners that are at my version."""
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self.ready())
+        return {peer: beat for peer, beat in beats if beat is not None and beat.version == self._version()}
+
+    def at_release(self, release: Release) -> PeerId | None:
+        """A learner that has the state of a release: its publisher, or one that takes none over now."""
+        beats, point = self._all_beats(), (release.version, release.weights)
+        here = (peer for peer, beat in beats.items() if (beat.version, beat.weights) == point)
+        found = (peer for peer in here if beats[peer].phase is not Phase.FALLING_IN)
+        return release.publisher if release.publisher in beats else next(found, None)
+
+    def at_point(self, point: Point) -> list[PeerId]:
+        """Other learners that are at this version with these weights, and work."""
+        beats = ((peer, beat) for peer, beat in self._all_beats().items() if beat.phase not in RESTING)
+        return [peer for peer, beat in beats if (beat.version, beat.weights) == point]
+
+    def batch_closed_elsewhere(self) -> bool:
+        """Another learner at my version has closed its batch: then a smaller batch in the common round is
+        better than a whole one alone."""
+        version = self._version()
+        return any(
+            beat.phase in IN_ROUND if beat.version == version else beat.phase is Phase.EARLY
+            for beat in self._beats()
+            if version - 1 <= beat.version <= version
+        )
+
+    def are_learning(self) -> bool:
+        """Another learner computes its gradient of my version."""
+        return any(beat.phase is Phase.LEARNING for beat in self.at_my_version().values())
+
+    def all_early(self) -> bool:
+        """The others can learn before a release as I can. One that cannot would be too late for our round;
+        one that falls in will be in it with what it has by then."""
+        return all(beat.early or beat.phase is Phase.FALLING_IN for beat in self._beats())
+
+    def _beats(self) -> list[Beat]:
+        beats = (self._host.roster.beat(peer) for peer in self.partners())
+        return [beat for beat in beats if beat is not None]
+
+    def with_unheard_release(self, version: int) -> set[PeerId]:
+        """Learners whose heartbeat names a release of `version` or later that has not been announced here."""
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self.ready())
+        return {
+            peer
+            for peer, beat in beats
+            if beat is not None and beat.version >= version and not self._host.releases.heard_of(beat)
+        }
+
+    def incarnation(self, peer: PeerId) -> int:
+        """When a learner started, in milliseconds; an unknown one counts as the youngest."""
+        beat = self._host.roster.beat(peer)
+        return (
+            self._host.who.incarnation
+            if peer == self._host.ports.me
+            else (beat.incarnation if beat else 1 << 62)
+        )
+
+    def shared_state(self, peer: PeerId) -> None:
+        """A learner's state goes between this one and me: we try to meet at its version."""
+        self._unmet.shared_state(peer)
+
+    def is_astray(self, peer: PeerId) -> bool:
+        """Did a learner take weights without moments, and was no step of its as another's since?"""
+        beat = self._host.roster.beat(peer)
+        return self._host.status.astray if peer == self._host.ports.me else beat is not None and beat.astray
+
+    def set_state(self, state: State) -> None:
+        """Publish my round's state as my phase."""
+        self._state = state
+        if self._long_step is not None:
+            self._long_step.cancel()
+            self._long_step = None
+        if self._set_phase() and state is State.STEPPING:
+            self._long_step = asyncio.get_running_loop().call_later(LONG_STEP, self._host.beat_now)
+
+    def set_releasing(self, releasing: bool) -> None:
+        """Whether a version that I stepped to is to be released: others wait for that, whatever my round does
+        meanwhile."""
+        self._releasing = releasing
+        self._set_phase()
+
+    def set_falling_in(self, falls_in: bool) -> None:
+        """Whether I take over another learner's state: the others wait for that, and whoever steps meanwhile
+        counts on no denial of mine, whatever comes of it."""
+        if falls_in:
+            self._host.releases.doubts.votes.witness.left()
+        self._falls_in = falls_in
+        self._set_phase()
+
+    @property
+    def is_changing(self) -> bool:
+        """My version is about to be another one."""
+        return self._meets or self._falls_in or self._state is State.STEPPING
+
+    def _set_phase(self) -> bool:
+        """Whether the phase changed."""
+        phase = Phase(self._state.value)
+        if self._falls_in:
+            phase = Phase.FALLING_IN
+        elif self._releasing:
+            phase = UNRELEASED.get(self._state, phase)
+        news = phase is not self._host.status.phase
+        self._host.status.phase = phase
+        if news and phase in ANNOUNCED:
+            self._host.beat_now()
+        return news
+
+    async def my_turn(self) -> bool:
+        """Whether I step alone after a round failed. If not, `turns` says when to ask again."""
+        host = self._host
+        host.releases.doubts.votes.give_up()
+        if not self.turns.ask(self.at_my_version(), host.steady(), self._next()):
+            return False
+        if not self.turns.contested(self.at_my_version()):
+            return await self._is_followed()
+        self.set_state(State.STEPPING)
+        host.beat_now()
+        await host.ports.clock.sleep(GOSSIP_SECONDS)
+        mine = self.turns.claim(self.at_my_version(), host.steady(), self._next())
+        mine = mine and not self._others_meet() and await self._is_followed()
+        if not mine:
+            self.set_state(State.MATCHING)  # learners that gave way to me go on
+        return mine
+
+    def _others_meet(self) -> bool:
+        """May most learners be in a round of my version soon? They would not follow me: I come to it, once
+        for a gradient."""
+        enough = self._host.releases.doubts.votes.are_most(self.turns.working(self.at_my_version()))
+        return enough and self.turns.tries_again()
+
+    async def _is_followed(self) -> bool:
+        """Do others go on from a version of mine, within a heartbeat's pace? Else I try a round again."""
+        host, votes = self._host, self._host.releases.doubts.votes
+        until = host.steady() + host.config.run.pace.beat
+        while not votes.may_lead([host.ports.me]) and (left := until - host.steady()) > 0:
+            await host.changed(left)
+        return votes.may_lead([host.ports.me])
+
+    async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
+        """Let learners outside of my successful round that may be stepping already release first. A round of
+        most lets them hear of it, for they wait then; others wait while most would not follow them."""
+        host, votes = self._host, self._host.releases.doubts.votes
+        if votes.stands():
+            if self.turns.steps(self.at_my_version()).difference(members):
+                await host.ports.clock.sleep(GOSSIP_SECONDS)
+            return
+        await self._let_others_release(members, ahead)
+        while not (votes.may_lead(members) or ahead() or host.stop.is_set()):
+            await host.changed(host.config.run.pace.beat)
+
+    async def _let_others_release(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
+        """For one time-out, after which the next of them releases. Of two rounds of one version, which
+        learners that do not wait for each other make, the one with the oldest learner goes first."""
+        host = self._host
+        if rivals := self.turns.second_round(self.at_my_version(), members):
+            host.beat_now()
+            await host.ports.clock.sleep(GOSSIP_SECONDS)
+        until = host.steady() + host.config.run.release.timeout + GOSSIP_SECONDS
+        while not (self._may_step(members, rivals) or ahead() or host.stop.is_set()):
+            if (left := until - host.steady()) <= 0:
+                return
+            await host.changed(min(left, GOSSIP_SECONDS))
+
+    def _may_step(self, members: Collection[PeerId], listened: bool) -> bool:
+        """Does another member of my successful round step already, or nobody outside of it; or is my round
+        first, for which I `listened`?"""
+        here = self.at_my_version()
+        if self.turns.stepped(here).intersection(members):
+            return True
+        if self._most_meet(members) or self._next().difference(members):
+            return False
+        others = self.turns.steps(here).difference(members)
+        return not others or (listened and self.turns.first(here, members))
+
+    def _most_meet(self, members: Collection[PeerId]) -> bool:
+        """May most learners be in a round of my version, without me? They would not follow me. Whose round
+        is over says at once whether most were in it."""
+        roster, now = self._host.roster, self._host.now()
+        steps = {peer for peer, beat in self.at_my_version().items() if beat.phase is Phase.STEPPING}
+        met = {peer for peer in steps if now - roster.phased(peer)[0] < GOSSIP_SECONDS}
+        return self._host.releases.doubts.votes.are_most((self.waiting() | met).difference(members))
+
+    def _next(self) -> set[PeerId]:
+        return self.with_unheard_release(self._version() + 1)
+
+
+def _takes_part(beat: Beat) -> bool:
+    return beat.version >= 0 and beat.phase not in RESTING

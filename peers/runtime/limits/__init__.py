@@ -1,0 +1,1 @@
+"""When a peer rests: pauses, and the limits of its machine."""

@@ -1,0 +1,139 @@
+"""Why a peer is idle, from what it knows of itself and of those whom it hears: one table of causes.
+
+    phase, whom it hears, what it fetches --cause--> words of the status line, a sentence, what to do
+
+The status line of a running peer has the short words, `swarm why` the rest. Not handled here: what is wrong
+for longer than it should be (dashboard.diagnosis), which `swarm why` asks first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dashboard.fold.text import volume
+from peers.errors import CANNOT, DONE, UNREACHED
+from peers.runtime.host import Host
+from swarm.protocol import RESTING, Phase, Role
+
+
+class Known(NamedTuple):
+    """What tells why a peer is idle."""
+
+    phase: Phase
+    learners: int
+    """Those that it hears."""
+    seeds: int
+    fetched: str = ""
+    """What it fetches, as `fetching` says it."""
+    wait: float = math.inf
+    """Seconds until learners that took no group are asked again."""
+    rests: str = ""
+    """Why its owner lets it rest."""
+    fault: str = ""
+    """What its engine said when it went away."""
+    silence: float = 0.0
+    """Seconds without a sign of life by its engine, where it is missed."""
+
+
+class Cause(NamedTuple):
+    short: str
+    """After the phase, in the status line."""
+    long: str
+    todo: str
+    code: int = DONE
+    """Exit code of `swarm why`."""
+
+
+WAIT = "wait: it is not long"
+
+NOBODY = Cause(
+    "no learner and no seed is heard",
+    "no learner and no seed of the run is heard",
+    "see that their machines run and that this one reaches them (`swarm doctor`); a new word has the"
+    " addresses that they have now",
+    UNREACHED,
+)
+NO_LEARNER = Cause(
+    "no learner is heard",
+    "no learner is heard: nobody asks for groups",
+    "wait for a learner, or start one: `swarm join WORD` with a word for learners",
+    UNREACHED,
+)
+AWAY = Cause("it is started again", "its engine is away", "it is started again by itself", CANNOT)
+
+CAUSES: Mapping[Phase, Cause] = {
+    Phase.NO_POLICY: Cause(
+        "no peer has given a policy yet", "no peer that it hears has given it a policy yet", WAIT
+    ),
+    Phase.NO_CREDIT: Cause(
+        "the learners have all the groups that they can use",
+        "the learners have all the groups that they can use",
+        "nothing is broken: more learners would use more",
+    ),
+    Phase.NO_TASKS: Cause(
+        "the task source gives none",
+        "the task source gives none",
+        "see what it gives: `swarm task try` with the run's settings",
+    ),
+    Phase.NO_ENGINE: AWAY,
+    Phase.GATHERING: Cause("not enough groups yet", "the groups of a batch are not there yet", WAIT),
+    Phase.CATCHING_UP: Cause("the swarm has a newer policy", "the swarm has a newer policy", WAIT),
+    Phase.FALLING_IN: Cause(
+        "it takes over another learner's state",
+        "it takes over another learner's whole state, and the others wait for it",
+        WAIT,
+    ),
+    Phase.NO_RELEASE: Cause("nothing new is released", "nothing new is released to evaluate", WAIT),
+    Phase.PAUSED: Cause("it is paused", "its owner paused it", "`swarm resume` lets it go on"),
+    Phase.LIMITED: Cause(
+        "it works at other times", "its owner lets it work at other times", "`[peer.limits]` says when"
+    ),
+}
+"""Where nothing more is known than the phase."""
+
+
+def cause(known: Known) -> Cause | None:
+    """None where the peer works."""
+    phase, plain = known.phase, CAUSES.get(known.phase)
+    if known.silence:
+        silent = f"its engine gives no sign of life for {known.silence:.0f} s"
+        return Cause(silent, silent, "it is started again by itself if it stays so", CANNOT)
+    if phase in RESTING and plain is not None and known.rests:
+        return plain._replace(short=known.rests, long=known.rests)
+    if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and known.fetched:
+        return Cause(known.fetched, f"it is {known.fetched}", WAIT)
+    if phase is Phase.NO_POLICY and not known.learners and not known.seeds:
+        return NOBODY
+    if phase is Phase.NO_CREDIT and not known.learners:
+        return NO_LEARNER
+    if phase is Phase.NO_CREDIT and math.isfinite(known.wait):
+        refused = f"the learners took no group, and are asked again in {known.wait:.0f} s"
+        return Cause(refused, refused, "the learners' reasons are in its log")
+    if phase is Phase.NO_ENGINE and known.fault:
+        return AWAY._replace(long=f"{AWAY.long}: {known.fault}")
+    return plain
+
+
+def of(host: Host, rate: float = 0.0) -> Cause | None:
+    """Why the peer of this host is idle. `rate`: bytes per second of what it fetches."""
+    fetched = host.releases.coming()
+    here = [beat.role for _, beat in host.roster]
+    return cause(
+        Known(
+            host.status.phase,
+            here.count(Role.LEARNER),
+            here.count(Role.SEED),
+            fetching(fetched.version, fetched.held, fetched.size, rate) if fetched is not None else "",
+            host.roster.wait(host.steady()),
+            host.rest.reason.text if host.rest.reason is not None else "",
+            silence=host.status.silence,
+        )
+    )
+
+
+def fetching(version: int, held: int, size: int, rate: float = 0.0) -> str:
+    """`fetching version 41, 12 MB of 140 MB, 3.1 MB/s`."""
+    speed = f", {volume(rate)}/s" if rate else ""
+    return f"fetching version {version}, {volume(held)} of {volume(size)}{speed}"

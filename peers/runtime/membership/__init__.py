@@ -1,0 +1,1 @@
+"""Who is a member: renewals, revocations, keys and contacts."""

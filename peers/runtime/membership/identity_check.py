@@ -1,0 +1,154 @@
+"""Finds out that two processes act with one key, since somebody copied a peer's folder.
+
+    heartbeats of all -> the last ones of each peer's two newest incarnations
+    service `beats`:  my heartbeat   -> the last heartbeat heard with my key and another incarnation
+                      -> the newer process goes on and says so, the older one stops with a Refusal
+
+Nothing that bears my own key comes back to me by gossip, so others are asked what they hear of me; and they
+hear by gossip whichever of the two connected last, so both say by the question that they live. Invariant:
+only an incarnation that is heard to go on counts: heartbeats from before a restart arrive late, too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from msgspec import Meta
+
+from peers.errors import Refusal, say
+from peers.runtime.faults import FaultReport
+from swarm.core.roster import REMEMBERED
+from swarm.frames import wire
+from swarm.limits import BEAT_LIMIT, remember
+from swarm.net.ports import NetError, read_question
+from swarm.protocol import ROLES, Part, Service, Topic
+from swarm.types import Beat, PeerId, Struct
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+
+LOOK = 3
+"""Times the run's patience between two questions; half a minute by default, at a seed of 500 peers 17 a
+second."""
+
+ASKED = 8
+"""Peers of whom one is asked: those that were heard last."""
+
+ASK_TIMEOUT = 5.0
+"""Seconds for an answer of less than a kilobyte."""
+
+WENT_ON = 2
+"""Times that another incarnation goes on until it counts: a dead one does so once, where gossip brings one of
+its last heartbeats and an answer a later one."""
+
+WHAT_TO_DO = (
+    "delete the file `key` in the folder of one of the two, which then is another peer at its next start, or"
+    " join anew from an empty folder"
+)
+
+
+class BeatQuery(Struct, tag="beat-query"):
+    """Asks for the last heartbeat that was heard with the asker's key and another incarnation."""
+
+    incarnation: int
+    """The asker's."""
+    beat: Annotated[bytes, Meta(max_length=BEAT_LIMIT.sealed)] = b""
+    """The asker's heartbeat as of now: of two processes with one key, gossip carries that of one."""
+
+
+class Sighting(NamedTuple):
+    """Another incarnation of mine, as it was heard last."""
+
+    incarnation: int
+    seq: int
+    at: float
+    went_on: int = 0
+    """Times that a later heartbeat of it came, each the run's patience after the one before."""
+
+
+class IdentityCheck:
+    def __init__(self, host: Host) -> None:
+        self._host, self._fault = host, FaultReport(host, Part.IDENTITY)
+        self._heard: OrderedDict[PeerId, dict[int, tuple[int, bytes]]] = OrderedDict()
+        """Peer -> incarnation -> number of its last heartbeat, and that as it was sealed."""
+        self._hearers: OrderedDict[PeerId, None] = OrderedDict()
+        """Who hears my heartbeats, by when it was heard itself: also those that are lost, since gossip for a
+        key in two places reaches one of them only."""
+        self._other: Sighting | None = None
+        self._told = 0
+        self.replaced = False
+        """A newer process has this key: this one says no farewell in its name."""
+
+    async def serve(self) -> None:
+        await self._host.ports.mail.serve(Service.BEATS, self._answer)
+
+    def hear(self, peer: PeerId, beat: Beat, sealed: bytes) -> None:
+        """A heartbeat that is believed. Raises Refusal when it is of a newer process with my key."""
+        if peer == self._host.ports.me:
+            return self._hear_own(beat)
+        if ROLES[self._host.who.role].heartbeat is Topic.BEAT or ROLES[beat.role].observes:
+            remember(self._hearers, peer, None, REMEMBERED)
+        lives = self._heard.get(peer, {})
+        remember(self._heard, peer, lives, REMEMBERED)
+        if beat.seq > lives.get(beat.incarnation, (-1, b""))[0]:
+            lives[beat.incarnation] = beat.seq, sealed
+        if len(lives) > 2:
+            del lives[min(lives)]
+
+    async def ask_forever(self) -> None:
+        """Ask one of those who hear my heartbeats, sooner again where another incarnation was named."""
+        host, patience = self._host, self._host.config.run.pace.patience
+        while True:
+            recent = self._other is not None and host.now() - self._other.at < 2 * LOOK * patience
+            await host.ports.clock.sleep(patience if recent else LOOK * patience)
+            if self._hearers:
+                await self._ask(host.rng.choice([*self._hearers][-ASKED:]))
+
+    async def _ask(self, peer: PeerId) -> None:
+        host = self._host
+        question = wire.encode(BeatQuery(incarnation=host.who.incarnation, beat=host.sealed_beat()))
+        try:
+            sealed = await host.ports.mail.send(peer, Service.BEATS, question, timeout=ASK_TIMEOUT)
+        except NetError:
+            return  # another one is asked the next time
+        if sealed:
+            host.take(host.hear_beat, Service.BEATS, peer, sealed)
+
+    async def _answer(self, sender: PeerId, question: bytes) -> bytes:
+        asked, host = read_question(question, BeatQuery), self._host
+        if asked.beat:
+            host.take(host.hear_beat, Service.BEATS, sender, asked.beat)
+        lives = self._heard.get(sender, {})
+        other = max((life for life in lives if life != asked.incarnation), default=None)
+        return b"" if other is None else lives[other][1]
+
+    def _hear_own(self, beat: Beat) -> None:
+        host, other = self._host, self._other
+        if beat.incarnation == host.who.incarnation:
+            return
+        now, patience = host.now(), host.config.run.pace.patience
+        if other is None or other.incarnation < beat.incarnation:
+            self._other = Sighting(beat.incarnation, beat.seq, now)
+        elif other[:2] < (beat.incarnation, beat.seq) and now - other.at >= patience:
+            self._other = Sighting(beat.incarnation, beat.seq, now, other.went_on + 1)
+            if self._other.went_on >= WENT_ON:
+                self._lives(beat)
+
+    def _lives(self, beat: Beat) -> None:
+        """Another process has my key, now."""
+        where = f"at {' and '.join(beat.addresses) or 'an address that it does not tell'} ({beat.hardware})"
+        if beat.incarnation > self._host.who.incarnation:
+            self.replaced = True
+            raise Refusal(
+                f"another process, {where}, has this peer's key and was started later: two with one key"
+                f" disturb each other, so this one stops; {WHAT_TO_DO}"
+            )
+        text = (
+            f"another process, {where}, has this peer's key: this one was started later and goes on, the"
+            f" other is to stop; {WHAT_TO_DO}"
+        )
+        self._fault.failed(text)
+        if self._told != beat.incarnation:
+            self._told = beat.incarnation
+            say(f"swarm: {text}")

@@ -1,0 +1,1 @@
+"""Releases between this peer and the swarm."""

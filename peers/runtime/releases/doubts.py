@@ -1,0 +1,143 @@
+"""Which announced releases a peer follows: one that goes on from another, to a version that half of the
+learners are near, and that half of them do not deny.
+
+    more than LEAD versions beyond what half of the learners have -> it waits until they have come
+    goes on from another version than those that were announced
+                                           -> its line is asked for; refused where that leads nowhere
+    the same by a publisher that was refused TRIES times in a row
+                                           -> refused at once, for a while
+    half of the learners deny it           -> refused                      (peers.runtime.releases.votes)
+
+All are told, with the name of who announced it. A learner that finds itself so far ahead, after it was cut
+off, waits for the others. What half of the learners have is known by their heartbeats, which are signed;
+with fewer than three learners nobody is in the majority, and each is believed. Not handled here: what a
+member of a round releases beside what that made (peers.learner.agreement.other_bytes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from peers.runtime.releases.votes import Against, ReleaseVotes
+from swarm import events
+from swarm.core.agreement.releases import PUBLISHERS, rank
+from swarm.core.roster import NOBODY
+from swarm.limits import remember
+from swarm.protocol import Role, Topic
+from swarm.types import Beat, Digest, PeerId, Release
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+    from peers.runtime.releases.lines import ReleaseLines
+
+LEAD = 64
+"""Versions by which one learner may be ahead of half of them: what one makes alone while the others compute a
+gradient, or in a part of the swarm that was cut off for some minutes."""
+
+TRIES = 3
+"""Refused releases of a publisher in a row before its next ones are not asked for: each costs a learner the
+gradient that it computes, and of an honest one an answer or two may be lost."""
+
+QUIET = 30.0
+"""Seconds for which they are not; doubled with each refused one after that, up to LONGEST."""
+
+LONGEST = 3600.0
+"""Seconds: a doubt in an hour costs nothing, and a publisher that was cut off is heard on the same day."""
+
+
+class ReleaseDoubts:
+    def __init__(self, host: Host, lines: ReleaseLines) -> None:
+        self._host, self._lines, self.votes = host, lines, ReleaseVotes(host, lines)
+        self._refused: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
+        """Publisher -> its releases that were refused in a row, until when its next ones are refused at once;
+        the last PUBLISHERS."""
+
+    def ceiling(self, publisher: PeerId) -> float:
+        """The highest version of a publisher that is believed now."""
+        return self._halfway(publisher) + LEAD
+
+    def above(self, mine: Release | None) -> tuple[Any, ...]:
+        """The rank that a release must exceed to be better than mine: none where mine is not believed."""
+        if mine is None or mine.version > self.ceiling(mine.publisher):
+            return ()
+        return () if self._host.releases.candidates.is_disbelieved(mine) else rank(mine)
+
+    def look(self, release: Release) -> None:
+        """Tell of a release that is new and not believed."""
+        if against := self.votes.hear(release):
+            self._deny(release, against)
+        half = self._halfway(release.publisher)
+        if release.version > half + LEAD:
+            self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
+        elif self._host.now() < self._refused.get(release.publisher, (0, 0.0))[1] and not self.is_next(
+            release
+        ):
+            self._host.releases.candidates.disbelieve(release)
+
+    def hear(self, beat: Beat) -> None:
+        """Refuse what enough learners deny since this heartbeat came."""
+        for release, against in self.votes.refused(beat):
+            self._deny(release, against)
+
+    def _deny(self, release: Release, against: Against) -> None:
+        releases = self._host.releases
+        if not releases.candidates.is_disbelieved(release):
+            releases.candidates.disbelieve(release)
+            releases.move()
+            self._tell(release, against.reason, against.names)
+
+    def is_refused(self, version: int, weights: Digest) -> bool:
+        """Were these weights announced, and is no announcement of them believed?"""
+        releases = self._host.releases
+        known = releases.known(version, weights)
+        return bool(known) and all(map(releases.candidates.is_disbelieved, known))
+
+    def is_next(self, release: Release) -> bool:
+        """Does it go on from one that was announced, or is it the first one here?"""
+        known = self._lines.lineage.knows((release.version - 1, release.parent))
+        return known or release.version <= 0 or self._host.releases.held is None
+
+    async def leads_on(self, release: Release) -> bool:
+        """Does it go on from what is known, as far as others can show? Where it does not it is refused."""
+        releases = self._host.releases
+        mine = releases.candidates.held_beside(release)
+        if mine is None or self.is_next(release):
+            return True
+        versions, half = {known.version for known in releases.announced()}, self._halfway(release.publisher)
+        if half == math.inf or (release.version - 1 not in versions and release.version <= half):
+            return True  # nobody is in the majority, or I was away
+        if await self._lines.fork((mine.version, mine.weights), release) is not None:
+            if self.votes.denies(release):
+                return False
+            self._refused.pop(release.publisher, None)
+            return True
+        self._refuse(release)
+        self._tell(release, f"nobody shows how its parent {release.parent[:12]} was made")
+        return False
+
+    def _refuse(self, release: Release) -> None:
+        """It is false; after TRIES of them so are the others that its publisher announced."""
+        releases, publisher = self._host.releases, release.publisher
+        count = self._refused.get(publisher, (0, 0.0))[0] + 1
+        quiet = min(QUIET * 2.0 ** (count - TRIES), LONGEST) if count >= TRIES else 0.0
+        remember(self._refused, publisher, (count, self._host.now() + quiet), PUBLISHERS)
+        others = [other for other in releases.announced() if other.publisher == publisher] if quiet else []
+        for false in [release, *(other for other in others if not self.is_next(other))]:
+            releases.candidates.disbelieve(false)
+        releases.move()
+
+    def _halfway(self, publisher: PeerId) -> float:
+        host = self._host
+        mine = host.status.version if host.who.role is Role.LEARNER else -1
+        return host.roster.halfway(mine, NOBODY if publisher == host.ports.me else publisher)
+
+    def _tell(self, release: Release, why: str, names: bool = True) -> None:
+        """`names`: its publisher lied."""
+        if names:
+            reason = f"version {release.version} is not followed: {why}"
+            self._host.emit(events.Rejected, sender=release.publisher, kind=Topic.RELEASE, reason=reason)
+        else:
+            text = f"version {release.version} of {release.publisher} is not followed: {why}"
+            self._host.emit(events.Noted, level="warning", text=text)

@@ -1,0 +1,428 @@
+"""Releases between this peer and the swarm: the one way by which a policy leaves a role and reaches one.
+
+    a learner's step                  everybody else's policy
+         |                                 ^
+      pack      its bytes, cut and held    | obtain   the best release that can be had, and its bytes
+         |                                 |
+      prepare   patches, by who publishes  |
+         |                                 |
+      announce  topic "release"  ------> hear    topic "release", services "newest" and "release", board, disk
+                                           |
+                                         fetch   blocks from holders and the publisher  (swarm.net.blobs)
+                                           |
+                                         hold --> serve: blocks, the newest one held, one that is sought
+
+`publish` is all three in one. Which release is the truth and which one is worth a try is decided
+in swarm.core.agreement.releases. Invariants: others are told only of releases whose bytes are here; a release
+counts only with its publisher's signature, as a member whose role may publish. Whoever lacks a release looks
+for holders among samplers too, whose heartbeats only observers hear otherwise. Not handled here: what the
+bytes mean (swarm.learn.files.weights), how blocks travel (swarm.net.blobs.store).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from peers.runtime.changes import Changes
+from peers.runtime.peer_folder import RELEASES
+from peers.runtime.releases.announcements import Announcements
+from peers.runtime.releases.doubts import ReleaseDoubts
+from peers.runtime.releases.lines import ReleaseLines
+from peers.runtime.releases.mirror import Mirror, mirrors
+from peers.runtime.releases.missed import MissedReleases
+from peers.runtime.releases.patch_ladder import PatchLadder
+from peers.runtime.releases.queries import ReleaseQueries
+from swarm import events
+from swarm.core.agreement.releases import PUBLISHERS, Releases
+from swarm.core.roster import CLOCK
+from swarm.frames import wire
+from swarm.limits import RELEASE_LIMIT, remember
+from swarm.net.blobs.store import Blobs
+from swarm.net.ports import NetError
+from swarm.protocol import Kind, Role, Service, Topic
+from swarm.storage.image import Draft
+from swarm.storage.weights import Weights
+from swarm.types import Beat, Digest, Fetching, Merge, Patch, PeerId, Release
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+
+STORE_EVERY = 10.0
+"""Seconds between two looks whether a disk takes what it refused."""
+
+KEPT = 2
+"""Newest versions whose bytes are held, but for seeds and mirrors: of two releases of a version, each is a
+patch from the version before."""
+
+REMEMBERED = 64
+"""Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
+them."""
+
+
+class ReleaseExchange:
+    """Announce, hear, obtain, hold and serve the releases of one run as one peer."""
+
+    def __init__(self, host: Host, folder: Path | None) -> None:
+        """Releases' bytes are held in `folder`, and what their publishers signed beside it; or in memory."""
+        run, lasting = host.config.run, host.who.role is Role.SEED
+        self._host = host
+        self.lines = ReleaseLines(host)
+        self.doubts = ReleaseDoubts(host, self.lines)
+        keep = max(REMEMBERED, run.window.versions + 1)
+        self.candidates = Releases(keep, run.pace.patience, self.doubts.ceiling, self.doubts.votes.denies)
+        """What was announced, and what is known of its bytes."""
+        self._on_disk = folder is not None
+        self.blobs = Blobs(
+            host.ports.mail,
+            folder=folder,
+            keep=run.release.keep if lasting or mirrors(host.config) else min(run.release.keep, KEPT),
+            on_bad=self._bad_holder,
+            rng=host.rng,
+            on_damage=host.disk_damaged,
+            reach=host.ports.reach,
+        )
+        self.blobs.lasting, self.blobs.on_disk = lasting, partial(host.disk.tell, "releases")
+        self._announcements = Announcements(
+            None if folder is None else folder.with_name(RELEASES), partial(host.disk.tell, "announcements")
+        )
+        self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
+        self.queries = ReleaseQueries(host, self)
+        self._missed = MissedReleases(host, self.candidates, self.patches.bases, self.remember)
+        self._mistimed = OrderedDict[PeerId, None]()
+        """Publishers whose last release was of another time than it was heard at."""
+        self.lacks = False
+        """A release that I wait for could not be had at once."""
+        self._changes = Changes()
+        self._under_way = WeakValueDictionary[Digest, asyncio.Lock]()
+        """Weights -> held while they are fetched: a role and a mirror want the same ones."""
+
+    # --- out ------------------------------------------------------------------------------------------------
+
+    def draft(self, size: int) -> Draft:
+        """Where a release of mine is written, before it is packed."""
+        return self.blobs.draft(size)
+
+    async def pack(self, packed: Callable[[], Weights]) -> Weights:
+        """Cut and hold my weights, beside the loop and the model: a large one's bytes take seconds to
+        hash."""
+        weights = await self._host.ports.work.run(Kind.PACK, packed)
+        blocks = await self.blobs.take(weights.version, weights.blocks, made_here=True)
+        return Weights(weights.version, blocks)
+
+    async def prepare(
+        self, weights: Weights, *, parent: Digest, learners: int, groups: int, merged: Merge | None = None
+    ) -> Release:
+        """The release of my weights, which are held, that I would announce. Its patches are made and held."""
+        patches = await self.patches.make(weights, parent)
+        return self._release(weights, parent, learners, groups, patches, merged)
+
+    async def publish(
+        self,
+        weights: Weights,
+        *,
+        parent: Digest | None = None,
+        learners: int = 0,
+        groups: int = 0,
+    ) -> Release:
+        """Hold these weights and announce them. A release without a parent is its own."""
+        await self.blobs.take(weights.version, weights.blocks, made_here=True)
+        release = self._release(weights, parent, learners, groups)
+        await self.announce(release)
+        return release
+
+    def _release(
+        self,
+        weights: Weights,
+        parent: Digest | None,
+        learners: int,
+        groups: int,
+        patches: tuple[Patch, ...] = (),
+        merged: Merge | None = None,
+    ) -> Release:
+        return Release(
+            version=weights.version,
+            weights=weights.digest,
+            size=weights.blocks.size,
+            parent=weights.digest if parent is None else parent,
+            publisher=self._host.ports.me,
+            learners=learners,
+            groups=groups,
+            released=self._host.now(),
+            patches=patches,
+            merged=merged,
+        )
+
+    async def announce(self, release: Release) -> None:
+        """Tell everybody of a release of mine."""
+        sealed = self._host.seal(release, RELEASE_LIMIT)
+        await self._host.ports.gossip.publish(self._host.topic(Topic.RELEASE), sealed)
+        # not before: what nobody was told is not released
+        self._keep(release, sealed)
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    def hear(self, sealed: bytes, vouched: bool = False) -> bool:
+        """Take an announcement. True when it is news. Raises WireError for one that cannot be believed, also
+        of who was revoked since, unless somebody `vouched` that it is as old as it says."""
+        host = self._host
+        opened, release = host.read(sealed, RELEASE_LIMIT, Release)
+        role = Role.SEED if release.version == 0 else Role.LEARNER
+        why = host.distrust(opened, role, said=release.released if vouched else None)
+        if why is not None or release.publisher != opened.sender:
+            raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
+        if release.version == 0 and host.who.genesis not in (None, release.weights):
+            raise wire.WireError(
+                f"release 0 has the weights {release.weights}, the run began with {host.who.genesis}"
+            )
+        if (size := host.who.release_size) not in (None, release.size):
+            raise wire.WireError(
+                f"release {release.version} has {release.size} bytes, those of this run have {size}"
+            )
+        return self._keep(release, sealed)
+
+    def _keep(self, release: Release, sealed: bytes) -> bool:
+        """True when it is news."""
+        host = self._host
+        live = host.is_of_author or release.publisher == host.ports.me
+        news = self.candidates.hear(release, sealed, host.steady(), live)
+        self.lines.lineage.hear(release)
+        if self._is_here(release) and self.doubts.is_next(release):
+            self.hold(release)
+        if news and (release.publisher == self._host.ports.me or self._host.who.observes):
+            self._host.emit(events.Released, release=release)
+        if news:
+            self.doubts.look(release)
+        if news and live:
+            self._compare_time(release)
+        self.move()
+        return news
+
+    def _compare_time(self, release: Release) -> None:
+        """Tell, once, of a publisher whose releases are of another time than its heartbeats: no age follows
+        from what it says."""
+        host, publisher = self._host, release.publisher
+        apart = host.now() - self._told(release)
+        if abs(apart) <= CLOCK or publisher not in host.roster:
+            self._mistimed.pop(publisher, None)
+        elif publisher not in self._mistimed:
+            remember(self._mistimed, publisher, None, PUBLISHERS)
+            when = f"{abs(apart):.0f} s {'ago' if apart > 0 else 'from now'}"
+            self._warn(
+                f"{publisher} says that version {release.version}, which it released now, is of {when}: ages"
+                " are counted from when its releases are heard"
+            )
+
+    def remember(self, sealed: bytes, by: PeerId | None = None) -> bool:
+        """Take a sealed release that a peer (or the disk) kept. False: no news, or, with an event, none."""
+        try:
+            return self.hear(sealed, vouched=by is None or self._host.trust.vouches(by, self._host.now()))
+        except wire.WireError as error:
+            self._host.emit(
+                events.Rejected, sender=self._host.ports.me, kind=Topic.RELEASE, reason=str(error)
+            )
+            return False
+
+    def restore(self) -> None:
+        """Take up the releases that this peer's disk holds; a damaged announcement is told and deleted."""
+        for path, sealed in self._announcements.read():
+            if not self.remember(sealed):
+                self._warn(
+                    f"{path} is damaged: its release is left out until a peer that holds it announces it"
+                )
+                path.unlink(missing_ok=True)
+        for release in self.announced():
+            if self._is_here(release):  # it was believed when it was kept
+                self.hold(release)
+
+    async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, Weights] | None:
+        """A release that ranks above `above`, and its weights: the best that can be had. None when none can
+        be had now.
+
+        One try: `retry_after` tells when the next one is due.
+        """
+        host = self._host
+        self._note_given_up()
+        self.lacks = self.candidates.lacking(above, host.steady())
+        wanted = self.candidates.wanted(above, host.steady())
+        if wanted is None or not await self.doubts.leads_on(wanted):
+            return None
+        try:
+            weights = await self.fetch(wanted)
+        except NetError as error:
+            self.candidates.failed(wanted, host.steady())
+            self.lacks = self.candidates.lacking(above, host.steady())
+            if self.lacks or self.candidates.held is None:
+                self._warn(f"release {wanted.version} could not be fetched: {error}")
+            self.move()
+            return None
+        self.hold(wanted)
+        return wanted, weights
+
+    def _note_given_up(self) -> None:
+        for release in self.candidates.given_up(self._host.steady()):
+            seconds = self._host.config.run.pace.patience
+            self._warn(
+                f"nobody gave release {release.version} of {release.publisher} for {seconds:g} s: going on"
+                " without it, it is tried again now and then"
+            )
+
+    def retry_after(self, above: tuple[Any, ...]) -> float:
+        """Seconds until `obtain` has something to try, as far as the clock alone tells."""
+        pause = self.candidates.pause(above, self._host.steady())
+        return min(pause, self._host.config.run.pace.patience)
+
+    async def fetch(self, release: Release) -> Weights:
+        """A release's weights, from here or whoever has them. Raises NetError naming who failed how."""
+        async with self._under_way.setdefault(release.weights, asyncio.Lock()):
+            return await self._fetch(release)
+
+    async def _fetch(self, release: Release) -> Weights:
+        holders, later = self._holders(release), partial(self._holders, release)
+        if not self.blobs.is_whole(release.weights):
+            await self._missed.ask(release, self._heard_holders(release) or holders)
+            blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders, later)
+        else:
+            blocks = self.blobs.blocks(release.weights)
+        if blocks is None:
+            blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders, later)
+        return Weights(release.version, blocks)
+
+    async def take_patches(self, release: Release) -> None:
+        """Hold all patches that a release names. Raises NetError."""
+        await self.patches.take(release, self._holders(release), partial(self._holders, release))
+
+    def _holders(self, release: Release) -> list[PeerId]:
+        others = {release.publisher} - {self._host.ports.me}
+        return list(dict.fromkeys([*self._heard_holders(release), *others]))
+
+    def _heard_holders(self, release: Release) -> list[PeerId]:
+        return [peer for peer in self._host.roster.holders(release.version) if peer != self._host.ports.me]
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    def found(self, version: int, weights: Digest, holder: PeerId | None) -> None:
+        """A peer, `holder` where it is a member, says that it holds these weights: what could not be had, or
+        was not believed, is tried again at once."""
+        if self.candidates.found(version, weights, holder) or self.candidates.doubted:
+            self.candidates.doubted = False
+            self._changes.wake()
+
+    def move(self) -> None:
+        """Wake whoever waits for a release, and whoever waits for anything."""
+        self._changes.wake()
+        self._host.move()
+
+    async def changed(self, timeout: float) -> None:
+        """Wait until `obtain` may find something that it did not before, at most `timeout` seconds:
+        heartbeats, most of what a host hears, change nothing of that."""
+        await self._changes.wait(timeout)
+
+    @property
+    def held(self) -> Release | None:
+        """The best release whose bytes are here: what others are told of."""
+        return self.candidates.held
+
+    def awaited(self, above: tuple[Any, ...]) -> Release | None:
+        """The best release above `above` that is here or worth waiting for."""
+        return self.candidates.awaited(above, self._host.steady())
+
+    def named(self, version: int, weights: Digest) -> Release | None:
+        """The best announcement of these weights."""
+        return self.candidates.named(version, weights)
+
+    def announced(self) -> list[Release]:
+        """All releases that are remembered, by version."""
+        every = (release for same in self.candidates.by_weights().values() for release in same)
+        return sorted(every, key=lambda release: release.version)
+
+    def known(self, version: int, weights: Digest) -> list[Release]:
+        """All announcements of these weights."""
+        return self.candidates.known(version, weights)
+
+    def released_here(self, release: Release) -> float:
+        """When it was released, by this peer's clock: what its publisher says, as far as it can be true."""
+        now = self._host.now()
+        return now - self.candidates.age(release, self._host.steady(), lambda one: now - self._told(one))
+
+    def _told(self, release: Release) -> float:
+        """When it was released by its publisher's word, by this peer's clock."""
+        return release.released - self._host.roster.ahead(release.publisher)
+
+    def heard_of(self, beat: Beat) -> bool:
+        """Was the release that this heartbeat names announced to me?"""
+        return bool(self.known(beat.version, beat.weights))
+
+    def sealed(self, release: Release) -> bytes:
+        """As its publisher signed it; empty when it is not known."""
+        return self.candidates.sealed(release)
+
+    def sealed_newest(self) -> bytes:
+        """The newest release that is held here, as its publisher signed it; empty when there is none."""
+        while (held := self.held) is not None and not self._is_here(held):
+            self.candidates.lose(held)
+        return self.sealed(held) if held is not None else b""
+
+    def coming(self) -> Fetching | None:
+        """What is fetched now; None while nothing is."""
+        return self.blobs.coming() or self.patches.files.coming()
+
+    def has(self, weights: Digest) -> bool:
+        """Are the blocks of these weights held here?"""
+        return self.blobs.is_whole(weights)
+
+    def _is_here(self, release: Release) -> bool:
+        return self.blobs.holds(release.weights, release.size)
+
+    def hold(self, release: Release) -> None:
+        """Its bytes are here."""
+        if self.candidates.hold(release):
+            self._announcements.keep(release.weights, self.sealed(release), self.has)
+
+    async def lose(self, weights: Digest) -> None:
+        """Reading these weights has failed: what is damaged of them is fetched when they are wanted again."""
+        await self.blobs.check(weights)
+        for release in self.candidates.by_weights().get(weights, ()):
+            if not self._is_here(release):
+                self.candidates.lose(release)
+        self.move()
+
+    def refuse(self, release: Release) -> None:
+        """Its bytes are of no use: it is not held, and not wanted again."""
+        self.candidates.refuse(release)
+        self.move()
+
+    async def store_forever(self) -> None:
+        """While the disk refuses something, give it what it refused again now and then."""
+        while self._on_disk:
+            await self._host.ports.clock.sleep(STORE_EVERY)
+            if self._host.disk.refuses:
+                await self.blobs.store()
+                await self.patches.files.store()
+                if (held := self.held) is not None:
+                    self._announcements.keep(held.weights, self.sealed(held), self.has)
+
+    async def mirror_forever(self) -> None:
+        """Fetch what is announced, where this peer is a mirror."""
+        if mirrors(self._host.config):
+            await Mirror(self._host).run()
+
+    # --- answering others -----------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        await self.blobs.serve()
+        await self.patches.serve()
+        await self._missed.serve()
+        await self.lines.serve()
+        await self.queries.serve()
+
+    def _bad_holder(self, holder: PeerId, reason: str) -> None:
+        self._host.emit(events.Rejected, sender=holder, kind=Service.BLOBS, reason=reason)
+
+    def _warn(self, text: str) -> None:
+        self._host.emit(events.Noted, level="warning", text=text)

@@ -1,0 +1,59 @@
+"""Version 0 as this peer makes it by itself, of the model that the run began with.
+
+    the model's files --write--> a draft --its root is the run's genesis--> the base of a patch
+
+A run of all weights of a model on the Hub begins with bytes that whoever has the model's pinned commit on its
+disk can make: they need not travel, and a patch from them leads to a version far beyond. They are made when
+they are needed and held by nobody. Where the files make other bytes this is said once, and not tried again.
+Not handled here: where the model lies (peers.build.model.base_model), who makes patches from it
+(peers.runtime.releases.patch_ladder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from swarm import events
+from swarm.net.blobs.store import Blobs
+from swarm.protocol import Kind
+from swarm.storage.blocks import Blocks
+from swarm.storage.image import MakeDraft
+from swarm.types import Digest
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+
+Write = Callable[[MakeDraft], Blocks]
+"""Makes version 0. Raises ValueError or OSError."""
+
+
+class VersionZero:
+    def __init__(self, host: Host, wholes: Blobs) -> None:
+        self._host, self._wholes = host, wholes
+        self.write: Write | None = None
+        """None where this peer cannot make it."""
+
+    def made_here(self) -> Digest | None:
+        """Its weights; None where they cannot be made here, as far as is known."""
+        return self._host.who.genesis if self.write is not None else None
+
+    async def blocks(self) -> Blocks | None:
+        """Its bytes; None where they cannot be made."""
+        write, genesis = self.write, self.made_here()
+        if write is None or genesis is None:
+            return None
+        if (held := self._wholes.blocks(genesis)) is not None:
+            return held
+        try:
+            made = await self._host.ports.work.run(Kind.PACK, write, self._wholes.draft)
+        except (ValueError, OSError) as error:
+            why = str(error)
+        else:
+            if made.root == genesis:
+                return made
+            why = f"its files make {made.root}, the run began with {genesis}"
+        self.write = None
+        text = f"version 0 is not made of the model on this disk ({why}): releases are fetched without it"
+        self._host.emit(events.Noted, level="warning", text=text)
+        return None

@@ -1,0 +1,317 @@
+"""How the learners deny a release that one of them made alone while most make rounds: by votes.
+
+    a learner that was in the rounds of most hears a release   (swarm.core.agreement.round_record)
+        made without it, and most are not at it yet -> it does not follow it, and its heartbeat denies it
+    half of the learners or more deny it            -> nobody follows it, its publisher is named
+    more than half of the learners are at it, or
+    fewer than half are witnesses                   -> nobody denies it any more
+
+    a member's release is not what its round made   (peers.learner.agreement.other_bytes)
+        and fewer than half of the learners are at it -> the same
+    most of the witnesses deny it                     -> the same, but who says that it got another mean is
+                                                         not named      (swarm.core.gradient_checks.same_mean)
+
+So a learner that wants to step alone, or with a few, waits until fewer than half of the others are witnesses
+of their version: their heartbeats say so, and those whose round failed say at once that they are none. Votes
+count from CROWD learners on, of those that were heard lately. Invariant: a vote is in a heartbeat that its
+learner signed. Not handled here: which releases lead on from known ones (peers.runtime.releases.doubts).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from swarm.core.agreement.lineage import Point
+from swarm.core.agreement.releases import PUBLISHERS
+from swarm.core.agreement.round_record import Witness
+from swarm.core.gradient_checks.clipping import CROWD
+from swarm.core.gradient_checks.same_mean import are_two, got_another
+from swarm.core.roster import ELSEWHERE, NOBODY
+from swarm.limits import remember
+from swarm.protocol import RESTING, Role
+from swarm.types import Beat, Digest, PeerId, Release
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+    from peers.runtime.releases.lines import ReleaseLines
+
+HEARD = 2.5
+"""Times a heartbeat's pace: who was silent for longer lost two of them, or is gone."""
+
+MARK = 8
+"""Bytes by which a heartbeat names a release."""
+
+DENIED = 4
+"""Releases that a heartbeat denies, the newest ones; denials of older ones were heard."""
+
+RECENT = 16
+"""Announcements that votes may be about."""
+
+QUIET, DOUBLED = 30.0, 7
+"""Seconds for which who released something else than its round made is not believed as a member of one; twice
+as long each time, so many times. What equals the round's is taken all the same."""
+
+
+class Why(StrEnum):
+    """Why a release is denied; a vote is for one of these."""
+
+    BESIDE = ""
+    """It was made beside the rounds."""
+    OTHER_BYTES = " other bytes"
+    """It is not what its round made."""
+    OTHER_MEAN = " other mean"
+    """The same, by a member that says that it got another mean."""
+
+
+class Against(NamedTuple):
+    """What enough learners say against a release."""
+
+    reason: str
+    names: bool
+    """Its publisher, for a lie."""
+
+
+class Doubt(NamedTuple):
+    """Of a member that released something else than its round made."""
+
+    times: int
+    until: float
+    why: Why
+
+
+def mark(release: Release, why: Why = Why.BESIDE) -> bytes:
+    """Names an announcement, which others may announce the same weights truly, as one that is denied."""
+    named = f"{release.publisher} {release.version} {release.weights} {release.groups}{why}"
+    return hashlib.sha256(named.encode()).digest()[:MARK]
+
+
+class ReleaseVotes:
+    def __init__(self, host: Host, lines: ReleaseLines) -> None:
+        self._host, self._lines = host, lines
+        self.witness = Witness(host.config.run.averaging.match)
+        self._recent = deque[Release](maxlen=RECENT)
+        self._told = b""
+        """What my last heartbeat denied."""
+        self._meets, self._compares = False, False
+        self._made: Point = -1, Digest("")
+        """My version, released or not, once it is packed."""
+        self._false: OrderedDict[PeerId, Doubt] = OrderedDict()
+        """Publishers whose releases were not what our round made."""
+
+    # --- of a learner ---------------------------------------------------------------------------------------
+
+    def meet(self) -> None:
+        """I average: of nobody I know whether it is in my round."""
+        self._meets = True
+
+    def met(self, members: Collection[PeerId], patient: bool) -> None:
+        """I was in a round of my version with these members; or in none, and `patient`: I try again."""
+        self._meets = False
+        if self.are_most(members) and not self._heard_next():
+            self.witness.averaged(self._mine[0], members, self._host.now())
+            if self._learners().keys() - members:
+                self._host.beat_now()
+        elif members or not patient:
+            self.give_up()
+        self._tell()
+
+    @property
+    def _mine(self) -> Point:
+        """My released version."""
+        return self._host.status.version, Digest(self._host.status.weights)
+
+    def _heard_next(self) -> bool:
+        """Was a release announced that goes on from my version, and that I do not deny?"""
+        heard = (one for one in self._recent if (one.version - 1, one.parent) == self._mine)
+        disbelieved = self._host.releases.candidates.is_disbelieved
+        return any(not (disbelieved(one) or self.denies(one)) for one in heard)
+
+    def give_up(self) -> None:
+        """No round of most learners came about: whoever's turn it is may step."""
+        stood = self.stands()
+        self.witness.gave_up(self._mine[0])
+        if stood:
+            self._host.beat_now()
+
+    def stands(self) -> bool:
+        """Am I a witness of my version? Who takes a release goes where that is, but who compares it does
+        not."""
+        here = self._compares or self._host.status.phase not in ELSEWHERE
+        return here and self.witness.stands(self._mine[0], self._host.now())
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """I compare a release of my round with what I made of it."""
+        self._compares = True
+        try:
+            yield
+        finally:
+            self._compares = False
+
+    def may_lead(self, members: Collection[PeerId]) -> bool:
+        """Would these members, me among them, be followed to a next version?"""
+        learners = self._learners()
+        return len(learners) < CROWD or 2 * len(_witnesses(learners).difference(members)) < len(learners)
+
+    def are_most(self, members: Collection[PeerId]) -> bool:
+        """Could these make a round whose members deny what others release?"""
+        return 2 * len(members) > len(self._learners()) >= CROWD
+
+    def denied(self) -> bytes | None:
+        """Marks of the releases that I deny, for a heartbeat; None when I am no witness."""
+        stands = self.stands()
+        known = ((one, self._why(one)) for one in (reversed(self._recent) if stands else ()))
+        marks = (mark(one, why) for one, why in known if (why or not self._meets) and self.denies(one))
+        self._told = b"".join(islice(marks, DENIED))
+        return self._told if stands else None
+
+    def denies(self, release: Release) -> bool:
+        """Do I know it to be one learner's own work, can enough of us deny it, and are most not at it?"""
+        host = self._host
+        if host.who.role is not Role.LEARNER or not self.stands():
+            return False  # everybody asks this of each candidate, at each look
+        at, mine = (release.version, release.weights), self._mine
+        if release.publisher == host.ports.me or at in (mine, self._made) or at[0] < mine[0]:
+            return False
+        if release.merged is not None and host.config.run.release.fork == "merge":
+            return False
+        heard = host.roster.since(release.publisher)
+        since, other = host.now() if heard is None else heard, bool(self._why(release))
+        members = self.witness.members(release.version)
+        of_round = release.learners == len(members) and not other
+        publisher = release.publisher if of_round else NOBODY
+        if not self.witness.denies(mine[0], release.version, publisher, self._parts(release), since):
+            return False
+        learners = self._learners(release.publisher)
+        there = {peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at}
+        few = 2 * len(there | {release.publisher}) + other <= len(learners)
+        able = {*_witnesses(learners), host.ports.me}
+        if release.publisher in members:
+            able |= self._in_step(members, learners)
+        able -= {release.publisher}
+        voters = len(able) + 1 if other else len(learners) - 1
+        return few and len(learners) >= CROWD and 2 * len(able) > voters
+
+    def _in_step(self, members: Collection[PeerId], learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
+        """The members of my last round that said nothing since: they are witnesses as I am."""
+        roster, now, ended = self._host.roster, self._host.now(), self.witness.ended()
+        heard = (peer for peer, beat in learners.items() if beat)
+        return {peer for peer in heard if peer in members and now - roster.silent(peer, now) < ended}
+
+    def _why(self, release: Release) -> Why:
+        """Why I deny it, if I do: is it other weights than my round's, by a member whom I do not believe, and
+        do I step as the others?"""
+        version, weights = self._made
+        is_member = release.publisher in self.witness.members(version)
+        differs = release.version == version and release.weights != weights
+        believes = self._host.status.astray or not self.is_doubted(release.publisher)
+        doubted = differs and is_member and not believes
+        return self._false[release.publisher].why if doubted else Why.BESIDE
+
+    def is_doubted(self, publisher: PeerId) -> bool:
+        """Did it release something else than our round made, not long ago?"""
+        return publisher in self._false and self._host.now() < self._false[publisher].until
+
+    def got_another_mean(self, version: int) -> set[PeerId]:
+        """Of the members of the round that made my version, me too, those that say that they got another mean
+        than most of them."""
+        members, roster = self.witness.members(version), self._host.roster
+        beats = {peer: roster.beat(peer) for peer in members if peer != self._host.ports.me}
+        marks = {peer: beat.mean for peer, beat in beats.items() if beat is not None}
+        return got_another({**marks, self._host.ports.me: self._host.status.mean}, len(members))
+
+    def packed(self, version: int, weights: Digest) -> None:
+        """My version has these weights."""
+        self._made = version, weights
+        self._tell()
+
+    def found_false(self, release: Release) -> None:
+        """A release of a member of my round is not what that made."""
+        publisher = release.publisher
+        beat = self._host.roster.beat(publisher)
+        differ = beat is not None and are_two(beat.mean, self._host.status.mean)
+        before = self._false[publisher].times if publisher in self._false else 0
+        until = self._host.now() + QUIET * 2.0 ** min(before, DOUBLED)
+        doubt = Doubt(before + 1, until, Why.OTHER_MEAN if differ else Why.OTHER_BYTES)
+        remember(self._false, publisher, doubt, PUBLISHERS)
+        self._tell()
+
+    def _parts(self, release: Release) -> int | None:
+        """The last version that its line shares with mine; None where that is not known."""
+        if (release.version - 1, release.parent) == self._mine:
+            return self._mine[0]
+        fork = self._lines.lineage.meet(self._mine, (release.version, release.weights))
+        return fork.since if fork is not None else None
+
+    def _tell(self) -> None:
+        """Say it at once when I deny something new."""
+        before = self._told
+        if self.denied() and self._told != before:
+            self._host.beat_now()
+
+    # --- of everybody ---------------------------------------------------------------------------------------
+
+    def hear(self, release: Release) -> Against | None:
+        """Take note of a new release. Who denies it and why, where these are enough; else None."""
+        self._recent.append(release)
+        self._tell()
+        return self._against(release)
+
+    def refused(self, beat: Beat) -> Iterator[tuple[Release, Against]]:
+        """Of the releases that a heartbeat denies, those that enough learners deny by now, and why."""
+        marks = {*_marks(beat.denied)}
+        recent = [*self._recent] if marks else []
+        for release in [one for one in recent if marks & {mark(one, why) for why in Why}]:
+            if against := self._against(release):
+                yield release, against
+
+    def _against(self, release: Release) -> Against | None:
+        learners = self._learners(release.publisher)
+        beside, other, deceived = (self._votes(mark(release, why), release, learners) for why in Why)
+        me = {self._host.ports.me} if self.stands() else set[PeerId]()
+        voters = len(_witnesses(learners) | {release.publisher} | me)
+        if len(learners) >= CROWD and 2 * len(beside) >= len(learners):
+            return Against(f"{len(beside)} learners deny it: they make rounds, and it comes of none", True)
+        if len(learners) >= CROWD and 2 * len(other | deceived) > voters:
+            reason = f"{len(other | deceived)} learners deny it: it is not what their round made"
+            if len(other) > len(deceived):
+                return Against(reason, True)
+            return Against(f"{reason}, and its publisher says that it got another mean", False)
+        return None
+
+    def _votes(self, name: bytes, release: Release, learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
+        """The learners that deny a release by this mark."""
+        votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}
+        mine = {self._host.ports.me} if name in _marks(self._told) else set[PeerId]()
+        return (votes - {release.publisher}) | mine
+
+    def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
+        """The learners that count, by their heartbeats: those that were heard lately, are at a version and
+        do not rest, me, and a `publisher`. Who takes over a state counts: else two of four would be most
+        learners while a third one does."""
+        host, found = self._host, dict[PeerId, Beat | None]()
+        longest = HEARD * host.config.run.pace.beat
+        for peer in host.roster.learners():
+            beat, silent = host.roster.beat(peer), host.roster.silent(peer, host.now())
+            if beat and silent <= longest and beat.version >= 0 and beat.phase not in RESTING:
+                found[peer] = beat
+        if host.who.role is Role.LEARNER and host.status.version >= 0:
+            found[host.ports.me] = None
+        if publisher is not None:
+            found.setdefault(publisher, None)
+        return found
+
+
+def _witnesses(learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
+    """The others that say that they are witnesses of their version."""
+    return {peer for peer, beat in learners.items() if beat and beat.denied is not None}
+
+
+def _marks(denied: bytes | None) -> list[bytes]:
+    return [denied[at : at + MARK] for at in range(0, len(denied), MARK)] if denied else []

@@ -1,0 +1,102 @@
+"""What a peer hears of samplers that learners set aside: for its own journal, which `swarm status` and `swarm
+why` read.
+
+    topic `accused`, a learner's Accusation with a time   -> SetAside event
+    a receipt of a group of this peer's, with a time      -> the same, of this peer itself; a group that is
+                                                             admitted ends it
+
+An accusation is what its learner does; nobody else acts by it but who replays its group
+(peers.audits.accusations). Observers have the learner's own event. Not handled here: replays.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from swarm import events
+from swarm.frames import wire
+from swarm.limits import RELEASE_LIMIT, cut, remember
+from swarm.protocol import Role
+from swarm.types import Count, Digest, Finite, PeerId, Struct, Text, Word
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+
+AUDITORS = (Role.AUDITOR, Role.EVALUATOR, Role.SAMPLER)
+"""Roles whose members audit: the first one always, the others beside their own work."""
+
+REMEMBERED = 1024
+"""Samplers that were told of, so that each time is told once."""
+
+
+class Accusation(Struct, tag="accusation"):
+    """A replay of a sampler's group shows a forgery."""
+
+    sampler: PeerId
+    group: Digest
+    """Of the frame that its sampler signed."""
+    version: Count
+    weights: Digest
+    """The version's, by what the group says."""
+    until: Finite = 0.0
+    """Unix seconds until which who accuses sets the sampler aside; 0: it does not."""
+    evidence: Word = ""
+    """The group's id: a learner's file of evidence is named after it."""
+    why: Text = ""
+
+
+def unverifying(host: Host, opened: wire.Opened) -> str | None:
+    """Why a frame's sender tells no verdicts, or None."""
+    why = host.distrust(opened, Role.LEARNER)
+    return None if why is None or audits(host, opened) else why
+
+
+def audits(host: Host, opened: wire.Opened) -> bool:
+    """Whether a frame's sender is a member that may audit."""
+    return any(host.invited(opened, role) for role in AUDITORS)
+
+
+class Told(NamedTuple):
+    until: float
+    evidence: bool
+    """The group is known."""
+    at: float
+    """When it was heard; all are unix seconds."""
+
+
+class SetAsideNews:
+    """What one peer hears."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._told: OrderedDict[tuple[PeerId, PeerId], Told] = OrderedDict()
+        """Of each learner and sampler."""
+
+    def hear(self, sealed: bytes) -> None:
+        """Raises WireError for what is no accusation by a learner or a member that may audit."""
+        opened, said = self._host.read(sealed, RELEASE_LIMIT, Accusation)
+        if (why := unverifying(self._host, opened)) is not None:
+            raise wire.WireError(f"accusation by {opened.sender}: {why}")
+        self.take(opened, said)
+
+    def take(self, opened: wire.Opened, said: Accusation) -> None:
+        """Tell what a learner does."""
+        if self._host.distrust(opened, Role.LEARNER) is None:
+            self.tell(opened.sender, said.sampler, said.until, said.why, said.evidence)
+
+    def tell(self, by: PeerId, sampler: PeerId, until: float, why: str, group: str = "") -> None:
+        """A learner sets a sampler aside."""
+        host, known = self._host, Told(until, bool(group), self._host.now())
+        before = self._told.get((by, sampler), Told(0.0, False, 0.0))
+        if host.who.observes or until <= known.at or before[:2] >= known[:2]:
+            return
+        remember(self._told, (by, sampler), known, REMEMBERED)
+        host.emit(events.SetAside, by=by, sampler=sampler, until=until, why=cut(why), group=cut(group))
+
+    def back(self, by: PeerId, sampler: PeerId, sent: float) -> None:
+        """A learner admits a sampler's group that was sent then."""
+        before = self._told.get((by, sampler))
+        if before is not None and before.at < sent:
+            del self._told[by, sampler]
+            self._host.emit(events.SetAside, by=by, sampler=sampler, until=0.0, why="")

@@ -1,0 +1,1 @@
+"""The sampler: tasks to groups of completions, and their delivery."""

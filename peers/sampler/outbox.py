@@ -1,0 +1,127 @@
+"""A sampler's groups on its disk until a learner has them on its own: what a restart delivers again.
+
+    add    a group, before it is sent         sent   to whom, since that learner may have it
+    done   a receipt says that it is kept, or never will be
+    count  how many were drawn of a release   open   what is left of the last life
+
+A group that is delivered twice has one id: the learner that has it answers `duplicate`. Bounded: beyond the
+limit the oldest are dropped from the disk. Not handled here: deliveries (peers.sampler.sampler).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from peers.intake.group_log import GroupLog
+from peers.runtime.host import Host
+from swarm.frames import wire
+from swarm.types import Digest, Group, PeerId
+
+SEGMENT_BYTES = 1 << 20
+"""A segment goes when all of its groups are done."""
+
+COUNTS = 8
+"""Releases whose counts outlive a life: a sampler that comes back goes on with the newest."""
+
+
+class Added(msgspec.Struct, frozen=True, tag="added"):
+    group: Group
+
+
+class Sent(msgspec.Struct, frozen=True, tag="sent"):
+    group: str
+    learner: PeerId
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    group: str
+
+
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    weights: Digest
+    drawn: int
+
+
+class Outbox:
+    def __init__(self, host: Host, folder: Path | None, most: int) -> None:
+        """Room for about `most` groups of the largest size; None keeps nothing."""
+        sampling = host.config.run.sampling
+        largest = wire.group_limit(sampling.group_size, sampling.max_tokens, sampling.heads).inflated
+        self._host = host
+        self._log = GroupLog(host, folder, SEGMENT_BYTES, most * largest)
+        self.run = self._log.run
+        self._open: dict[str, int | None] = {}
+        """Groups that are not done -> the segment that has each; None while the disk does not take it."""
+        self.drawn: dict[Digest, int] = {}
+        """Weights of a release -> how many groups earlier lives drew of it, as far as the disk says."""
+        self._counted: Counted | None = None
+        """The last count of this life."""
+
+    async def open(self) -> list[tuple[Group, PeerId | None]]:
+        """Groups of the last life that are not done, oldest first, and the learner that may have each."""
+        groups: dict[str, Group] = {}
+        learners: dict[str, PeerId] = {}
+        for segment, record in await self._log.read():
+            try:
+                match msgspec.msgpack.decode(record, type=Added | Sent | Done | Counted):
+                    case Added(group):
+                        groups[group.id] = group
+                        self._open[group.id] = segment
+                        self._hear_count(group.weights, group.draw + 1)
+                    case Sent(group_id, learner):
+                        learners[group_id] = learner
+                    case Done(group_id):
+                        groups.pop(group_id, None)
+                        self._open.pop(group_id, None)
+                    case Counted(weights, drawn):
+                        self._hear_count(weights, drawn)
+            except msgspec.DecodeError as error:  # of another version of this program
+                self._host.disk_damaged(f"a record of the outbox is left out: {error}")
+        for weights in list(self.drawn)[:-COUNTS]:
+            del self.drawn[weights]
+        for weights, drawn in self.drawn.items():
+            await self.count(weights, drawn)  # the segment that says so may go now
+        await self._remove()
+        return [(group, learners.get(group_id)) for group_id, group in groups.items()]
+
+    async def add(self, group: Group) -> None:
+        if group.id not in self._open:
+            self._open[group.id] = None
+            await self._log.keep(wire.encode(Added(group)), placed=partial(self._placed, group.id))
+
+    def _placed(self, group: str, segment: int) -> None:
+        if group in self._open:
+            self._open[group] = segment
+
+    async def sent(self, group: str, learner: PeerId) -> None:
+        """It goes to this learner now; only a crash of the machine may forget that."""
+        await self._log.keep(wire.encode(Sent(group, learner)), durably=False)
+
+    async def count(self, weights: Digest, drawn: int) -> None:
+        """So many groups of a release are drawn: the next life goes on from there."""
+        self._counted = Counted(weights, drawn)
+        await self._log.keep(wire.encode(self._counted), durably=False)
+
+    async def done(self, group: str) -> None:
+        if group in self._open:
+            del self._open[group]
+            await self._log.keep(wire.encode(Done(group)), durably=False)
+            await self._remove()
+
+    async def _remove(self) -> None:
+        """Remove segments of which nothing is needed: not those behind one that has an open group, since they
+        may say whose it is and what else of that segment is done."""
+        *older, _ = self._log.segments or [0]
+        needed = {*self._open.values()}
+        oldest = min((one for one in older if one in needed), default=None)
+        gone = [one for one in older if oldest is None or one < oldest]
+        if gone and self._log.takes:
+            if self._counted is not None:
+                await self._log.keep(wire.encode(self._counted), durably=False)
+            await self._log.remove(gone)
+
+    def _hear_count(self, weights: Digest, drawn: int) -> None:
+        self.drawn[weights] = max(drawn, self.drawn.pop(weights, 0))

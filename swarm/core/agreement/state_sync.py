@@ -1,0 +1,80 @@
+"""Whether the learners' round waits for one that falls in: that takes over another one's whole state, so that
+it makes the same bytes from then on.
+
+    one says that it falls in --> its state comes --> it has my version, and matches: no wait
+                                  at most `most`      or learns: at most twice as long as I did
+
+Who has a state in time is in the round, with the gradient that it computed meanwhile
+(run.averaging.overlap) or without one; where that came to nothing, it learns first.
+
+All learners wait for the same one, whose heartbeats they all hear; where some went on, the state would be
+one of an earlier version. One after the other is waited for; after a wait in vain nobody more before this
+round, and the same one not again until RESTS times as long is over. Not handled here: how often a learner
+falls in (peers.learner.agreement.catch_up), what a state is (peers.learner.agreement.state_transfer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from swarm.core.agreement.solo_turns import GOSSIP_SECONDS
+from swarm.protocol import Phase
+from swarm.types import Beat, PeerId
+
+RESTS = 20
+"""A learner that is waited for in vain costs the others a twentieth of their time at most."""
+
+SLOWER = 2.0
+"""A learner that takes longer for a gradient than this many times what I take is late in every round."""
+
+WINDOW_SHARE = 8
+"""A state may take this part of the window's seconds: the groups that wait meanwhile are not stale by it."""
+
+
+class FallingIn:
+    """The one that a learner waits for."""
+
+    def __init__(self, most: float) -> None:
+        """`most`: seconds that its state may take."""
+        self._most = most
+        self.one: PeerId | None = None
+        """That is waited for."""
+        self.beside = False
+        """It is waited for since another one came, that all waited for."""
+        self._since = self._here = 0.0
+        """When it said that it falls in; when it had done so."""
+        self._rests: dict[PeerId, float] = {}
+        """Waited for in vain -> until when it is not waited for."""
+
+    def awaited(self, beats: Mapping[PeerId, Beat], version: int, learns: float, now: float) -> bool:
+        """Whether there is one to wait for. `beats`: the other learners' heartbeats; `version`: mine, whose
+        gradient took `learns` seconds."""
+        if self.one is None and not self._choose(beats, now):
+            return False
+        assert self.one is not None
+        beat = beats.get(self.one)
+        if beat is not None and beat.phase is Phase.FALLING_IN:
+            self._here = now
+            if now - self._since < self._most:
+                return True
+        elif beat is not None and beat.version == version and self._comes(beat, learns, now):
+            return True
+        came = beat is not None and beat.version == version and beat.phase is not Phase.LEARNING
+        if not came:
+            self._rests[self.one] = now + RESTS * (now - self._since)
+        self.one = None
+        self.beside = came and self._choose(beats, now)
+        return self.beside
+
+    def _choose(self, beats: Mapping[PeerId, Beat], now: float) -> bool:
+        self._rests = {peer: until for peer, until in self._rests.items() if until > now}
+        falling = [peer for peer, beat in beats.items() if beat.phase is Phase.FALLING_IN]
+        fresh = [(beats[peer].incarnation, peer) for peer in falling if peer not in self._rests]
+        if fresh:
+            self.one, self._since = min(fresh)[1], now
+        return bool(fresh)
+
+    def _comes(self, beat: Beat, learns: float, now: float) -> bool:
+        """It has my version, and something to learn on."""
+        learning = beat.phase is Phase.LEARNING or (beat.phase is Phase.GATHERING and beat.inbox > 0)
+        return learning and now - self._here < SLOWER * learns + GOSSIP_SECONDS

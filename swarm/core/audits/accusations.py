@@ -1,0 +1,204 @@
+"""Accusations of samplers by other learners: which ones are replayed here, and what follows for who accuses.
+
+    an accusation of a group --heard--> its case waits --judged, after a replay of one's own--> agreed: the
+        sampler is set aside here too        disagreed: whoever accused it is named
+        undecided: nobody is blamed       --let go, for want of room--> a case again when it is said again
+
+Nobody's word counts: what a learner acts on it has replayed. A case is of one claim, whoever makes it: who
+says something else of a group has a case of its own, and one accuser that does not show the group leaves it
+to the next one. Of one accuser PER_HOUR accusations in an hour are looked at, beside those that the learner
+agreed with and those of the last TIMES hearings of a claim that waits for room, and none for IGNORED seconds
+once WRONG of its accusations within REMEMBERED seconds were false.
+Not handled here: replays, for how long a sampler is set aside (swarm.core.audits.auditing), how accusations
+travel (peers.audits.accusations).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from swarm.core.audits.auditing import COUNT, DECIDING, Weighed
+from swarm.types import Digest, PeerId
+
+PER_HOUR = 32
+"""Each costs the bytes of a group and one replay, which were worth it where the learner agreed; the others'
+own audits find whom an accuser names beyond that."""
+
+TIMES = 3
+"""Hearings of one claim of one accuser that count as one accusation: accusers say each so often
+(peers.audits.accusations), and it is heard again only where its group found no room here, or did not come."""
+
+HOUR = 3600.0
+
+WRONG = 3
+"""False accusations: one may be of hardware whose margins nobody has measured."""
+
+REMEMBERED = 86_400.0
+"""Seconds."""
+
+IGNORED = 3600.0
+"""Seconds: as long as a sampler is set aside for its first forgery."""
+
+CASES = 1024
+"""Groups whose case is remembered: a day of eight accusers would be more, and of old groups the versions are
+gone."""
+
+
+class Opinion(StrEnum):
+    """What a learner's own replay says of an accusation."""
+
+    AGREED = "agreed"
+    DISAGREED = "disagreed"
+    UNDECIDED = "undecided"
+
+
+def speaks_alone(found: Weighed) -> bool:
+    """Whether one group shows by itself that its sampler cheats: what adds up over a sampler's groups, or
+    takes two of them, is for each learner to find."""
+    return found.off >= COUNT or found.claimed > 0
+
+
+def opinion_of(found: Weighed, strict: Weighed) -> Opinion:
+    """`found` is the replay weighed by what is allowed here, `strict` by the least that any learner allows:
+    between the two an honest accuser may be right by its own hardware."""
+    if speaks_alone(found):
+        return Opinion.AGREED
+    doubtful = found.off or strict.off or strict.claimed > 0 or found.deciding < DECIDING
+    return Opinion.UNDECIDED if doubtful else Opinion.DISAGREED
+
+
+class Claim(NamedTuple):
+    """What an accusation says of a group."""
+
+    sampler: PeerId
+    group: Digest
+    """Of the frame that its sampler signed."""
+    version: int
+    weights: Digest
+    """The version's, by what the group says."""
+
+
+@dataclass(slots=True)
+class Case:
+    """Who makes one claim, and what this learner thinks of it."""
+
+    accusers: dict[PeerId, float] = field(default_factory=dict)
+    """Whose word stands, and when an accusation was counted for it."""
+    unasked: deque[PeerId] = field(default_factory=deque)
+    """Accusers that were not asked for the group yet."""
+    unshown: set[PeerId] = field(default_factory=set)
+    """Who made the claim and showed nothing that holds it up: it is not asked again."""
+    counted: dict[PeerId, tuple[float, int]] = field(default_factory=dict)
+    """The same of all accusers, and how often each was heard since then."""
+    asking: bool = False
+    """The group is being fetched, or waits for its replay."""
+    opinion: Opinion | None = None
+    """None: it was not replayed yet."""
+    strikes: int = 0
+    """Of its sampler, by this learner's count, once the learner agreed."""
+
+
+@dataclass(slots=True)
+class Accuser:
+    heard: deque[float] = field(default_factory=lambda: deque(maxlen=PER_HOUR))
+    """When its last accusations were heard, but for those that were right."""
+    wrong: deque[float] = field(default_factory=lambda: deque(maxlen=WRONG))
+    ignored: float = 0.0
+    """Until when."""
+
+
+class Accusations:
+    """All that one learner hears and makes. Accusers are members of the run: their number is bounded."""
+
+    def __init__(self) -> None:
+        self._cases: OrderedDict[Claim, Case] = OrderedDict()
+        self._accusers: dict[PeerId, Accuser] = {}
+
+    def has_opinion(self, claim: Claim) -> bool:
+        """Whether this learner thinks something of a claim already."""
+        case = self._cases.get(claim)
+        return case is not None and case.opinion is not None
+
+    def heard(self, accuser: PeerId, claim: Claim, now: float) -> Case | None:
+        """The case, which now names the accuser too; None where it is not looked at, or said again."""
+        known = self._accusers.setdefault(accuser, Accuser())
+        case = self._cases.get(claim)
+        if now < known.ignored or (case is not None and accuser in case.accusers.keys() | case.unshown):
+            return None
+        at = now
+        if case is None or case.opinion is None:
+            at, times = case.counted.get(accuser, (now, TIMES)) if case is not None else (now, TIMES)
+            if times == TIMES:
+                if len(known.heard) == PER_HOUR and now - known.heard[0] < HOUR:
+                    return None
+                known.heard.append(now)
+                at, times = now, 0
+            case = self._open(claim)
+            case.counted[accuser] = at, times + 1
+            case.unasked.append(accuser)
+        case.accusers[accuser] = at
+        return case
+
+    def mine(self, claim: Claim, strikes: int) -> None:
+        """This learner accuses the sampler of a group, its `strikes`th forgery."""
+        case = self._open(claim)
+        case.opinion, case.strikes = Opinion.AGREED, strikes
+
+    def next_accuser(self, claim: Claim) -> PeerId | None:
+        """Who is to be asked for the group now; None where nobody else accuses: who does so later is asked
+        then."""
+        if (case := self._cases.get(claim)) is None:
+            return None
+        case.asking = bool(case.unasked)
+        if case.asking:
+            return case.unasked.popleft()
+        if not (case.accusers or case.unshown):
+            del self._cases[claim]
+        return None
+
+    def unheard(self, claim: Claim, accuser: PeerId) -> None:
+        """The group cannot be had of this accuser now: if it says so again it is heard again."""
+        if (case := self._cases.get(claim)) is not None:
+            case.accusers.pop(accuser, None)
+
+    def unshown(self, claim: Claim, accuser: PeerId) -> None:
+        """What this accuser shows does not hold the claim up; another one's may."""
+        if (case := self._cases.get(claim)) is not None:
+            case.accusers.pop(accuser, None)
+            case.unshown.add(accuser)
+
+    def let_go(self, claim: Claim) -> None:
+        """The group is not replayed, for want of room here: whoever says it again is heard again."""
+        if (case := self._cases.get(claim)) is not None:
+            case.asking = False
+            case.accusers.clear()
+            case.unasked.clear()
+
+    def judged(self, claim: Claim, opinion: Opinion) -> Case | None:
+        """A replay of an accused group; None where its case was forgotten meanwhile."""
+        if (case := self._cases.get(claim)) is None:
+            return None
+        case.opinion, case.asking = opinion, False
+        case.unasked.clear()
+        if opinion is Opinion.AGREED:
+            for accuser, at in case.accusers.items():
+                if at in (heard := self._accusers[accuser].heard):
+                    heard.remove(at)
+        return case
+
+    def false(self, accuser: PeerId, now: float) -> bool:
+        """An accusation was false. True: no other one is looked at for a while."""
+        known = self._accusers.setdefault(accuser, Accuser())
+        known.wrong.append(now)
+        if len(known.wrong) == WRONG and now - known.wrong[0] < REMEMBERED:
+            known.ignored = now + IGNORED
+        return now < known.ignored
+
+    def _open(self, claim: Claim) -> Case:
+        case = self._cases.setdefault(claim, Case())
+        if len(self._cases) > CASES:
+            self._cases.popitem(last=False)
+        return case

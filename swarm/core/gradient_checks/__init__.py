@@ -1,0 +1,1 @@
+"""Which gradients count in an average, and for how much."""

@@ -1,0 +1,1 @@
+"""Weights as files: safetensors, releases and checkpoints."""

@@ -1,0 +1,1 @@
+"""From groups to steps: batches, gradients in pieces, optimizers, and the learner of a round or of a site."""

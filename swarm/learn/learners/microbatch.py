@@ -1,0 +1,201 @@
+"""Micro-batch size: how many groups go through a model at once, by measured and by free memory.
+
+    PeakMemory: bytes that a chunk needed --> MicrobatchSize: groups of the next one
+        --> memory ran out: half as many; after RAISE_AFTER gradients without a failure twice as many again
+
+A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that
+needed most so far. That overestimates larger chunks: memory that does not grow with the chunk is scaled too.
+Where free memory is unknown (no GPU, no `ram`) it only steps down. Not handled here: what a chunk is,
+and what to do once a single group does not fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from swarm.processes.allocation import give_back
+
+RAISE_AFTER = 50
+"""Gradients without a failure after which twice as many groups are tried: a failure costs one forward pass,
+two percent of fifty."""
+
+MEMORY_SHARE = 0.8
+"""Share of the free memory that a chunk may use; the rest covers fragmentation, other programs and the
+prediction's error."""
+
+_MESSAGES = re.compile(
+    r"can't allocate memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
+
+
+class OutOfMemory(Exception):
+    """Memory does not suffice even for the smallest chunk; the message says what to change."""
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error means that memory ran out: CUDA's allocator says so by the exception's type, torch's
+    CPU allocator and the libraries below it by the text of a RuntimeError."""
+    by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return by_type or (isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None)
+
+
+@contextlib.contextmanager
+def oom_as(what: str) -> Iterator[None]:
+    """Raise OutOfMemory with the message `what` when memory runs out inside."""
+    try:
+        yield
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        raise OutOfMemory(
+            f"{what} ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        ) from None
+
+
+def free(device: torch.device) -> None:
+    """Release unreferenced memory, also what the allocators of torch and of the C library have cached."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        give_back()
+
+
+def available(device: torch.device, ram: Callable[[], int] | None = None) -> int | None:
+    """Bytes that can be allocated on the device; on a CPU what `ram` returns. None when it is unknown."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    return ram() if ram is not None else None
+
+
+class PeakMemory:
+    """Peak of the memory in use: torch's on a GPU, the process's resident memory on a CPU (0 where there is
+    no /proc)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._level = 0
+        self._top = 0
+        self.peak = 0
+        """Bytes: the peak since this object was made or `peak` was set."""
+
+    def start(self) -> None:
+        """Begin a measurement that `rise` ends."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._level = torch.cuda.memory_allocated(self._device)
+            return
+        with contextlib.suppress(OSError):  # not everybody may reset it: then only new peaks are seen
+            Path("/proc/self/clear_refs").write_text("5")
+        self._level, self._top = _resident()
+
+    def rise(self) -> int:
+        """Bytes by which the peak since `start` exceeds the level at `start`."""
+        if self._device.type == "cuda":
+            top = torch.cuda.max_memory_allocated(self._device)
+        else:
+            now, top = _resident()
+            if top == self._top > self._level:
+                self.peak = max(self.peak, self._level, now)
+                return 0  # an old peak that could not be reset: how high the new one was is not known
+        self.peak = max(self.peak, top)
+        return max(0, top - self._level)
+
+
+def _resident() -> tuple[int, int]:
+    """Bytes resident now, and at the peak."""
+    try:
+        fields = dict(
+            re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        )
+    except OSError:
+        return 0, 0
+    return int(fields.get("VmRSS", 0)) << 10, int(fields.get("VmHWM", 0)) << 10
+
+
+class MicrobatchSize:
+    """How many groups go through the model together, at most `most`. `free` is asked once per batch."""
+
+    def __init__(self, most: int, free: Callable[[], int | None]) -> None:
+        self.groups = self._most = most
+        """Groups that go through together now; failures halve it."""
+        self._free = free
+        self._budget: float | None = None
+        self._measured: tuple[float, int] | None = None
+        """Cells and bytes of the chunk that needed the most memory."""
+        self._good, self._patience, self._raised = 0, RAISE_AFTER, False
+
+    def begin(self) -> None:
+        """Begin a batch: ask how much memory is free."""
+        free = self._free()
+        self._budget = None if free is None else MEMORY_SHARE * free
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether a chunk of one group has to be measured first: there is no measurement of this model
+        yet."""
+        return self._budget is not None and self._most > 1 and self._measured is None
+
+    def measured(self, cells: float, used: int) -> None:
+        """Record that a chunk of `cells` needed `used` bytes."""
+        # on a CPU, memory that is freed and used again does not raise the peak
+        if self._measured is None or used > self._measured[1]:
+            self._measured = cells, used
+
+    def take(self, cells: Sequence[float]) -> int:
+        """How many of the next groups go through together; group i has `cells[i]` cells."""
+        count = min(self.groups, len(cells))
+        while count > 1 and not self.fits(count * max(cells[:count])):
+            count = -(-count // 2)
+        return count
+
+    def fits(self, cells: float) -> bool:
+        """Whether a chunk of `cells` is predicted to fit."""
+        if self._measured is None or self._budget is None:
+            return True
+        known, used = self._measured
+        return used * max(1.0, cells / max(known, 1.0)) <= self._budget
+
+    def failed(self, count: int) -> bool:
+        """Record that `count` groups were too many. False when there is no smaller number."""
+        if self._raised:
+            self._patience, self._raised = 2 * self._patience, False
+        self._good, self.groups = 0, max(1, count // 2)
+        return count > 1
+
+    def succeeded(self) -> None:
+        """Record a batch without a failure."""
+        self._good += 1
+        if self._good >= self._patience and self.groups < self._most:
+            self._good, self._raised, self.groups = 0, True, min(self._most, 2 * self.groups)
+
+    def reset(self) -> None:
+        """Forget what was measured: the model needs less memory from now on."""
+        self.groups, self._measured, self._good = self._most, None, 0
+
+
+def recompute(module: nn.Module) -> int:
+    """Keep only the inputs of the transformer's layers for the backward pass, which runs each once more.
+    Returns their number.
+
+    Wraps the forward of every layer that transformers can do this to, instead of asking transformers: that
+    works in training mode alone, which would switch dropout on. Gradients are the same; nothing has to
+    require one (non-reentrant checkpoints).
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    for layer in layers:
+        # Nothing is drawn in a forward pass without dropout: there is no random state to keep.
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    return len(layers)

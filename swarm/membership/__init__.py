@@ -1,0 +1,1 @@
+"""Who a peer is and what lets it in: its key, sealed for another machine, and invites."""

@@ -1,0 +1,1 @@
+"""Averaging over hivemind: matchmaking, all-reduce, and the process that it runs in."""

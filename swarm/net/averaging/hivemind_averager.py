@@ -1,0 +1,345 @@
+"""Rounds in the averager process: takes orders of its peer, gathers a group, reduces, writes the mean where
+it read.
+
+    peer --- Order ---> matching -> all-reduce -> shared buffer --- Ended ---> peer
+                            ^ calls of other averager processes, through the peer's p2pd
+
+Invariants: the buffer changes during a round only, and holds the mean after a complete one (after a lost one
+nothing of use); who was not invited is not served. The process shares no lock with the peer: hivemind's
+MPFuture takes locks of all its processes, and one that is frozen or killed while it holds one takes the whole
+peer along. So hivemind's calls and reducer are used and its DecentralizedAverager, which is a process, is
+not. Not handled here: the process itself (swarm.net.averaging.process).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
+
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import P2PContext, PeerID, ServicerBase
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import achain, as_aiter
+from hivemind.utils.multiaddr import Multiaddr
+
+from swarm.core.agreement import shares
+from swarm.core.gradient_checks.norm_screening import once
+from swarm.core.gradient_checks.opposition import Opponents, Opposition, left_out
+from swarm.core.gradient_checks.pair_conflict import Discord
+from swarm.core.gradient_checks.step_recipe import Ingredient, MeanRecipe
+from swarm.net.averaging.allreduce import Runner
+from swarm.net.averaging.announcing import (
+    Announcement,
+    MatchError,
+    false_reducers,
+    lines_of,
+    read_announcement,
+    tag,
+)
+from swarm.net.averaging.bypass import Door
+from swarm.net.averaging.codec import Codec
+from swarm.net.averaging.matching import Matching
+from swarm.net.averaging.messages import Ended, FromChild, Gone, Listening, Met, Order, Ready
+from swarm.net.averaging.paced import PacedP2P, registered
+from swarm.net.rate import RateLimits
+from swarm.norm import LARGEST, norm
+from swarm.processes.processors import processors
+from swarm.settings.config import Averaging, Listen
+from swarm.types import PeerId
+
+MARGIN = 0.3
+"""Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a
+process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a new averager process needs to know."""
+
+    prefix: str
+    settings: Averaging
+    groups: int
+    """Of the run's whole batch."""
+    buffer: torch.Tensor
+    daemon: str
+    """p2pd's control address."""
+    listen: Listen
+    stale: tuple[str, ...]
+    """Addresses of dead averager processes at this p2pd."""
+    limits: RateLimits
+    """Of the peer's line, shared with its mail."""
+
+
+# -- rounds --------------------------------------------------------------------------------------------------
+
+
+class Rounds(ServicerBase):  # type: ignore[misc]
+    """Averages once for each order, and answers the calls of others."""
+
+    def __init__(self, setup: Setup, send: Callable[[FromChild], None]) -> None:
+        self._setup, self._send = setup, send
+        self._runners: dict[bytes, asyncio.Future[Runner]] = {}
+        self._known = asyncio.Event()
+        self._known.set()  # cleared while a group may be about to form
+        self._order: asyncio.Task[None] | None = None
+        self._limit: asyncio.Timeout
+        self._opposition, self._presences, self._discord = Opponents(), Opposition(), Discord()
+        self._reduces = True
+        """Parts of the last round came to me."""
+        self._slower = 1.0
+        """Factor of what a round may take: the lines are slower than announced while rounds run out of
+        time."""
+
+    async def open(self) -> None:
+        setup, settings = self._setup, self._setup.settings
+        self._p2p = await PacedP2P.replicate(Multiaddr(setup.daemon))
+        self._p2p.limits = setup.limits
+        self._send(Listening(str(self._p2p._client.control.listen_maddr)))
+        schema = hashlib.sha256(
+            f"scale, float32 {setup.buffer.numel()} {settings.compression}".encode()
+        ).digest()
+        self._matching = Matching(
+            self._p2p.peer_id,
+            setup.listen.dial_only,
+            schema,
+            settings.match,
+            settings.request,
+            stub=lambda peer: self.get_stub(self._p2p, peer, namespace=setup.prefix),
+        )
+        self._p2p.answers = lambda peer: peer in self._matching.invited
+        if not setup.listen.dial_only:
+            self._p2p.door = await Door.opened(setup.listen.host, setup.listen.parts)
+            await self._remove_stale()
+            await self.add_p2p_handlers(self._p2p, namespace=setup.prefix)
+        self._send(Ready(str(self._p2p.peer_id)))
+
+    async def _remove_stale(self) -> None:
+        """p2pd keeps the stream handlers of a dead process and refuses new ones; they are removed by its
+        address."""
+        self._collect_rpc_handlers()
+        control = self._p2p._client.control
+        mine = control.listen_maddr
+        calls = [self._get_handle_name(self._setup.prefix, one.method_name) for one in self._rpc_handlers]
+        for address in self._setup.stale:
+            for name in (name for call in calls for name in registered(call)):
+                control.listen_maddr, control.handlers[name] = Multiaddr(address), None
+                # it had not come as far as that one, or p2pd is a new one
+                with contextlib.suppress(ControlFailure):
+                    await control.remove_stream_handler(name)
+        control.listen_maddr = mine
+
+    async def close(self) -> None:
+        if not self._setup.listen.dial_only:
+            await self.remove_p2p_handlers(self._p2p, namespace=self._setup.prefix)
+
+    def gone(self, message: Gone) -> None:
+        self._matching.gone(map(PeerID.from_base58, message.peers))
+
+    def take(self, order: Order) -> None:
+        self._order = asyncio.get_running_loop().create_task(self._obey(order))
+
+    async def _obey(self, order: Order) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(order.seconds - MARGIN) as self._limit:
+                ended = await self._round(order)
+        except TimeoutError:
+            ended = Ended(f"not done in {loop.time() - began:.1f} s")
+        # (whatever hivemind raises here, the round is lost and the reason is told)
+        except Exception as error:
+            ended = Ended(str(error) or type(error).__name__)
+        self._send(ended)
+
+    async def _round(self, order: Order) -> Ended:
+        invited = frozenset(map(PeerID.from_base58, order.peers))
+        mine = await asyncio.get_running_loop().run_in_executor(None, norm, self._setup.buffer)
+        if not mine <= LARGEST:
+            return Ended("my own tensors are not finite", not_finite=True)
+        self._known.clear()
+        try:
+            told = self._announcement(order, mine, invited)
+            group = await self._matching.gather(told, invited, order.patience)
+            if group is None:
+                return Ended()
+            with self._registered(group.group_id) as promise:
+                return await self._reduce(group, invited, order, promise)
+        finally:
+            self._known.set()
+
+    def _announcement(self, order: Order, norm: float, invited: Collection[PeerID]) -> Announcement:
+        members = {str(peer): tag(peer) for peer in (self._p2p.peer_id, *invited)}
+        against = {*self._opposition.against(members), *order.against} & members.keys()
+        if self._discord.found(members):
+            against = {*map(str, invited)}
+        uplink = shares.announced(order.uplink, self._p2p.carried)
+        return Announcement(
+            order.version,
+            order.weight,
+            norm,
+            order.usual,
+            self._setup.listen.dial_only,
+            uplink,
+            tuple(members.values()),
+            order.marks,
+            order.weights,
+            # where no part of gradients comes to me I cannot know
+            against=tuple(members[peer] for peer in against) if self._reduces else None,
+            doubted=tuple(members[peer] for peer in self._presences.against(members)),
+            part=shares.largest_part(uplink > 0, processors()),
+        )
+
+    @contextmanager
+    def _registered(self, group: bytes) -> Iterator[asyncio.Future[Runner]]:
+        promise = self._runners[group] = asyncio.get_running_loop().create_future()
+        self._known.set()
+        try:
+            yield promise
+        finally:
+            del self._runners[group]
+            promise.cancel()
+
+    async def _reduce(
+        self,
+        group: GroupInfo,
+        invited: frozenset[PeerID],
+        order: Order,
+        promise: asyncio.Future[Runner],
+    ) -> Ended:
+        told = self._told(group, invited, order)
+        if why := self._opposed(told):
+            self._discord.forget()
+            return Ended(why, opposed=True)
+        settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
+        false = false_reducers(told)
+        lines = lines_of(told, false)
+        size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
+        # A claim is what a member announced while the group formed, so that all reducers use the same one.
+        against = left_out({tag(peer): one.against for peer, one in told.items()})
+        out = [k for k, peer in enumerate(told) if tag(peer) in against]
+        judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
+        if not any(one.weight for one in judged):
+            raise MatchError("no member of the group has a gradient that counts")
+        claims = dict(zip(told, judged, strict=True))
+        parts, part = shares.shares(lines), shares.part_bytes(lines, size)
+        runner = Runner(
+            claims=claims,
+            groups=self._setup.groups,
+            out=out,
+            key=order.key,
+            codec=codec,
+            p2p=self._p2p,
+            servicer_type=type(self),
+            prefix=self._setup.prefix,
+            group_id=group.group_id,
+            tensors=[self._setup.buffer],
+            ordered_peer_ids=group.peer_ids,
+            peer_fractions=tuple(parts),
+            part_size_bytes=part,
+            sender_timeout=(patience := shares.patience(lines, part, settings.chunk)),
+            reducer_timeout=2 * patience,
+        )
+        promise.set_result(runner)
+        try:
+            with self._held_to(lines, size):
+                await runner.reduce()
+        except AllreduceException as error:
+            raise AllreduceException(runner.broken or str(error)) from error
+        self._note(runner, told)
+        return Ended(
+            members=tuple(map(str, group.peer_ids)),
+            exchanged=runner.exchanged(),
+            false=tuple(map(str, false)),
+            through=tuple(str(peer) for peer in group.peer_ids if peer in self._p2p.through),
+            scaled=runner.scaled(),
+            mean=runner.mean(),
+            spans=runner.spans if order.key else (),
+            sketches=runner.sketched(),
+            norms={str(peer): one.norm for peer, one in told.items()},
+            marks={str(peer): one.marks for peer, one in told.items() if claims[peer].weight > 0},
+            recipe=MeanRecipe(
+                members=tuple(
+                    Ingredient(peer=PeerId(str(peer)), **claims[peer]._asdict(), share=share, out=k in out)
+                    for k, (peer, share) in enumerate(zip(told, parts, strict=True))
+                ),
+                part=part,
+            ),
+        )
+
+    def _told(self, group: GroupInfo, invited: frozenset[PeerID], order: Order) -> dict[PeerID, Announcement]:
+        """What the members of a group announced. Raises MatchError."""
+        told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
+        if (
+            len(told) < 2
+            or not set(told) <= {self._p2p.peer_id, *invited}
+            or any((one.v, one.weights) != (order.version, order.weights) for one in told.values())
+        ):
+            raise MatchError("the group holds somebody who was not invited or is at another version")
+        return told
+
+    def _note(self, runner: Runner, told: Mapping[PeerID, Announcement]) -> None:
+        """Remember what a round tells of its members."""
+        cosines = runner.cosines()
+        self._reduces = bool(cosines)
+        self._opposition.add(cosines)
+        self._discord.add(cosines, {str(peer): one.claim for peer, one in told.items()}, self._setup.groups)
+        self._presences.add(runner.presences())
+
+    def _opposed(self, told: Mapping[PeerID, Announcement]) -> str:
+        """Why this is a round of two that stop, as one of them announced; empty if it is not."""
+        if len(told) != 2:
+            return ""
+        me = self._p2p.peer_id
+        (other,) = told.keys() - {me}
+        mine, theirs = (tag(peer) in (told[by].against or ()) for by, peer in ((me, other), (other, me)))
+        return self._discord.found((str(me), str(other)), joins=theirs and not mine)
+
+    @contextmanager
+    def _held_to(self, lines: Sequence[shares.Uplink], size: float) -> Iterator[None]:
+        """Where the run sets no deadline, the round's is by its lines. A round that is lost later than was
+        expected makes the next ones' longer: members lose it one after the other."""
+        if self._setup.settings.deadline:
+            yield
+            return
+        loop, allowed = asyncio.get_running_loop(), self._slower * shares.deadline(lines, size)
+        end = loop.time() + allowed
+        self._limit.reschedule(min(self._limit.when() or end, end))
+        self._send(Met(allowed))
+        try:
+            yield
+        except BaseException:
+            if loop.time() > end - allowed / 2:
+                self._slower *= 2
+            raise
+        self._slower = 1.0
+
+    async def rpc_join_group(
+        self, request: averaging_pb2.JoinRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
+        async with contextlib.aclosing(self._matching.join(request, context.remote_id)) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        first = await anext(aiter(stream), None)
+        if first is None:
+            return
+        if first.group_id not in self._runners:
+            await self._known.wait()  # the leader's BEGIN may be on its way to me still
+        if (promise := self._runners.get(first.group_id)) is None:
+            yield averaging_pb2.AveragingData(code=averaging_pb2.BAD_GROUP_ID)
+            return
+        async for message in (await promise).rpc_aggregate_part(achain(as_aiter(first), stream), context):
+            yield message
+        # until the sender hangs up: p2pd may lose what is said right before I do
+        await asyncio.sleep(self._setup.settings.chunk)

@@ -1,0 +1,93 @@
+"""What a peer and its averager process say to each other through their pipe."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarm.core.gradient_checks.step_recipe import MeanRecipe
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Between a peer and its averager process."""
+
+
+class Order(Message):
+    version: int
+    weight: float
+    usual: float
+    """See swarm.core.gradient_checks.norm_screening.Claim."""
+    uplink: int
+    """Bytes per second; 0: not known."""
+    peers: tuple[str, ...]
+    seconds: float
+    """Until the deadline."""
+    marks: bytes
+    """Of the groups that the tensors are of."""
+    weights: str
+    """Of the version."""
+    patience: float = 0.0
+    """Seconds that others are waited for beyond `averaging.match`."""
+    against: tuple[str, ...] = ()
+    key: int = 0
+    """See the Averager port."""
+
+
+class Gone(Message):
+    """The round that forms waits for these no longer."""
+
+    peers: tuple[str, ...]
+
+
+class Leave(Message):
+    pass
+
+
+class Listening(Message):
+    """The process's address at p2pd: its handlers are removed by it when it is dead."""
+
+    address: str
+
+
+class Ready(Message):
+    me: str
+
+
+class Met(Message):
+    """A group has formed."""
+
+    seconds: float
+    """That its round may take from now on."""
+
+
+class Ended(Message):
+    lost: str = ""
+    """Why the round was lost; empty when it was not."""
+    opposed: bool = False
+    """It was lost since its two members stop (swarm.core.gradient_checks.pair_conflict)."""
+    not_finite: bool = False
+    """It was lost since my own tensors are not finite."""
+    members: tuple[str, ...] = ()
+    """Empty: nobody came."""
+    exchanged: dict[str, int] = {}
+    """Bytes of parts to and from each other member."""
+    norms: dict[str, float] = {}
+    """What each member announced."""
+    scaled: dict[str, float] = {}
+    """Share of a gradient that was scaled down, by member."""
+    false: tuple[str, ...] = ()
+    """Members that reduced nothing, since most others doubt their means."""
+    through: tuple[str, ...] = ()
+    """Members to whom p2pd carried parts."""
+    mean: bytes = b""
+    """Digest of the mean."""
+    marks: dict[str, bytes] = {}
+    """What each member announced whose gradient counts."""
+    spans: tuple[tuple[int, int], ...] = ()
+    sketches: dict[str, bytes] = {}
+    """See swarm.net.averaging.sketch; float64."""
+    recipe: MeanRecipe | None = None
+
+
+FromParent = Order | Gone | Leave
+FromChild = Listening | Ready | Met | Ended
+encode = msgspec.msgpack.encode

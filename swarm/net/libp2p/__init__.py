@@ -1,0 +1,1 @@
+"""A node on libp2p: its daemon, its DHT, and the ways to other nodes."""

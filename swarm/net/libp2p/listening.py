@@ -1,0 +1,93 @@
+"""Where a peer listens, and what it says of that, without libp2p.
+
+settings --announced--> where others reach it
+host --free_port--> a port that nobody has
+host, port --check_port--> PortTaken where another program has it
+settings --check_named--> the same of the ports that they name
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from swarm.net.libp2p.scopes import Scope, scope_of
+from swarm.net.ports import NetError
+from swarm.settings.config import Listen
+
+EVERYWHERE = ("0.0.0.0", "::")
+"""Hosts that stand for all interfaces."""
+
+ELSEWHERE = "192.0.2.1"
+"""An address that nobody has (RFC 5737): the way to it is the way to all others."""
+
+
+class PortTaken(NetError):
+    """A port of the settings is another program's, or is not to be had here."""
+
+
+def announced(listen: Listen, port: int) -> list[str]:
+    """What the settings say where others reach this peer, without its id, and then this machine's address in
+    a private network: not every router leads its own machines to a port that it forwards."""
+    said = [address.split("/p2p/")[0] for address in listen.announce]
+    host = way_out() if listen.host in EVERYWHERE else listen.host
+    if not said or listen.dial_only or host is None or scope_of(host) is not Scope.PRIVATE:
+        return said
+    beside = f"/ip{6 if ':' in host else 4}/{host}/tcp/{port}"
+    return list(dict.fromkeys([*said, beside]))
+
+
+def way_out() -> str | None:
+    """This machine's address on the way to others; None where there is no way. Nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((ELSEWHERE, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def is_here(host: str) -> bool:
+    """Whether this machine has an IP address, or may have it where that cannot be told."""
+    try:
+        with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
+
+
+def free_port(host: str) -> int:
+    """A TCP port that nothing listens on now."""
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(host: str, port: int, setting: str = "peer.listen.port") -> None:
+    """Raises PortTaken when somebody listens there. p2pd itself would share the port and lose half of its
+    callers."""
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            what = (
+                "already in use by another program"
+                if error.errno == errno.EADDRINUSE
+                else f"not to be had ({error.strerror})"
+            )
+            todo = f"choose another one with `--set {setting}=<port>`, or 0 for a free one"
+            raise PortTaken(f"TCP port {port} on {host} is {what}: {todo}") from error
+
+
+def check_named(listen: Listen, parts: bool = False) -> None:
+    """Raises PortTaken when another program has the port that the settings name, or with `parts` the one for
+    parts of gradients."""
+    port, setting = (listen.parts, "peer.listen.parts") if parts else (listen.port, "peer.listen.port")
+    if port and not listen.dial_only:
+        check_port(listen.host, port, setting)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,1 @@
+"""The ports of a peer inside one process, for the simulator and for tests."""

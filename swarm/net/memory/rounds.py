@@ -1,0 +1,354 @@
+"""Averaging rounds among the peers of one process: who meets, what they get, how it breaks.
+
+    first comer --(match window, or everybody expected is there)--> exchange over the links
+        --> the weighted mean, or RoundLost
+
+In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
+What counts how much is decided as among real learners (swarm.core.gradient_checks.norm_screening), and so is
+who reduces how much (swarm.core.agreement.shares), and who reduces nothing since it handed out something else
+(swarm.core.gradient_checks.reducer_checks); here nobody can announce another norm or line than its own. Two
+peers meet only when each expects the other, for the same version, over an open link, and one can dial the
+other. Between members that share lines with others, parts and means go both ways at once, as in a butterfly
+that reduces what has come; elsewhere a round takes twice the slowest link of a ring. Whoever is lost during
+the exchange (crash, cut link, deadline) breaks the round for all: every member keeps its tensors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+from swarm.core.agreement import shares
+from swarm.core.gradient_checks.clipping import Cosines
+from swarm.core.gradient_checks.norm_screening import Claim, Standing, largest_mean_norm, once, standings
+from swarm.core.gradient_checks.opposition import Opponents, left_out
+from swarm.core.gradient_checks.pair_conflict import Discord
+from swarm.net.memory.means import digest, flat, hand_out, presences, spans
+from swarm.net.memory.seats import Kept, Said, Seat, Waits
+from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
+from swarm.settings.config import Averaging
+from swarm.types import PeerId
+
+if TYPE_CHECKING:
+    import torch
+
+    from swarm.net.averaging.sketch import Sketches
+    from swarm.net.memory.mail import Dials
+    from swarm.net.memory.network import Links, Passage
+
+
+class Meeting:
+    def __init__(
+        self,
+        links: Links,
+        dials: Dials,
+        settings: Averaging,
+        groups: int,
+        values: int,
+        opposition: Opponents,
+        discord: Discord,
+    ) -> None:
+        self._links, self._dials = links, dials
+        self._settings, self._opposition, self._discord = settings, opposition, discord
+        self._values = values
+        self._groups = groups
+        self.seats: dict[PeerId, Seat] = {}
+        self.exchanging = False
+        self.over = False
+        self._false: frozenset[PeerId] = frozenset()
+        """Members that reduce nothing."""
+        self._passages: dict[tuple[PeerId, PeerId], Passage] = {}
+        self._missing = 1
+        """Of passages, and of the time that the others take: how many are not over."""
+        self._timer: asyncio.TimerHandle | None = None
+        """The end of the first window, or of the exchange."""
+        self._limit: asyncio.TimerHandle | None = None
+
+    def fits(self, seat: Seat) -> bool:
+        return not (self.exchanging or self.over) and all(
+            other.peer in seat.expects
+            and seat.peer in other.expects
+            and self._connected(seat.peer, other.peer)
+            for other in self.seats.values()
+        )
+
+    def _connected(self, one: PeerId, other: PeerId) -> bool:
+        if not (self._links.open(one, other) and self._links.open(other, one)):
+            return False
+        for dialler, dialled in ((one, other), (other, one)):
+            if self._dials.reaches(dialler, dialled):
+                self._dials.connect(dialler, dialled)
+                return True
+        return False
+
+    def take(self, seat: Seat) -> None:
+        self.seats[seat.peer] = seat
+        if self._timer is None or seat.window < self._timer.when():
+            self._call_at(seat.window, self._start)
+        if len(self.seats) > 1 and self._complete():
+            self._start()
+
+    def gone(self, seat: Seat, peers: Collection[PeerId]) -> None:
+        """A seat does not wait for these any more."""
+        seat.awaits -= frozenset(peers)
+        if not (self.exchanging or self.over) and self._complete():
+            self._start()
+
+    def _complete(self) -> bool:
+        return all(seat.awaits <= self.seats.keys() for seat in self.seats.values())
+
+    def leave(self, seat: Seat, reason: str) -> None:
+        """Remove a seat: before the exchange the others go on, during it the round breaks."""
+        if self.over or self.seats.get(seat.peer) is not seat:
+            return
+        if self.exchanging:
+            self._break(f"{seat.peer} {reason} in the middle of the round")
+            return
+        del self.seats[seat.peer]
+        seat.settle(None)
+        if not self.seats:
+            self._end()
+
+    def _start(self) -> None:
+        if len(self.seats) == 1:
+            self._end()
+            next(iter(self.seats.values())).settle(None)
+            return
+        self.exchanging = True
+        seats, size = list(self.seats.values()), self._size()
+        doubted = {one.peer: one.kept.presences.against(self.seats) for one in seats}
+        self._false = frozenset(map(PeerId, left_out(doubted)))
+        for (one, its), (other, theirs) in permutations(self._reduced().items(), 2):
+            self._send(one, other, its + theirs)
+        # Parts go out to their reducers and come back: twice the slowest link of the ring.
+        ring = [(one.peer, other.peer) for one, other in zip(seats, seats[1:] + seats[:1], strict=True)]
+        seconds = 2 * max(self._links.seconds(*pair, 0 if pair in self._passages else size) for pair in ring)
+        loop = asyncio.get_running_loop()
+        self._call_at(loop.time() + seconds, self._arrived)
+        if not self._settings.deadline:
+            limit = shares.deadline(self._lines(), size)
+            self._limit = loop.call_later(limit, self._break, f"not done in {limit:.0f} s")
+
+    def _size(self) -> int:
+        """Bytes of a member's tensors on the wire."""
+        mine = next(iter(self.seats.values())).tensors
+        values = self._values or sum(tensor.numel() for tensor in mine)
+        return int(values * shares.WIRE_BYTES[self._settings.compression])
+
+    def _lines(self) -> list[shares.Uplink]:
+        return [shares.Uplink(self._links.uplink(peer), peer in self._false) for peer in self.seats]
+
+    def _reduced(self) -> dict[PeerId, int]:
+        """Member -> bytes that it reduces of each other one: these go there, and their mean comes back."""
+        parts, size = shares.shares(self._lines()), self._size()
+        return {peer: size * part // sum(parts) for peer, part in zip(self.seats, parts, strict=True)}
+
+    def _send(self, one: PeerId, other: PeerId, size: int) -> None:
+        def lost(broke: bool) -> None:
+            if not self.over:
+                self._break(f"the link between {one} and {other} is cut")
+
+        passage = self._links.flow(one, other, size, self._arrived, lost)
+        if passage is not None:
+            self._passages[one, other] = passage
+            self._missing += 1
+
+    def _arrived(self) -> None:
+        self._missing -= 1
+        if not self._missing and not self.over:
+            self._finish()
+
+    def _finish(self) -> None:
+        seats = [self.seats[peer] for peer in sorted(self.seats)]
+        for k, one in enumerate(seats):
+            for other in seats[k + 1 :]:
+                if not self._connected(one.peer, other.peer):
+                    self._break(f"the link between {one.peer} and {other.peer} is cut")
+                    return
+        if any(_shapes(seat) != _shapes(seats[0]) for seat in seats):
+            self._break("the members' tensors differ in shape")
+            return
+        members = frozenset(seat.peer for seat in seats)
+        if why := self._discord.found(members):
+            self._discord.forget()
+            self._break(why, Opposed)
+            return
+        named: dict[str, Collection[str]] = {seat.peer: members & seat.said.against for seat in seats}
+        against = {*self._opposition.against(members), *left_out(named)}
+        out = [k for k, seat in enumerate(seats) if seat.peer in against]
+        claims = once([seat.claim for seat in seats], [seat.said.marks for seat in seats], out)
+        if not sum(claim.weight for claim in claims) > 0:
+            self._break("the members' weights sum to nothing")
+            return
+        judged, reduced = standings(claims, self._groups), self._reduced()
+        sketches = {seat.peer: _sketches(seat, seats) for seat in seats}
+        told = [flat(seat.tensors) for seat in seats] if any(seat.said.hands for seat in seats) else []
+        shares, cosines = _average(seats, judged, out)
+        if told:
+            _handed(seats, told, judged, spans(reduced, len(told[0])), largest_mean_norm(claims, judged))
+        self._opposition.add(cosines)
+        self._discord.add(cosines, {seat.peer: seat.claim for seat in seats}, self._groups)
+        self._end()
+        now = asyncio.get_running_loop().time()
+        scaled = {seat.peer: share for seat, share in zip(seats, shares, strict=True) if share < 1}
+        marks = {
+            seat.peer: seat.said.marks for seat, one in zip(seats, claims, strict=True) if one.weight > 0
+        }
+        for seat in seats:
+            mine = reduced[seat.peer]
+            passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}
+            seat.kept.usual.add(other.claim.norm for other in seats)
+            its = self._false, digest(seat.tensors), sketches[seat.peer]
+            seat.settle(Average(members, now - seat.since, passed, scaled, marks, *its))
+
+    def _call_at(self, when: float, then: Callable[[], None]) -> None:
+        """Let the meeting's timer be this one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, then)
+
+    def _break(self, reason: str, kind: type[RoundLost] = RoundLost) -> None:
+        self._end()
+        for seat in self.seats.values():
+            seat.settle(kind(f"{reason}; nothing was averaged"))
+
+    def _end(self) -> None:
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._limit is not None:
+            self._limit.cancel()
+        for passage in self._passages.values():
+            passage.cancel()
+
+
+class Meetings:
+    """All meetings of a network."""
+
+    def __init__(self, links: Links, dials: Dials, settings: Averaging, groups: int, values: int = 0) -> None:
+        """`groups` make the run's whole batch. A vector counts as `values` on the links; 0: as those it
+        has."""
+        self._links, self._dials = links, dials
+        self._settings, self._groups, self._values = settings, groups, values
+        self._opposition, self._discord = Opponents(), Discord()
+        """Of all members: one result is made for all."""
+        self._meetings: dict[tuple[int, str], list[Meeting]] = {}
+        """Version and weights -> meetings."""
+
+    async def average(
+        self,
+        me: PeerId,
+        kept: Kept,
+        at: tuple[int, str],
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        waits: Waits,
+        said: Said,
+    ) -> Average | None:
+        """The Averager port's contract, on behalf of `me`, which keeps of its rounds what is `kept`; `at` is
+        a version and its weights."""
+        from swarm.norm import LARGEST, norm
+
+        mine = math.hypot(*map(norm, tensors))
+        if not mine <= LARGEST:
+            raise NotFinite(f"version {at[0]}: my own tensors are not finite")
+        window = asyncio.get_running_loop().time() + self._settings.match + waits.patience
+        seat = Seat(me, tensors, Claim(weight, mine, kept.usual.norm()), kept, frozenset(peers), said, window)
+        meeting = self._seat(at, seat)
+        timer = asyncio.get_running_loop().call_later(waits.deadline, meeting.leave, seat, "ran out of time")
+        try:
+            return await seat.outcome
+        finally:
+            timer.cancel()
+            meeting.leave(seat, "left")
+            self._clear(at)
+
+    def crash(self, peer: PeerId) -> None:
+        for meetings in list(self._meetings.values()):
+            for meeting in meetings:
+                if peer in meeting.seats:
+                    meeting.leave(meeting.seats[peer], "crashed")
+
+    def gone(self, me: PeerId, peers: Collection[PeerId]) -> None:
+        """See the port."""
+        for meeting in [meeting for meetings in self._meetings.values() for meeting in meetings]:
+            if me in meeting.seats:
+                meeting.gone(meeting.seats[me], peers)
+
+    def _seat(self, at: tuple[int, str], seat: Seat) -> Meeting:
+        meetings = self._meetings.setdefault(at, [])
+        for meeting in meetings:
+            if meeting.fits(seat):
+                break
+        else:
+            network = self._links, self._dials, self._settings
+            meeting = Meeting(*network, self._groups, self._values, self._opposition, self._discord)
+            meetings.append(meeting)
+        meeting.take(seat)
+        return meeting
+
+    def _clear(self, at: tuple[int, str]) -> None:
+        going_on = [meeting for meeting in self._meetings.get(at, []) if not meeting.over]
+        if going_on:
+            self._meetings[at] = going_on
+        else:
+            self._meetings.pop(at, None)
+
+
+def _shapes(seat: Seat) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in seat.tensors]
+
+
+def _handed(
+    seats: Sequence[Seat],
+    parts: Sequence[torch.Tensor],
+    judged: Sequence[Standing],
+    cut: Mapping[PeerId, slice],
+    largest: float,
+) -> None:
+    """Give each the means that the reducers hand to it, in place of the mean that all have. `parts`: what the
+    seats brought; `largest`: the largest norm of a mean."""
+    hands = {seat.peer: seat.said.hands for seat in seats if seat.said.hands is not None}
+    total = sum(one.weight for one in judged)
+    for seat, part, one in zip(seats, parts, judged, strict=True):
+        has = hand_out(seat.peer, seat.tensors, hands, cut, largest)
+        if one.share == 1:
+            seat.kept.presences.add(presences(part, has, cut, one.weight / total))
+
+
+def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
+    """What a member asked to keep of the others' values: here all of them come to everybody."""
+    if not seat.said.key:
+        return None
+    import torch
+
+    from swarm.net.averaging import sketch
+
+    found = sketch.Sketches(seat.said.key, [(0, sum(each.numel() for each in seat.tensors))], {})
+    others = [each for each in seats if each is not seat]
+    flat = {each.peer: torch.cat([part.reshape(-1) for part in each.tensors]) for each in others}
+    return found._replace(members={peer: found.of(vector) for peer, vector in flat.items()})
+
+
+def _average(
+    seats: list[Seat], judged: list[Standing], out: Collection[int]
+) -> tuple[list[float], dict[str, Cosines]]:
+    """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
+    ids, so that it is one result for all; by the clipped mean where some are far from it, and without those
+    at `out`. Returns what is left of each member's gradient, 1 for one that is not to be named, and the
+    cosines of each with the others'."""
+    from swarm.net.averaging.clipping import Seen, combine
+
+    seen = [Seen() for _ in seats]
+    for k in range(len(seats[0].tensors)):
+        parts = [seat.tensors[k].float() * one.share for seat, one in zip(seats, judged, strict=True)]
+        made = combine(parts, [one.weight for one in judged], out)
+        for seat, its, kept, agreement in zip(seats, seen, made.kept, made.agreements, strict=True):
+            its.add(kept, agreement)
+            seat.tensors[k].copy_(made.value)
+    cosines: dict[str, Cosines] = {seat.peer: its.cosines for seat, its in zip(seats, seen, strict=True)}
+    return [one.share * its.share for one, its in zip(judged, seen, strict=True)], cosines

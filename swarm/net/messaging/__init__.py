@@ -1,0 +1,1 @@
+"""Messages between nodes: mail, gossip, the board, and the guard before them."""

@@ -1,0 +1,408 @@
+"""Configuration: TOML in two halves, typed and closed.
+
+`[run]` is what all peers must agree on (it is part of the Spec, whose digest is in the invite and in every
+frame); `[peer]` holds for one peer alone. Layers, later ones win: the defaults below, `extends` (another
+file, relative to this one), the file, `SWARM__RUN__SEED=3` in the environment, `--set run.seed=3`.
+`objective.name` is short for `run.objective.name` wherever the first word is not `run` or `peer` and names a
+table of exactly one half.
+
+The text under a field is its entry in `swarm config schema`: unit, meaning, what a larger value does. Ranges
+are part of the fields' types. Not handled here: how a Config is read (swarm.settings.loading), and whether an
+objective, a task or a model of that name exists (the code that builds it says so).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from swarm.settings.page import History, Page, Track
+from swarm.settings.peer_limits import Auditing, Limits
+from swarm.settings.sections import (
+    Count,
+    Date,
+    Decay,
+    Name,
+    Number,
+    Part,
+    Port,
+    Positive,
+    RunName,
+    Seconds,
+    Section,
+    Share,
+    Weight,
+)
+from swarm.types import COMPLETIONS
+
+
+class Model(Section):
+    """The policy that the run starts from, and which of its weights are trained."""
+
+    name: Name = "embedded"
+    """`embedded` (made and warm-started by the project), a folder, or a Hub id."""
+    revision: str = ""
+    """Branch, tag or commit of a Hub id; a run that starts from a Hub id is pinned to the commit it finds."""
+    training: Literal["full", "lora", "qlora"] = "full"
+    """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a 4-bit base)."""
+    template: Literal["auto", "on", "off"] = "auto"
+    """Whether prompts go through the tokenizer's chat template; `auto`: where it has one."""
+    template_options: dict[str, int | float | str | bool] = {}
+    """Variables that the chat template reads, such as `{ enable_thinking = false }` for Qwen3's."""
+    date: Date = ""
+    """Day, such as `2026-11-29`, for a chat template that asks for the date. `""`: the day on which the run
+    begins, in UTC; a run whose template asks is pinned to it, so that all peers have the same prompts."""
+
+
+class Lora(Section):
+    """Adapters, where `model.training` is `lora` or `qlora`."""
+
+    rank: Count = 16
+    """Rank r of the update B A (arXiv 2106.09685). Trained parameters, moments and releases grow with it."""
+    alpha: Positive = 32.0
+    """The update is scaled by alpha / rank: a larger value acts as a larger learning rate."""
+    targets: Name = "all-linear"
+    """Layers that get an adapter: `all-linear`, or names such as `q_proj,v_proj`."""
+
+
+class TaskSettings(Section):
+    """Where tasks come from, and how completions are scored."""
+
+    name: Name = "digit-sums"
+    """A built-in source, `data:` and a file, folder or Hub data set, `gym:` and a reasoning-gym name,
+    `verifiers:` and an environment, or the name of an installed `swarm.tasks` entry point."""
+    options: dict[str, int | float | str | bool] = {}
+    """Options of the source; `swarm task try NAME` shows them."""
+    rewards: tuple[str, ...] = ()
+    """Reward functions, added up: `math`, `exact`, `code`, `FILE.py:function`, `package.module:function` or
+    `swarm.rewards` entry points; none: the source's own."""
+    weights: tuple[float, ...] = ()
+    """Factor of each of `rewards`, in their order; none: 1 each."""
+    system: str = ""
+    """System message before every prompt; only with a chat template."""
+    timeout: Seconds = 10.0
+    """Seconds to score one group; what takes longer is dropped with an event. Raise it for slow rewards."""
+
+
+class Sampling(Section):
+    """How completions are sampled; learners compute log-probabilities at the same temperature."""
+
+    group_size: Annotated[int, Meta(ge=2, le=COMPLETIONS)] = 8
+    """G, completions per task. A larger group has a less noisy baseline and costs more sampling per task."""
+    max_tokens: Count = 6
+    """Most tokens of a completion: memory and time grow with it. 6: digit-sums' five and the end token."""
+    temperature: Positive = 1.0
+    """Divides the logits before the softmax; completions vary more above 1."""
+    quantized: bool = False
+    """Whether samplers may use weights in 4 or 8 bits. More machines fit then; log-probabilities are those of
+    the quantized policy, so that ratios to the learner's are noisier."""
+    replayable: bool = True
+    """Take only groups that learners can replay, those of hf, vllm, and a vLLM server with our processor
+    (docs/engines.md). `false` takes others, too: no audit sees them, and all strangers that send such groups
+    have one stranger's share together (batch.share)."""
+    heads: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Most probable tokens that samplers of replayable groups tell with each token: learners check by them,
+    without the model, that every group is what its seed draws. 4 are 24 bytes a token more; 0: none."""
+
+
+class ObjectiveSettings(Section):
+    """The method whose gradient learners compute."""
+
+    name: Name = "gepo"
+    """A method of `swarm objectives`, or `package.module:NAME` for an Objective of your own."""
+    options: dict[str, float | str | bool] = {}
+    """Overrides of the method's parts, such as `eps = 0.2` or the weight of its KL term, `kl = 0.005`."""
+
+
+class Optimizer(Section):
+    """AdamW over float32 master weights."""
+
+    name: Literal["adamw", "adamw8bit"] = "adamw"
+    """`adamw`, or `adamw8bit` (bitsandbytes: moments in 8 bits take a quarter of the memory)."""
+    lr: Weight = 0.0
+    """Learning rate. 0: the known rate for this kind of model and training
+    (swarm.learn.learners.learning_rates), which is set and printed where the run begins; a run without a
+    known rate needs one here."""
+    beta1: Decay = 0.9
+    """Decay of the first moment."""
+    beta2: Decay = 0.99
+    """Decay of the second moment, which averages over about 1 / (1 - beta2) steps."""
+    weight_decay: Weight = 0.0
+    """Decoupled weight decay of AdamW."""
+    grad_clip: Positive = 1.0
+    """L2 norm of the averaged gradient above which it is scaled down to this."""
+    warmup: Number = 20
+    """Steps of linear warm-up, also of a learner that joins: its moments start from zero. With 5 the demo
+    collapses at lr 2e-3, with 20 it learns at twice the default rate as well."""
+
+
+class BatchSize(Section):
+    """When a batch closes, and who fills it."""
+
+    groups: Count = 32
+    """Groups of one step over all learners; each learner closes its batch at its share. A larger batch has a
+    less noisy gradient and takes longer to fill."""
+    close_after: Seconds = 5.0
+    """Seconds after its first group at which a batch that is not full is closed. A larger value waits for
+    slow samplers, and groups grow older meanwhile."""
+    micro: Count = 32
+    """Most groups in one forward pass; fewer where memory runs out. The gradient does not depend on it."""
+    buffer: Annotated[float, Meta(ge=1.0)] = 2.0
+    """Groups that a learner asks for (its credit) and holds ready, as a multiple of its share of a batch.
+    With a larger buffer learners wait less, and groups are older when they are trained on."""
+    share: Part = 0.25
+    """Largest share of a batch for one sampler without an invite, while others fill the rest: in a public run
+    strangers are many. A sampler with an invite gives way only where groups of others wait."""
+    newcomers: Share = 0.25
+    """Largest share of a batch for all new samplers together, while others fill the rest: many keys of one
+    person count as one newcomer. A sampler without an invite is new until 128 of its groups were admitted and
+    an hour has passed since the first."""
+
+
+class Window(Section):
+    """The staleness budget: a group outside of it is never trained on."""
+
+    versions: Number = 64
+    """Most versions between a group's policy and the learner's. A larger window takes more of slow samplers,
+    and gradients are further off-policy."""
+    seconds: Seconds = 1800.0
+    """Most seconds since the release of a group's policy, once the learner is at a later one."""
+    drift: Positive = 8.0
+    """Nats a token. A group whose mean log-probability at the learner is lower than its sampler's by more is
+    not trained on, and a token's ratio is clipped to exp(-2 drift) ... exp(drift). Raise it where staleness
+    is the experiment."""
+
+
+class Averaging(Section):
+    """A round of averaging between learners. Links with long delays need larger times."""
+
+    mode: Literal["butterfly", "sites"] = "butterfly"
+    """What a version is made of: `butterfly`, the mean of one gradient of each learner, in full; `sites`, for
+    slow lines, the largest values of what each learner changed in `local_steps` steps of its own
+    (docs/network.md). `match`, `request`, `chunk`, `alone` and `compression` are the butterfly's."""
+    local_steps: Count = 8
+    """sites: optimizer steps of each learner in a version. More of them cost fewer bytes a step; learners
+    drift apart meanwhile, and `window.versions` counts versions of so many steps."""
+    density: Part = 0.015625
+    """sites: largest share of a contribution's values that is sent, the others are sent later. Bytes grow
+    with it."""
+    outer_lr: Positive = 0.7
+    """sites: step along the mean of the contributions; 1 without momentum takes the mean as it is."""
+    outer_momentum: Decay = 0.9
+    """sites: decay of the Nesterov momentum of that step. In the long run it multiplies steps by
+    1 / (1 - momentum)."""
+    match: Seconds = 2.0
+    """Seconds to find the other learners; a round starts at once when all of them are there. Those that still
+    compute their gradients are waited for longer where that trains more groups a second."""
+    request: Seconds = 1.0
+    """Seconds beyond `match` that a learner waits for the start of a group that accepted it; below
+    `match`."""
+    chunk: Seconds = 5.0
+    """Seconds without a chunk after which a member counts as lost; more where members' lines ask for it."""
+    deadline: Weight = 0.0
+    """Most seconds of a round, beyond which it is begun anew. 0: twice what the gradient's size and the
+    members' uplinks ask for, at least 20 and at most `window.seconds`. sites: seconds in which the others
+    name their contributions after the first one; 0: twice what a gradient takes, at least 20."""
+    alone: Literal["step", "keep"] = "step"
+    """When no other learner came: `step` alone, or `keep` the gradient and gather more groups."""
+    overlap: bool = False
+    """Learners compute their next gradient while a round waits for releases and lines. They idle less, and a
+    gradient is a version older, which `window.versions` counts."""
+    compression: Literal["none", "float16", "int8"] = "float16"
+    """Of gradients on the wire: `float16` takes half the bytes of `none`, which is float32. `int8` takes half
+    of these, for an error of a hundredth of the norm each way."""
+
+
+class Releasing(Section):
+    """Publishing and keeping releases."""
+
+    timeout: Seconds = 5.0
+    """Seconds that learners wait for the publisher before the next one publishes in its place."""
+    keep: Count = 4
+    """Newest versions whose bytes a seed holds on its disk; at most as many older ones stay while they are
+    fetched. Other peers hold two at most."""
+    fork: Literal["longest", "merge"] = "longest"
+    """What becomes of two lines of versions when parts of a swarm that lost each other meet again: the
+    `longest` counts, and groups of the other one that are inside the window are trained again; `merge`, where
+    they parted within the window, makes their mean the next version (docs/faults.md)."""
+    checkpoint_every: Count = 10
+    """Versions between two checkpoints of a learner. A restarted learner catches up from its last one."""
+
+
+class Evaluation(Section):
+    """Greedy answers to held-out tasks, by evaluators."""
+
+    tasks: Count = 256
+    """Held-out tasks of one evaluation; with 256 the standard error of the accuracy is at most 3.2 %."""
+    every: Count = 10
+    """Versions between two evaluations."""
+    right: float = 1.0
+    """Least reward of an answer that counts as right."""
+
+
+class Stop(Section):
+    """When the run is complete; 0 is never."""
+
+    versions: Number = 0
+    """Version at which it is complete."""
+    accuracy: Share = 0.0
+    """Held-out accuracy, 0 to 1, at which it is complete."""
+
+
+class Pace(Section):
+    beat: Seconds = 2.0
+    """Seconds between two heartbeats, plus up to a quarter of random jitter. More often: faster news and more
+    gossip."""
+    patience: Seconds = 10.0
+    """Seconds of silence after which a peer counts as lost; more than two heartbeats."""
+
+
+class Run(Section):
+    """What all peers of a run agree on."""
+
+    name: RunName = "demo"
+    """Names the run's folders."""
+    seed: Number = 1
+    """Seed of tasks and of the first weights."""
+    private: bool = False
+    """Whether only peers with an invite may read and answer; in a public run anybody may sample and watch."""
+    model: Model = Model()
+    lora: Lora = Lora()
+    task: TaskSettings = TaskSettings()
+    sampling: Sampling = Sampling()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    optimizer: Optimizer = Optimizer()
+    batch: BatchSize = BatchSize()
+    window: Window = Window()
+    averaging: Averaging = Averaging()
+    release: Releasing = Releasing()
+    evaluation: Evaluation = Evaluation()
+    pace: Pace = Pace()
+    stop: Stop = Stop()
+
+
+class DelayLaw(Section):
+    """An injected delay, for experiments: drawn again for each release or group, and slept."""
+
+    law: Literal["none", "constant", "lognormal", "weibull", "exponential"] = "none"
+    """`none`, `constant`, `lognormal`, `weibull` or `exponential`."""
+    seconds: Weight = 0.0
+    """Seconds. constant: the delay; lognormal: the median; weibull: the scale; exponential: the mean."""
+    shape: Positive = 0.617
+    """lognormal: sigma of the log (0.617 is the paper's); weibull: the shape."""
+    longest: Weight = 1800.0
+    """Seconds at most: a longer delay is cut to it."""
+
+
+class Delay(Section):
+    policy: DelayLaw = DelayLaw()
+    """Before a sampler fetches a release."""
+    upload: DelayLaw = DelayLaw()
+    """Before a group is sent to a learner."""
+
+
+class Listen(Section):
+    """Where other peers reach this one."""
+
+    host: Name = "0.0.0.0"
+    """Address of the interface to listen on; `::` is all of them, with IPv6 and IPv4."""
+    port: Port = 0
+    """TCP port; 0 takes a free one, and the same one later unless another program has it."""
+    parts: Port = 0
+    """A learner's TCP port for parts of gradients, 0: a free one; where it is closed `port` carries them."""
+    announce: tuple[str, ...] = ()
+    """Multiaddresses to announce instead of those that libp2p finds; this machine's private one is added."""
+    dial_only: bool = False
+    """Do not listen: for a machine that can only open connections."""
+    relay: bool = True
+    """Carry connections between peers of this run of whom one cannot be dialled, where this one can."""
+    upnp: bool = False
+    """Ask the router for a port mapping."""
+
+
+class EngineSettings(Section):
+    """The engine of a sampler or an evaluator."""
+
+    name: Literal["auto", "hf", "vllm", "vllm-server", "toy"] = "auto"
+    """`auto` (what is installed and fits; it says why), `hf` (transformers), `vllm` (on this machine),
+    `vllm-server` (one that runs already) or `toy` (simulations)."""
+    device: Name = "auto"
+    """`cpu`, `cuda`, `cuda:N`; `auto`: a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of weights and activations; `auto`: bfloat16 on a GPU, float32 on a CPU."""
+    quantize: Literal["none", "int8", "nf4"] = "none"
+    """Weights in 8 or 4 bits, where `run.sampling.quantized` allows it."""
+    tasks: Count = 8
+    """Tasks sampled in one call, each its own group, and answers that an evaluator's `hf` makes at a time on
+    a CPU; fewer when memory runs out. More fill a GPU better, and each call takes longer."""
+    threads: Count = 1
+    """CPU threads of the engine. On a CPU that other peers share, more than 1 is slower."""
+    length: Number = 0
+    """vLLM: most tokens of a prompt and its completion together; 0: the model's own limit. A smaller one
+    saves memory."""
+    memory: Share = 0.85
+    """vLLM: largest share of the GPU's memory that it takes."""
+    url: str = ""
+    """vllm-server: its address, such as http://127.0.0.1:8000."""
+    timeout: Seconds = 600.0
+    """Seconds for one call of the engine, of `hf` for one step of it; beyond them it counts as hung and is
+    restarted."""
+
+
+class Training(Section):
+    """The device and precision of a learner."""
+
+    device: Name = "auto"
+    """`cpu`, `cuda`, `cuda:N`; `auto`: a GPU where there is one."""
+    gpus: Number = 0
+    """GPUs that one model is sharded over (FSDP2); 0: all of this machine's where it does not fit one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the forward and backward pass; master weights are float32. `auto`: bfloat16 on a GPU, float32 on a
+    CPU."""
+    record: Number = 0
+    """Newest versions of which all is kept that `swarm replay --version` makes them again of; 0: none."""
+    checkpointing: Literal["auto", "on", "off"] = "auto"
+    """Recompute activations in the backward pass instead of keeping them: a third slower, far less memory.
+    `auto`: when memory runs out."""
+
+
+class Rewards(Section):
+    """How this peer scores completions."""
+
+    code: Literal["sandbox", "trust", "refuse"] = "sandbox"
+    """What to do with reward code that came with a run, and everywhere with `gym:`, which runs completions
+    as code: bubblewrap without network or home, a program of this user, or refuse the run. `trust` also
+    consents to an objective `package.module:NAME` and a task `verifiers:NAME`, which no sandbox holds."""
+
+
+class Swarm(Section):
+    """How many peers of each role `swarm up` starts on this machine, besides one seed."""
+
+    learners: Count = 2
+    samplers: Count = 3
+    evaluators: Number = 1
+
+
+class Peer(Section):
+    """Settings of one peer, its own business."""
+
+    serve: Literal["held", "mirror"] = "held"
+    """`held`: give others the releases that this peer has fetched for itself; `mirror`: fetch each release
+    and its patches as soon as it is announced, and be asked first: for the line of a lab or a cloud."""
+    listen: Listen = Listen()
+    limits: Limits = Limits()
+    audit: Auditing = Auditing()
+    engine: EngineSettings = EngineSettings()
+    learner: Training = Training()
+    rewards: Rewards = Rewards()
+    delay: Delay = Delay()
+    page: Page = Page()
+    history: History = History()
+    track: Track = Track()
+    swarm: Swarm = Swarm()
+
+
+class Config(Section):
+    run: Run = Run()
+    peer: Peer = Peer()
