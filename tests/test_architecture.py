@@ -133,19 +133,18 @@ def test_the_distribution_carries_its_licence() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
-def test_the_readme_shows_the_tree_that_is_on_the_disk() -> None:
-    shown = readme_tree()
+def test_the_tree_of_the_docs_is_on_the_disk() -> None:
+    shown = drawn_tree()
     assert shown[""] == on_disk(ROOT)
     assert shown["swarm/"] == on_disk(ROOT / "swarm")
 
 
-def readme_tree() -> dict[str, set[str]]:
-    """Folder -> entries of the README's `tree` block: two spaces a level, a slash after folders, a comment
-    after two spaces."""
-    match = re.search(
-        r"^```tree\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    assert match, "README.md has no ```tree block"
+def drawn_tree() -> dict[str, set[str]]:
+    """Folder -> entries of the `tree` block of docs/architecture.md: two spaces a level, a slash after
+    folders, a comment after two spaces."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    match = re.search(r"^```tree\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert match, "docs/architecture.md has no ```tree block"
     tree: dict[str, set[str]] = {"": set()}
     above: list[str] = []
     for line in match[1].splitlines():

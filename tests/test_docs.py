@@ -19,7 +19,7 @@ from swarm.learn.trust_region import TRUSTS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-HOUSE = (DOCS / "architecture.md").read_text(encoding="utf-8")
+HOUSE, _, TREE = (DOCS / "architecture.md").read_text(encoding="utf-8").partition("```tree\n")
 GUIDES = [DOCS / "architecture.md", DOCS / "labs.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page not in GUIDES)]
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
@@ -82,10 +82,22 @@ def test_the_layers_of_the_drawing_are_those_of_the_contracts(contract: str) -> 
     assert " -> ".join(layers) in " ".join(HOUSE.split())
 
 
+def anchors(page: Path) -> set[str]:
+    """What links to the headings of a page end with, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 def dead_links(page: Path) -> tuple[list[str], list[str]]:
-    """All links of a page to other files, and those that lead nowhere."""
-    links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8"))
-    return links, [link for link in links if not (page.parent / link).exists()]
+    """All links of a page to files and headings, and those that lead nowhere."""
+    links = re.findall(r"\]\(([\w./-]*(?:#[\w-]*)?)\)", page.read_text(encoding="utf-8"))
+    return links, [link for link in links if not leads(page, link)]
+
+
+def leads(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    to = page.parent / name if name else page
+    return to.exists() and (not anchor or anchor in anchors(to))
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda path: path.name)

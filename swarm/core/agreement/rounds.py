@@ -2,8 +2,8 @@
 
 A learner runs one command at a time; its outcome is the next event. Every pair is either in the table or
 refused with both names, and a refused pair changes nothing. `diagram()` draws it, and where a second lane
-computes ahead, for the README. A version is packed and released beside the round: only a gradient that is
-ready earlier waits for that.
+computes ahead, for docs/architecture.md. A version is packed and released beside the round: only a gradient
+that is ready earlier waits for that.
 
     GATHERING -> LEARNING -> (RELEASING) -> MATCHING -> STEPPING -> GATHERING, and CATCHING_UP from anywhere
 
