@@ -1,5 +1,5 @@
-"""What README and docs/commands.md say is so: commands parse and all are documented, files and targets exist, the
-round's diagram is the table's."""
+"""What README and docs/commands.md say is so: commands parse, all are documented, files and targets exist,
+the round's diagram is the table's."""
 
 from __future__ import annotations
 
