@@ -27,6 +27,6 @@ Everything else may change with any version.
 
 __version__ = "0.1.0"
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of everything peers say to each other; peers of different protocols refuse each other at the
 invite."""

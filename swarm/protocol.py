@@ -106,7 +106,6 @@ class Topic(StrEnum):
     CONTRIBUTION = "contribution"
     COUNTED = "counted"
     ACCUSED = "accused"
-    VERDICT = "verdict"
 
 
 class TopicRow(NamedTuple):
@@ -125,7 +124,6 @@ TOPICS: Mapping[Topic, TopicRow] = {
     Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: one exists"),
     Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: which ones count"),
     Topic.ACCUSED: TopicRow("Accusation", RELEASE_LIMIT, True, "whose group is a forgery"),
-    Topic.VERDICT: TopicRow("Verdicts", EVENT_LIMIT, False, "to learners: whose groups are honest"),
 }
 
 

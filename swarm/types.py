@@ -396,8 +396,6 @@ class Beat(Struct, tag="beat", omit_defaults=True):
     """Of a learner that took weights without moments: its steps may be others, and it releases last."""
     mean: Annotated[bytes, Meta(max_length=12)] = b""
     """Names the mean that a learner got in its last round (swarm.core.gradient_checks.same_mean)."""
-    audits: bool = False
-    """Of a member that replays groups beside its own work (peers.audits.audit_duty)."""
     accuracy_before: Finite = -1.0
     """Of an evaluator: the accuracy of the evaluation before that of `accuracy`; -1: there was none."""
     unkept: bool = False

@@ -27,7 +27,6 @@ from peers.audits.accusations import Accusation
 from peers.audits.evidence import Evidence
 from peers.audits.shown_groups import AccusedQuery
 from peers.audits.submitted_groups import Submitted, SubmittedQuery
-from peers.audits.verdicts import Verdicts
 from peers.build.joining.spec_transfer import FileRequest
 from peers.build.run_sources import Sources
 from peers.intake.tally import LAGS_PER_EVENT, SAMPLERS, Tally
@@ -104,7 +103,6 @@ DECODED = {
     "AccusedQuery": AccusedQuery,
     "SubmittedQuery": SubmittedQuery,
     "Submitted": Submitted,
-    "Verdicts": Verdicts,
     "Kept": Kept,
     "Way": Way,
     "WayQuery": WayQuery,

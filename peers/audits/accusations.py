@@ -10,7 +10,7 @@
             undecided   nothing: the replay does not tell, or the memory is not here
             let go      nothing, for want of room, until it is said again
 
-Learners accuse, and members that audit; learners act, and everybody hears that a learner sets somebody aside
+Learners and auditors accuse; learners act, and everybody hears that a learner sets somebody aside
 (peers.runtime.watching.set_aside). Groups of samplers that this learner does not audit
 (`peer.audit.invited`) are not looked at, nor is anything new of whom this learner has set aside, or of a
 version that is not here: that may come before it is said again. Not handled here: replays
@@ -25,7 +25,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from peers.audits.evidence import Unsigned
-from peers.audits.shown_groups import Shown, ShownGroups, Verdict, shown
+from peers.audits.shown_groups import Shown, ShownGroups, shown
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
@@ -67,10 +67,6 @@ class Replays(Protocol):
         """Another learner agrees with this one."""
         ...
 
-    def wrong(self, verifier: PeerId) -> None:
-        """What this verifier says is not what a replay here finds."""
-        ...
-
 
 class Accuser:
     """What one peer says of samplers that cheat."""
@@ -82,7 +78,7 @@ class Accuser:
 
     def accuse(self, group: Group, frame: bytes, aside: Consequence | None = None) -> None:
         """Tell that a replay of this group shows a forgery, and what follows for its sampler here."""
-        digest = self._shown.accused.put(frame)
+        digest = self._shown.put(frame)
         said = Accusation(
             sampler=group.sampler,
             group=digest,
@@ -133,7 +129,7 @@ class AccusationExchange:
     # --- of others ------------------------------------------------------------------------------------------
 
     def hear(self, sealed: bytes) -> None:
-        """Raises WireError for what is no accusation by a learner or a member that may audit."""
+        """Raises WireError for what is no accusation by a learner or an auditor."""
         host = self._host
         opened, said = host.read(sealed, RELEASE_LIMIT, Accusation)
         accuser = opened.sender
@@ -169,7 +165,7 @@ class AccusationExchange:
 
     async def _shown_by(self, accuser: PeerId, claim: Claim) -> Shown | None:
         try:
-            accused = await shown(self._host, self._inbox, Verdict(accuser, False, *claim))
+            accused = await shown(self._host, self._inbox, accuser, claim)
         except (NetError, UnknownKey, RewardError):
             self._cases.unheard(claim, accuser)  # it is said again
             return None
@@ -181,20 +177,20 @@ class AccusationExchange:
             self._cases.unshown(claim, accuser)
         return accused
 
-    def let_go(self, said: Verdict) -> None:
+    def let_go(self, claim: Claim) -> None:
         """The group that is accused finds no room: when it is accused again it may."""
-        self._cases.let_go(Claim(said.sampler, said.group, said.version, said.weights))
+        self._cases.let_go(claim)
 
-    def judged(self, said: Verdict, opinion: Opinion) -> None:
+    def judged(self, accused: Shown, opinion: Opinion) -> None:
         """What this learner thinks of an accusation, by a replay of its own."""
-        case = self._cases.judged(Claim(said.sampler, said.group, said.version, said.weights), opinion)
+        claim = accused.claim
+        case = self._cases.judged(claim, opinion)
         if opinion is Opinion.DISAGREED:
-            for each in sorted(case.accusers) if case is not None else (said.verifier,):
-                self._name(each, f"it accuses {said.sampler} of a group that is honest by a replay here")
+            for each in sorted(case.accusers) if case is not None else (accused.accuser,):
+                self._name(each, f"it accuses {claim.sampler} of a group that is honest by a replay here")
 
     def _name(self, accuser: PeerId, reason: str) -> None:
         host = self._host
         if self._cases.false(accuser, host.now()):
             reason += ", and no other accusation of it is looked at for a while"
         host.emit(events.Rejected, sender=accuser, kind=Service.ACCUSED, reason=reason)
-        self._replays.wrong(accuser)

@@ -4,18 +4,16 @@ finds.
     a group is admitted --drawn?--> waits here, with the weights that it names
     run   -> the group replayed (peers.audits.replayer) -> swarm.core.audits.auditing
           -> Audited event; whose groups are forged: `unverified` from then on, what is not trained yet is
-             dropped, and the other learners hear of it; who is honest: they hear of that, too
-    another verifier accuses a sampler   --peers.audits.accusations--> its group waits here, too
-    another verifier calls a group honest --peers.audits.verdicts-->   so does one in twenty of these
-    an auditor asks what came            --peers.audits.submitted_groups--> it replays what was drawn here
+             dropped, and the other learners hear of it
+    another peer accuses a sampler --peers.audits.accusations--> its group waits here, too
+    an auditor asks what came      --peers.audits.submitted_groups--> it draws of that by itself
 
 Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
 by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
 thread that computes gradients, and what this learner has no batch for anyway: what is drawn beyond it waits,
 first the groups of samplers of which none was replayed yet, then those of samplers whose claims are
 unlikely, all of which are drawn; beyond WAITING one is let go, which verifies nobody
-(peers.audits.replay_queue). Where an auditor is here whose verdicts count, what is drawn waits for it first.
-Not handled here: what margins mean (swarm.core.audits.auditing).
+(peers.audits.replay_queue). Not handled here: what margins mean (swarm.core.audits.auditing).
 """
 
 from __future__ import annotations
@@ -31,29 +29,20 @@ from peers.audits.accusations import AccusationExchange
 from peers.audits.evidence import ASIDE, SUFFIX, Evidence, keep, read_aside, stamp, update_aside
 from peers.audits.replay_queue import Drawn, ReplayQueue
 from peers.audits.replayer import MakeReplay, Replayer
-from peers.audits.shown_groups import Shown, ShownGroups, Verdict
+from peers.audits.shown_groups import Shown, ShownGroups
 from peers.audits.submitted_groups import SubmittedGroups
-from peers.audits.verdicts import VerdictExchange, VerdictTeller
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.audits.accusations import Opinion, speaks_alone
 from swarm.core.audits.auditing import COUNT, Audits, Consequence, Finding, Weighed
-from swarm.core.audits.verifiers import Verifiers, is_auditor
 from swarm.core.intake.batcher import NO_LIMIT, Room
 from swarm.core.roster import CLOCK
 from swarm.draws.replays import Replayed
-from swarm.protocol import Kind
-from swarm.storage.blocks import Damaged, digest_of
+from swarm.protocol import Kind, Role
+from swarm.storage.blocks import Damaged
 from swarm.storage.durable import Torn
-from swarm.types import Digest, Group, PeerId
-from swarm.types import Verdict as Admitted
-
-OTHERS = 0.05
-"""Share of the time for replays of what others judged, where `peer.audit.share` is 0."""
-
-AWAITED = 10.0
-"""Seconds in which an auditor may save a replay: it asks once a heartbeat, and tells as often."""
+from swarm.types import Digest, Group, PeerId, Verdict
 
 
 class Auditor:
@@ -80,19 +69,14 @@ class Auditor:
         self._news = asyncio.Event()
         self._shown, self._submitted = ShownGroups(host), SubmittedGroups(host)
         self._accusations = AccusationExchange(host, inbox, self, self._shown)
-        self._teller = VerdictTeller(host, self._shown)
-        verifiers = Verifiers(host.config.peer.audit.rechecks, random.Random(b"verifiers" + secret))
-        self._verdicts = VerdictExchange(host, inbox, self, verifiers)
         if self._works():
             inbox.audit, inbox.aside, inbox.unseen = self.draw, self.aside, self.room
             inbox.batcher.unproven = self._queue.unproven
-            if host.config.peer.audit.share > 0:
-                inbox.batcher.replayable = self.is_replayable
+            inbox.batcher.replayable = self.is_replayable
             self._look()
 
     def _works(self) -> bool:
-        settings = self.host.config.peer.audit
-        return self._replayer.works and (settings.share > 0 or settings.rechecks > 0)
+        return self._replayer.works and self.host.config.peer.audit.share > 0
 
     def aside(self, sampler: PeerId) -> Consequence | None:
         """What follows for a sampler that is set aside now, or None."""
@@ -150,28 +134,22 @@ class Auditor:
 
     def draw(self, group: Group, frame: bytes) -> None:
         """Take an admitted group for an audit, or leave it to auditors."""
-        sampler, settings = group.sampler, self.host.config.peer.audit
+        sampler = group.sampler
         if not (self._is_audited(sampler) and group.noise == self._inbox.opener.noise):
             return
         if self._is_pardoned(group):
             return
-        audited = any(is_auditor(beat) for _, beat in self.host.roster)
-        if settings.share == 0 and not audited and not self.host.roster.learners():
-            return  # nobody accuses, so no version is held for it
         if (newest := self.host.releases.held) is not None:
             self._replayer.hold(newest.version, newest.weights)
         weights = self._replayer.hold(group.version, group.weights)
         due = self._is_urgent(sampler) or self.audits.drawn(sampler, self._rng)
-        drawn = weights is not None and settings.share > 0 and due
+        if any(beat.role is Role.AUDITOR for _, beat in self.host.roster):
+            self._submitted.add(group, frame)
         if weights is not None:
             self.audits.taken(sampler)
-        if audited:
-            self._submitted.add(group, frame, drawn)
-        if drawn and weights is not None:
-            prompt, digest = self._inbox.task_and_rewards(group).task.prompt, digest_of(frame)
-            until = self.host.steady() + AWAITED if self._verdicts.trusted() else 0.0
-            self._verdicts.drawn(digest, sampler)
-            self._append(Drawn(group, frame, digest, prompt, weights, until=until))
+            if due:
+                prompt = self._inbox.task_and_rewards(group).task.prompt
+                self._append(Drawn(group, frame, prompt, weights))
 
     def _is_urgent(self, sampler: PeerId) -> bool:
         """Whether all groups of this sampler are replayed, before those of others that are proven."""
@@ -185,7 +163,7 @@ class Auditor:
     def room(self, sampler: PeerId) -> Room:
         """How many groups of a sampler are taken before more of them are replayed: one at a time, which is
         drawn, where none of it waits for that."""
-        if self.host.config.peer.audit.share == 0 or not self._is_audited(sampler):
+        if not self._is_audited(sampler):
             return NO_LIMIT
         left, waits = self.audits.room(sampler), self._queue.waits(sampler)
         left = max(left - self._inbox.batcher.scoring[sampler], 0 if waits else 1)
@@ -198,10 +176,8 @@ class Auditor:
 
     def _append(self, drawn: Drawn) -> None:
         gone = self._queue.append(drawn)
-        if gone is not None and gone.shown is not None and gone.accused:
-            self._accusations.let_go(gone.shown.verdict)
-        elif gone is not None:
-            self._undecided(gone)
+        if gone is not None and gone.shown is not None:
+            self._accusations.let_go(gone.shown.claim)
         self._news.set()
 
     def holds(self, version: int, weights: Digest) -> bool:
@@ -209,12 +185,12 @@ class Auditor:
         return self._replayer.holds(version, weights)
 
     def enqueue(self, shown: Shown) -> None:
-        group, digest = shown.group, shown.verdict.group
+        group = shown.group
         if (weights := self._replayer.hold(group.version, group.weights)) is not None:
-            self._append(Drawn(group, shown.frame, digest, shown.prompt, weights, shown))
+            self._append(Drawn(group, shown.frame, shown.prompt, weights, shown))
             self.host.move()
         else:
-            self._settle(shown.verdict, Opinion.UNDECIDED)
+            self._accusations.judged(shown, Opinion.UNDECIDED)
 
     def second(self, sampler: PeerId, strikes: int, by: PeerId) -> None:
         if (aside := self.audits.second(sampler, strikes, self.host.now())) is not None:
@@ -224,28 +200,14 @@ class Auditor:
             self._unwritten = True
             self._news.set()
 
-    def wrong(self, verifier: PeerId) -> None:
-        self._verdicts.wrong(verifier)
-
-    def take_word(self, verdict: Verdict) -> None:
-        """As peers.audits.verdicts.Rechecks."""
-        self.audits.word(verdict.sampler, verdict.verifier)
-        self._queue.spare(verdict.group)
-        self._queue.settle(verdict.sampler)
-        self.host.move()
-
-    def reopen(self, verifier: PeerId) -> int:
-        return self.audits.reopen(verifier)
-
     async def run(self) -> None:
         """Replay what waits, until cancelled."""
         if self._works():
             await self._shown.serve()
             await self._submitted.serve()
-            beside = (self._accusations.run, self._verdicts.run, self._teller.run)
             async with asyncio.TaskGroup() as tasks:
-                for run in (*beside, self._replay_forever):
-                    tasks.create_task(run())
+                tasks.create_task(self._accusations.run())
+                tasks.create_task(self._replay_forever())
 
     async def _replay_forever(self) -> None:
         while True:
@@ -253,22 +215,12 @@ class Auditor:
             if self._unwritten:
                 await self._write_aside()
             while self._queue and await self._replayer.ready():
-                if not await self._waited():
-                    continue
-                drawn = self._queue.take(self._replayer.loaded, self.host.steady())
+                drawn = self._queue.take(self._replayer.loaded)
                 spent = await self._audit(drawn)
                 self._queue.settle(drawn.group.sampler)
                 self.host.move()
                 await self._rest(spent)
             self._news.clear()
-
-    async def _waited(self) -> bool:
-        """Whether a group is to be replayed now; else wait for a change."""
-        left = self._queue.wait(self.host.steady())
-        if left > 0 and not self._is_waited_for():
-            await self.host.changed(left)
-            return False
-        return True
 
     def _is_waited_for(self) -> bool:
         """Whether this learner waits for groups that replays let in: it has none to train on, or too few for
@@ -285,13 +237,12 @@ class Auditor:
     async def _rest(self, spent: float) -> None:
         """Leave the others their share of the time, unless this learner waits for what replays let in."""
         host = self.host
-        until = host.steady() + spent * (1 / (host.config.peer.audit.share or OTHERS) - 1)
+        until = host.steady() + spent * (1 / host.config.peer.audit.share - 1)
         while (left := until - host.steady()) > 0 and not self._is_waited_for():
             await host.changed(left)
 
     async def _audit(self, drawn: Drawn) -> float:
         """Returns the seconds that it took on the work port."""
-        self._verdicts.begun(drawn.digest)
         replayed, spent = await self._replayer.replayed(drawn)
         if replayed is None:
             self._undecided(drawn)
@@ -300,20 +251,17 @@ class Auditor:
         return spent
 
     def _judge(self, drawn: Drawn, replayed: Replayed) -> Consequence | None:
-        group, verdict = drawn.group, drawn.shown and drawn.shown.verdict
+        group = drawn.group
         found, opinion = self._replayer.weighed(drawn, replayed)
         self._look()  # what was pardoned counts no more
         self._obey_pardons()
-        if verdict is None:
+        if drawn.shown is None:
             finding, aside = self.audits.take(group.sampler, found, self.host.now(), self._alone())
             accuses = aside is not None and speaks_alone(found)
-            if finding is Finding.HONEST:
-                self._teller.honest(group, drawn.frame)
         else:
-            self._settle(verdict, opinion)
-            finding, aside = self._judge_shown(group, verdict, found, opinion)
+            self._accusations.judged(drawn.shown, opinion)
+            finding, aside = self._judge_accused(drawn.shown, found, opinion)
             accuses = opinion is Opinion.AGREED
-        self._verdicts.replayed(drawn.digest, opinion)
         self._tell(group.id, group.sampler, finding, found, aside)
         if aside is not None:
             self._drop(group.sampler)
@@ -322,11 +270,11 @@ class Auditor:
             self._accusations.accuse(group, drawn.frame, strikes, self.audits.aside(group.sampler, now))
         return aside
 
-    def _judge_shown(
-        self, group: Group, said: Verdict, found: Weighed, opinion: Opinion
+    def _judge_accused(
+        self, accused: Shown, found: Weighed, opinion: Opinion
     ) -> tuple[Finding, Consequence | None]:
-        """An honest group that a verifier chose verifies nobody."""
-        host, aside = self.host, None
+        """An honest group that an accuser chose verifies nobody."""
+        host, group, aside = self.host, accused.group, None
         if opinion is Opinion.DISAGREED:
             return Finding.HONEST, None
         if opinion is Opinion.UNDECIDED:
@@ -337,16 +285,9 @@ class Auditor:
             released = host.releases.released_here(release)
             if not self._is_pardoned(group):
                 aside = self.audits.accused(group.sampler, found, released, host.now())
-        if aside is not None and not said.honest:
-            aside = aside._replace(why=f"{aside.why}; {said.verifier} found it first")
+        if aside is not None:
+            aside = aside._replace(why=f"{aside.why}; {accused.accuser} found it first")
         return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, aside
-
-    def _settle(self, said: Verdict, opinion: Opinion) -> None:
-        """What another verifier says was replayed here, or is not."""
-        if said.honest:
-            self._verdicts.judged(said, opinion)
-        else:
-            self._accusations.judged(said, opinion)
 
     def _alone(self) -> bool:
         """Whether the run has no other learner."""
@@ -355,7 +296,7 @@ class Auditor:
     def _undecided(self, drawn: Drawn) -> None:
         """A group is not replayed: that blames nobody."""
         if drawn.shown is not None:
-            self._settle(drawn.shown.verdict, Opinion.UNDECIDED)
+            self._accusations.judged(drawn.shown, Opinion.UNDECIDED)
 
     def _tell(
         self, group: str, sampler: PeerId, finding: Finding, found: Weighed | None, aside: Consequence | None
@@ -376,7 +317,7 @@ class Auditor:
     def _drop(self, sampler: PeerId) -> None:
         """Nothing of a sampler that waits is trained, or replayed unless somebody accuses it."""
         gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
-        self._inbox.drop(gone, Admitted.UNVERIFIED)
+        self._inbox.drop(gone, Verdict.UNVERIFIED)
         self._inbox.batcher.quotas.forget(sampler)
         self._queue.drop(sampler)
         self._submitted.drop(sampler)

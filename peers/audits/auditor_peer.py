@@ -1,21 +1,18 @@
-"""The auditor: replays what came to learners and tells what it finds, with neither optimizer nor gradients.
-It is a role, or a duty beside the work of another one (peers.audits.audit_duty).
+"""The auditor: replays what came to learners and accuses samplers that cheat, with neither optimizer nor
+gradients.
 
     each heartbeat   learner --service submitted--> which groups came --drawn--> their frames -> the queue
     the queue        -> replayed (peers.audits.replayer) -> Audited event
-                          honest: Verdicts (peers.audits.verdicts)
                           forged: Accusation (peers.audits.accusations)
     each release     -> its bytes are held, for as long as its groups come
 
-Drawn are all groups that a learner drew itself, and others by the rates of swarm.core.audits.auditing and
-randomness that only this peer's key gives; never its own. A sampler is accused once, and none of its groups
-is drawn then until the next release, or until it would be let back: who did not set it aside hears it again.
-The auditor sets nobody aside: learners act on their own replays. What it finds in groups of which none shows
-a cheat by itself is its own knowledge alone. Learners are asked beside each other, have equal shares of the
-room for groups that wait, and take turns: one that is slow, or lists much, costs the others nothing. A duty
-takes at most `peer.audit.share` of the time, fetches releases for it once a learner lists a group, and ends
-where memory is short or the peer's own engine fails.
-Not handled here: what its word counts for (swarm.core.audits.verifiers).
+Drawn are groups by the rates of swarm.core.audits.auditing and randomness that only this peer's key gives. A
+sampler is accused once, and none of its groups is drawn then until the next release, or until it would be let
+back: who did not set it aside hears it again. The auditor sets nobody aside: learners act on their own
+replays. What it finds in groups of which none shows a cheat by itself is its own knowledge alone. Learners
+are asked beside each other, have equal shares of the room for groups that wait, and take turns: one that is
+slow, or lists much, costs the others nothing.
+Not handled here: what follows from an accusation (peers.audits.auditor).
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from peers.audits.replay_queue import Drawn, QueuesInTurn
 from peers.audits.replayer import MakeReplay, Replayer
 from peers.audits.shown_groups import ASKED, ShownGroups
 from peers.audits.submitted_groups import LISTED, Submitted, SubmittedGroup, SubmittedQuery
-from peers.audits.verdicts import VerdictTeller
 from peers.intake.reward_calls import RewardCalls
 from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
@@ -46,9 +42,8 @@ from swarm.storage.blocks import digest_of
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Digest, Group, PeerId
 
-BUSY, BUSY_BESIDE = 32, 4
-"""Groups that wait for their replay, at which no more are fetched than a learner's equal share; beside other
-work, between whose calls there is one: a learner waits 10 s for a verdict."""
+BUSY = 32
+"""Groups that wait for their replay, at which no more are fetched than a learner's equal share."""
 
 LISTS = 32
 """Answers that are read at once: a thousand groups."""
@@ -59,23 +54,19 @@ asked for, so that none is asked twice; and samplers that were accused."""
 
 
 class AuditorPeer:
-    def __init__(
-        self, host: Host, source: TaskSource, vocabulary: int, make: MakeReplay, beside: bool = False
-    ) -> None:
-        """Of `vocabulary` tokens all are below it. `make` makes what replays, on the work port. `beside`: the
-        work of another role."""
-        self.host, self._vocabulary, self._beside = host, vocabulary, beside
+    def __init__(self, host: Host, source: TaskSource, vocabulary: int, make: MakeReplay) -> None:
+        """Of `vocabulary` tokens all are below it. `make` makes what replays, on the work port."""
+        self.host, self._vocabulary = host, vocabulary
         self._reward_calls = RewardCalls(host, source)
         run = host.config.run.sampling
         self._limit = wire.group_limit(run.group_size, run.max_tokens, run.heads)
         self.audits = Audits()
         secret = host.ports.keyring.sign(f"audits {host.who.incarnation}".encode())
         self._rng = random.Random(secret)
-        self._replayer = Replayer(host, make, self._end if beside else host.leave)
-        self._room, self._over = BUSY_BESIDE if beside else BUSY, False
+        self._replayer = Replayer(host, make, host.leave)
         self._queue = QueuesInTurn(self.audits.proven)
         self._shown = ShownGroups(host)
-        self._accuser, self._teller = Accuser(host, self._shown), VerdictTeller(host, self._shown)
+        self._accuser = Accuser(host, self._shown)
         self._asked: dict[PeerId, tuple[int, int]] = {}
         """Learner -> its incarnation, and the number of the last group that it told of."""
         self._asking = set[PeerId]()
@@ -89,25 +80,17 @@ class AuditorPeer:
         """Sampler -> the newest release when it was accused, and until when that lasts."""
         self._version = -1
         """The newest release."""
-        self._listed = asyncio.Event()
-        """A learner listed a group."""
 
     async def run(self) -> None:
         """Audit until the host is asked to stop."""
         await self._shown.serve()
-        if self._beside:
-            self.host.status.audits = True
-        else:
-            self.host.status.phase = Phase.NO_POLICY
+        self.host.status.phase = Phase.NO_POLICY
         async with asyncio.TaskGroup() as tasks:
-            runs = (self._teller.run, self._accuse, self._follow, self._ask_forever)
+            runs = (self._accuse, self._follow, self._ask_forever)
             beside = [tasks.create_task(run()) for run in runs]
             await self._replay()
             for task in beside:
                 task.cancel()
-
-    def _end(self) -> None:
-        self.host.status.audits, self._over = False, True
 
     async def _accuse(self) -> None:
         async with self._accuser.tasks:
@@ -118,8 +101,6 @@ class AuditorPeer:
     async def _follow(self) -> None:
         """Hold each release that is newer than those before."""
         releases = self.host.releases
-        if self._beside:
-            await self._listed.wait()
         while True:
             above = () if self._version < 0 else (self._version + 1,)
             if (found := await releases.obtain(above)) is None:
@@ -127,9 +108,8 @@ class AuditorPeer:
                 continue
             self._version = version = found[0].version
             self._replayer.hold(version, found[0].weights)
-            if not self._beside:
-                self.host.status.version, self.host.status.weights = version, found[0].weights
-                self.host.status.phase = Phase.AUDITING
+            self.host.status.version, self.host.status.weights = version, found[0].weights
+            self.host.status.phase = Phase.AUDITING
 
     # --- groups ---------------------------------------------------------------------------------------------
 
@@ -161,8 +141,6 @@ class AuditorPeer:
             except wire.WireError as error:
                 return self._reject(learner, str(error))
             self._asked[learner] = told.life, told.last
-            if told.groups:
-                self._listed.set()
             drawn.extend(one for one in told.groups if self._draws(learner, one))
             if len(told.groups) < LISTED:
                 break
@@ -173,17 +151,17 @@ class AuditorPeer:
 
     def _room_of(self, learner: PeerId) -> int:
         """How many more groups of a learner may wait."""
-        share = max(1, self._room // max(1, len(self.host.roster.learners())))
-        left = self._room - len(self._queue) - self._coming
+        share = max(1, BUSY // max(1, len(self.host.roster.learners())))
+        left = BUSY - len(self._queue) - self._coming
         return max(0, share - self._queue.waiting(learner), left)
 
     def _draws(self, learner: PeerId, one: SubmittedGroup) -> bool:
         """Whether a group that a learner lists is replayed."""
         held = self._replayer.works and self._replayer.hold(one.version, one.weights) is not None
         came = one.group in self._seen or (learner, one.group) in self._requested
-        if not held or came or one.sampler == self.host.ports.me or self._is_accused(one.sampler):
+        if not held or came or self._is_accused(one.sampler):
             return False
-        drawn = one.wanted or self.audits.drawn(one.sampler, self._rng)
+        drawn = self.audits.drawn(one.sampler, self._rng)
         if drawn:
             remember(self._requested, (learner, one.group), None, SEEN)
         return drawn
@@ -205,7 +183,7 @@ class AuditorPeer:
         weights = self._replayer.hold(one.version, one.weights)
         if weights is not None and one.group not in self._seen:
             remember(self._seen, one.group, None, SEEN)
-            self._queue.append(learner, Drawn(group, frame, one.group, task.prompt, weights))
+            self._queue.append(learner, Drawn(group, frame, task.prompt, weights))
             self.host.move()
 
     async def _send(self, learner: PeerId, query: SubmittedQuery) -> bytes:
@@ -230,8 +208,8 @@ class AuditorPeer:
 
     async def _replay(self) -> None:
         host = self.host
-        while not (host.stop.is_set() or self._over):
-            if await self._rested():
+        while not host.stop.is_set():
+            if await host.rest.taken():
                 continue
             if not self._queue:
                 await host.changed(host.config.run.pace.beat)
@@ -242,37 +220,14 @@ class AuditorPeer:
                 if replayed is not None:
                     self._judge(drawn, replayed)
                 self._queue.settle(drawn.group.sampler)
-                await self._leave_time(spent)
-
-    async def _rested(self) -> bool:
-        """Whether the peer rested now."""
-        host = self.host
-        if not self._beside:
-            return await host.rest.taken()
-        if host.status.phase is Phase.NO_ENGINE:
-            self._replayer.make_room("the engine failed beside them")
-        if host.rest.reason is None:
-            return False
-        await host.changed(host.config.run.pace.beat)
-        return True
-
-    async def _leave_time(self, spent: float) -> None:
-        """Leave the peer's own work its share of the time."""
-        host = self.host
-        until = host.steady() + (spent * (1 / host.config.peer.audit.share - 1) if self._beside else 0.0)
-        while (left := until - host.steady()) > 0 and not host.stop.is_set():
-            await host.changed(left)
 
     def _judge(self, drawn: Drawn, replayed: Replayed) -> None:
         host, group = self.host, drawn.group
         found, _ = self._replayer.weighed(drawn, replayed)
         finding, _ = self.audits.take(group.sampler, found, host.now())
-        if finding is Finding.HONEST:
-            self._teller.honest(group, drawn.frame)
-        elif finding in (Finding.FORGED, Finding.DRIFTED) and speaks_alone(found):
+        if finding in (Finding.FORGED, Finding.DRIFTED) and speaks_alone(found):
             self._accuse_once(group, drawn.frame)
-        if not self._beside:
-            host.status.finished(1, found.tokens, host.now())
+        host.status.finished(1, found.tokens, host.now())
         self._tell(group, finding, found)
 
     def _accuse_once(self, group: Group, frame: bytes) -> None:

@@ -1,7 +1,6 @@
 """Groups that wait for their replay, and the samplers that wait with them.
 
     append(drawn) -> full? one is let go                 take(loaded) -> the next one
-    spare(digest): an auditor replayed it
     QueuesInTurn: one queue for each learner whose groups an auditor replays
     unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
 
@@ -9,14 +8,13 @@ Groups of unproven samplers are in no batch (swarm.core.intake.batcher), so thei
 given up after its first groups has trained nobody. Those of suspects come next. Each second one is an accused
 group where one waits: who is accused may be trained meanwhile, and new names have no end. Let go is the
 oldest group of a sampler that has another one here, so that who sends much displaces nobody's only one, nor
-what another verifier shows of it; where none has, the oldest of all, whose sampler stays unproven: who floods
+what others accuse; where none has, the oldest of all, whose sampler stays unproven: who floods
 an auditor gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is
 drawn, what a replay tells (peers.audits.auditor).
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -34,23 +32,15 @@ UNPROVEN = 4096
 
 @dataclass(frozen=True)
 class Drawn:
-    """A group that is to be replayed: I drew it, or another verifier shows what it judged."""
+    """A group that is to be replayed: I drew it, or another peer accuses its sampler."""
 
     group: Group
     frame: bytes
     """As its sampler signed it."""
-    digest: Digest
-    """Of the frame."""
     prompt: str
     weights: Weights
     shown: Shown | None = None
-    until: float = 0.0
-    """Until then, by the clock of waits, an auditor may save the replay."""
-
-    @property
-    def accused(self) -> bool:
-        """Whether another verifier says that it is a forgery."""
-        return self.shown is not None and not self.shown.verdict.honest
+    """Set where it is accused."""
 
 
 class ReplayQueue:
@@ -82,39 +72,26 @@ class ReplayQueue:
         self._waiting.remove(gone)
         return gone
 
-    def wait(self, now: float) -> float:
-        """Seconds until a group is to be replayed, whatever auditors do; infinite when none waits. None waits
-        for an auditor where that would have others let go."""
-        if len(self) >= WAITING // 2:
-            return 0.0
-        return max(0.0, min((one.until for one in self._waiting), default=math.inf) - now)
-
-    def take(self, loaded: Digest | None, now: float = math.inf) -> Drawn:
-        """The oldest group: an accused one, if there is one and the last was none; of those that wait for no
-        auditor, if there is one; of an unproven sampler, if there is one; of a suspect, if there is one; of
-        the weights that are loaded, if there is one."""
+    def take(self, loaded: Digest | None) -> Drawn:
+        """The oldest group: an accused one, if there is one and the last was none; of an unproven sampler, if
+        there is one; of a suspect, if there is one; of the weights that are loaded, if there is one."""
         drawn = min(
             self._waiting,
             key=lambda one: (
-                not (self._accused_next and one.accused),
-                one.until > now,
+                not (self._accused_next and one.shown is not None),
                 one.group.sampler not in self.unproven,
                 not self._suspect(one.group.sampler),
                 one.group.weights != loaded,
             ),
         )
         self._waiting.remove(drawn)
-        self._accused_next = not drawn.accused
+        self._accused_next = drawn.shown is None
         return drawn
 
     def settle(self, sampler: PeerId) -> None:
         """A group of it was taken, and replayed if that could be."""
         if self._proven(sampler) or not self.waits(sampler):
             self.unproven.pop(sampler, None)
-
-    def spare(self, group: Digest) -> None:
-        """This group that I drew need not be replayed any more."""
-        self._waiting = deque(one for one in self._waiting if one.shown is not None or one.digest != group)
 
     def samplers(self) -> set[PeerId]:
         """Whose groups I drew, of those that wait."""

@@ -122,8 +122,5 @@ class Replayer:
         self._make = self._replay = self.loaded = None
         self._held.clear()
         self._gave_up()
-        text = (
-            f"groups are not audited here any more: {why}; set peer.audit.share and peer.audit.rechecks = 0,"
-            " or free memory"
-        )
+        text = f"groups are not audited here any more: {why}; set peer.audit.share = 0, or free memory"
         self._host.emit(events.Noted, level="warning", text=text)

@@ -4,8 +4,8 @@ randomness of their own.
     a group is admitted -> held with its number -> service `submitted`: Submitted, groups after a number
                                                                         or a group's frame
 
-Wanted are those that the learner drew itself. Held are the newest FRAMES_BYTES; nothing is hashed before an
-auditor asks. Not handled here: what auditors find (peers.audits.verdicts, peers.audits.accusations).
+Held are the newest FRAMES_BYTES; nothing is hashed before an auditor asks. Not handled here: what auditors
+find (peers.audits.accusations).
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from peers.runtime.host import Host
-from swarm.core.audits.verifiers import is_auditor
 from swarm.frames import wire
 from swarm.net.ports import Refused, read_question
-from swarm.protocol import Service
+from swarm.protocol import Role, Service
 from swarm.storage.blocks import digest_of
 from swarm.types import Count, Digest, Group, PeerId, Struct
 
@@ -50,8 +49,6 @@ class SubmittedGroup(Struct):
     version: Count
     weights: Digest
     """The version's, by what the group says."""
-    wanted: bool
-    """The learner drew it: it replays the group itself where nobody else does."""
 
 
 class Submitted(Struct, tag="submitted"):
@@ -81,7 +78,7 @@ class SubmittedGroups:
     async def serve(self) -> None:
         await self._host.ports.mail.serve(Service.SUBMITTED, self._tell)
 
-    def add(self, group: Group, frame: bytes, wanted: bool) -> None:
+    def add(self, group: Group, frame: bytes) -> None:
         self._count += 1
         self._bytes += len(frame)
         told = SubmittedGroup(
@@ -89,7 +86,6 @@ class SubmittedGroups:
             sampler=group.sampler,
             version=group.version,
             weights=group.weights,
-            wanted=wanted,
         )
         self._held.append(Held(self._count, frame, told))
         while self._bytes > FRAMES_BYTES:
@@ -103,8 +99,8 @@ class SubmittedGroups:
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, SubmittedQuery)
         beat = self._host.roster.beat(sender)
-        if beat is None or not is_auditor(beat):
-            raise Refused("only members that audit are told which groups came")
+        if beat is None or beat.role is not Role.AUDITOR:
+            raise Refused("only auditors are told which groups came")
         return self._frame(asked.group) if asked.group else wire.encode(self._list(asked))
 
     def _list(self, asked: SubmittedQuery) -> Submitted:

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING
 
 from dashboard.fold.state import starts
 from dashboard.fold.views import InviteView
-from peers.audits.audit_duty import check_that_groups_are_audited, on_duty
 from peers.build import new_run, run_folder, run_sources
 from peers.build.joining import handshake, invitations, spec_transfer
 from peers.build.joining.adopted_releases import take_releases
 from peers.build.joining.connect_retry import Entering
 from peers.build.joining.consent import mind_code
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
-from peers.build.model import base_model, model_code
+from peers.build.model import base_model
 from peers.build.model.learner_averager import NoAverager, open_averager
 from peers.build.model.model_code import ModelCode
 from peers.build.model.task_source import open_source
@@ -46,7 +45,7 @@ from peers.build.real_host import (
 )
 from peers.build.run_folder import RunFolder
 from peers.build.run_in_fork import apart
-from peers.errors import CannotHere, Refusal, say
+from peers.errors import CannotHere, Refusal, WrongUsage, say
 from peers.observer import Observer
 from peers.programs import program_of
 from peers.runtime import peer_folder
@@ -61,6 +60,7 @@ from peers.runtime.watching.status_line import live_line
 from peers.runtime.watching.tracking import tracked
 from peers.seed import Seed
 from swarm import events
+from swarm.core.audits.auditing import NOTHING_REPLAYED
 from swarm.core.membership import Trust
 from swarm.frames.run_types import Membership
 from swarm.membership import invite as invites
@@ -411,9 +411,16 @@ async def _use_engine(local: LocalPeer, run: RunFolder, node: Node, host: Host, 
         async with open_source(run, host, node, tokens.render_all, slow=engine.name == "hf") as source:
             async with live_line(host), kept_up(host, local, node, run):
                 given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
-                act = program_of(role, run.settings)(host, engine, source, *given)
-                replay = partial(model_code.replay, run.model, host.config)
-                await host.run(on_duty(host, act, source, lambda: tokens.vocabulary, replay).run)
+                await host.run(program_of(role, run.settings)(host, engine, source, *given).run)
+
+
+def check_that_groups_are_audited(config: Config) -> None:
+    """Raises WrongUsage where an auditor has nothing to do."""
+    if config.run.sampling.quantized:
+        raise WrongUsage(
+            f"this run has no work for an auditor: {NOTHING_REPLAYED}; ask its owner for an invite of another"
+            " role"
+        )
 
 
 async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code: ModelCode) -> None:

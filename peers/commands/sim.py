@@ -16,11 +16,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from peers.audits.audit_duty import Program, on_duty
 from peers.build.model import base_model
 from peers.errors import USAGE, explain, say
 from peers.intake.group_opening import Decoder
@@ -150,7 +149,10 @@ class ReadOnce(Frames):
         return found
 
 
-RoleProgram = Program
+class RoleProgram(Protocol):
+    """A role."""
+
+    async def run(self) -> None: ...
 
 
 class PolicyParts(NamedTuple):
@@ -209,10 +211,9 @@ def role_of(
     program = program_of(host.who.role, run)
     match row.policy:
         case Policy.SAMPLED:
-            sampler = program(host, parts.engine(), source, folder and folder / "outbox")
-            return _on_duty(host, sampler, source, parts)
+            return program(host, parts.engine(), source, folder and folder / "outbox")
         case Policy.USED:
-            return _on_duty(host, program(host, parts.engine(), source), source, parts)
+            return program(host, parts.engine(), source)
         case Policy.TRAINED:
             learner, decoder = parts.learner()
             return program(host, learner, source, decoder, folder and folder / "checkpoint", parts.replay)
@@ -221,12 +222,6 @@ def role_of(
         case Policy.KEPT:
             return program(host, parts.learner()[0].weights())
     raise ValueError(f"a {host.who.role.value} is not simulated")
-
-
-def _on_duty(host: Host, role: Program, source: TaskSource, parts: PolicyParts) -> RoleProgram:
-    if parts.replay is None:
-        return role
-    return on_duty(host, role, source, lambda: parts.learner()[1].vocabulary, parts.replay)
 
 
 def policy_parts(config: Config, stand_in: StandIn | None = None) -> PolicyParts:

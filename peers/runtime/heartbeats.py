@@ -64,9 +64,8 @@ class Heartbeats:
         return self._seal(self._beat(), BEAT_LIMIT._replace(sealed=RECORD_LIMIT))
 
     def _topic(self) -> Topic:
-        status = self._host.status
-        all_hear = status.mirror >= 0 or status.audits
-        return Topic.BEAT if all_hear else ROLES[self._host.who.role].heartbeat
+        host = self._host
+        return Topic.BEAT if host.status.mirror >= 0 else ROLES[host.who.role].heartbeat
 
     def _beat(self) -> Beat:
         host = self._host
@@ -100,7 +99,6 @@ class Heartbeats:
             accuracy=status.accuracy,
             accuracy_before=status.accuracy_before,
             mirror=status.mirror,
-            audits=status.audits,
             unkept=status.unkept,
             upload=limits.upload,
             download=limits.download,

@@ -317,9 +317,8 @@ class Host:
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
         invited = self.invited(opened, beat.role)
-        if (beat.mirror >= 0 or beat.audits) and not invited:
-            # who is asked first can delay everybody, who audits is told what came
-            beat = msgspec.structs.replace(beat, mirror=-1, audits=False)
+        if beat.mirror >= 0 and not invited:  # a mirror is asked first, so it can delay all peers
+            beat = msgspec.structs.replace(beat, mirror=-1)
         self.identity.hear(opened.sender, beat, data)
         if proven := invited or opened.sender in self._delivered:
             self.revocations.heard(opened.sender, beat.revoked)

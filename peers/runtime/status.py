@@ -52,7 +52,6 @@ class PeerStatus:
     version: int = -1
     weights: str = ""
     mirror: int = -1
-    audits: bool = False
     unkept: bool = False
     """See swarm.types.Beat."""
     credit: int = 0

@@ -142,7 +142,7 @@ ACTS: Mapping[str, frozenset[Policy]] = {
 often one beats and when a run is complete decide none of these, and whoever only shows or mirrors a run acts
 by nothing. Tables that are not here, and what is in none, are everybody's who acts."""
 
-YOUNGER: frozenset[str] = frozenset({"sampling.heads", "model.template_options", "model.date"})
+YOUNGER: frozenset[str] = frozenset()
 """Settings of [run] that came with later versions of this PROTOCOL. Their defaults are what was done before
 they were there, and never change; where one is the default, a Spec leaves it out, so that older versions of
 this program find what they do not know only where it says something."""

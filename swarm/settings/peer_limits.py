@@ -47,18 +47,12 @@ class Auditing(Section):
     are not what policy and seed draw (docs/trust.md)."""
 
     share: Share = 0.05
-    """Largest share of the time that it computes; 0: it draws none. For its first replay it loads the policy
-    once more."""
-    rechecks: Share = 0.05
-    """Share of the others' verdicts by which a group is honest that is replayed here, within `share` of the
-    time, or a twentieth where that is 0. Accusations are all replayed; where both are 0, neither is."""
+    """Largest share of the time that it computes, for groups that it draws and for those that others accuse;
+    0: it replays none. For its first replay it loads the policy once more."""
     versions: Count = 8
     """Newest versions whose bytes stay on this disk for it, once a group of such a sampler came."""
     invited: bool = False
     """Whether samplers with an invite are audited, too."""
-    duty: bool = False
-    """Whether a sampler that is a member of the run audits beside its own work, within the same share of its
-    time, as evaluators do: it replays groups that learners were sent."""
     gradients: bool = False
     """Whether other learners' gradients are computed again, within the same share of the time; signed
     manifests of its own batches are shown to them in any case."""

@@ -270,7 +270,7 @@ def test_second_findings_of_another_number_of_strikes_are_not_final() -> None:
 
 def test_only_those_that_were_set_aside_are_written_down() -> None:
     lab = Audits()
-    lab.word(PeerId("sampler-0"), PeerId("auditor-0"))
+    lab.take(PeerId("sampler-0"), HONEST, 0.0)
     assert lab.all_aside() == {}
 
 

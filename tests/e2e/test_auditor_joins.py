@@ -1,4 +1,4 @@
-"""An auditor joins a run of processes by its word, and takes the replays off a learner that draws none."""
+"""An auditor joins a run of processes by its invite, and replays what strangers send to a learner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_an_auditor_that_joins_by_its_word_replays_what_strangers_send_to_a_lear
         seed = house.seed()
         made = swarm("invite", "--role", "auditor", "--folder", str(house.folder))
         assert made.returncode == 0, made.stderr
-        learner = house.join("learner", "peer.audit.share=0")
+        house.join("learner")
         word, home = made.stdout.strip(), tmp_path / "auditor"
         auditor = house.run("auditor", "join", word, "--folder", str(home), folder=home)
         house.join("sampler", *UNHURRIED, folder=tmp_path / "stranger")
@@ -46,7 +46,3 @@ def test_an_auditor_that_joins_by_its_word_replays_what_strangers_send_to_a_lear
         )
         assert {beat.role for beat in beats()} == {Role.AUDITOR}
         assert not seed.saw(events.Rejected)
-        house.wait_until(
-            lambda: learner.saw(events.Audited, finding="honest"), 60, "the learner verified no verdict"
-        )
-        assert len(learner.saw(events.Audited)) < len(auditor.saw(events.Audited)) / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,20 +137,17 @@ def played(
     seed: Callable[[Host], None] = lambda _: None,
     audit_price: float = 0.0,
     evaluators: int = 0,
-    duties: Mapping[str, Mapping[str, Any]] | None = None,
-    broken: Mapping[str, type[ToyEngine]] | None = None,
     quantized: bool = False,
     **audit: Any,
 ) -> list[Event]:
     """sampler-0, sampler-1, ... cheat in this order, and HONEST more do not. `learners`, `auditors`: what
-    each replays with, None as it should be. `duties`: peer -> its settings for audits where they are others,
-    `broken`: its engine. `quantized`: auditors know that samplers may use fewer bits. `seed` hears of the
-    seed's host when it starts."""
+    each replays with, None as it should be. `quantized`: auditors know that samplers may use fewer bits.
+    `seed` hears of the seed's host when it starts."""
     told: list[Event] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
-        settings = {"invited": True} | audit | dict((duties or {}).get(peer.name, {}))
-        own = msgspec.structs.replace(peer.config.peer, audit=Auditing(**settings))
+        settings = Auditing(**({"invited": True} | audit))
+        own = msgspec.structs.replace(peer.config.peer, audit=settings)
         run = peer.config.run
         if quantized and peer.role is Role.AUDITOR:
             fewer = msgspec.structs.replace(run.sampling, quantized=True)
@@ -162,9 +159,6 @@ def played(
             parts = parts._replace(replay=replay)
         if peer.name.startswith("sampler") and number < len(cheats):
             parts = parts._replace(engine=cheats[number])
-
-        if (engine := (broken or {}).get(peer.name)) is not None:
-            parts = parts._replace(engine=lambda: engine(from_bytes))
 
         def role(host: Host, parts: sim.PolicyParts) -> sim.RoleProgram:
             if peer.name.startswith("seed"):

@@ -20,7 +20,7 @@ from peers.audits import auditor as module
 from peers.audits.auditor import Auditor
 from peers.audits.evidence import keep_aside, read_aside
 from peers.audits.replay_queue import WAITING, Drawn
-from peers.audits.shown_groups import Shown, Verdict
+from peers.audits.shown_groups import Shown
 from peers.intake.inbox import LearnerInbox
 from swarm.core import revocation
 from swarm.core.audits.accusations import Claim
@@ -31,9 +31,10 @@ from swarm.protocol import Role
 from swarm.settings.config import Config, DelayLaw
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
+from swarm.storage.blocks import digest_of
 from swarm.storage.weights import Weights
 from swarm.tasks.toy import Toy
-from swarm.types import Digest, Group, PeerId
+from swarm.types import Group, PeerId
 
 ADA, BOB = PeerId("12D3KooWAda"), PeerId("12D3KooWBob")
 WHY = Consequence(until=1e12, strikes=3, why="two tokens are off", since=1.0)
@@ -123,7 +124,7 @@ def test_a_file_that_is_gone_pardons_nobody(tmp_path: Path) -> None:
 
 def drawn(one: Group) -> Drawn:
     data = b"the weights"
-    return Drawn(one, b"frame", Digest("0" * 64), "", Weights.of(data, one.version))
+    return Drawn(one, b"frame", "", Weights.of(data, one.version))
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -164,22 +165,19 @@ def test_what_the_disk_did_not_take_is_written_with_the_next_news(
     tried(body)
 
 
-@pytest.mark.parametrize("honest", [False, True])
 def test_a_group_that_is_shown_and_finds_no_room_is_no_opinion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, honest: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
         async with auditor_of(tmp_path) as auditor:
             one, accuser, now = drawn(group(sampler=ADA)), PeerId("learner-1"), auditor.host.now()
-            claim = Claim(ADA, one.digest, one.group.version, one.group.weights)
-            cases, verdicts = auditor._accusations._cases, auditor._verdicts
+            claim = Claim(ADA, digest_of(one.frame), one.group.version, one.group.weights)
+            cases = auditor._accusations._cases
             monkeypatch.setattr(auditor._replayer, "hold", lambda *_: one.weights)
-            assert honest or cases.heard(accuser, claim, now) is not None
-            verdicts._fetched[accuser] += 1
-            auditor.enqueue(Shown(Verdict(accuser, honest, *claim), one.group, one.frame, one.prompt))
+            assert cases.heard(accuser, claim, now) is not None
+            auditor.enqueue(Shown(accuser, claim, one.group, one.frame, one.prompt))
             for number in range(WAITING):
                 auditor._append(drawn(group(number, sampler=PeerId(f"name-{number}"))))
-            assert verdicts._fetched[accuser] == (0 if honest else 1)
             again = cases.heard(accuser, claim, now + 20.0)  # it is said again
             assert again is not None and again.opinion is None and not again.asking
 

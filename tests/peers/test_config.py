@@ -279,10 +279,10 @@ def test_the_order_in_which_options_were_written_does_not_change_the_run() -> No
     )
 
 
-BEGUN = Path(__file__).with_name("run_of_protocol_5.json")
+BEGUN = Path(__file__).with_name("run_of_protocol_6.json")
 """The settings of a run, as the first version of this PROTOCOL wrote them."""
 
-FIRST = Run(sampling=config.Sampling(replayable=False))
+FIRST = Run()
 """The same settings. Every Spec since has all of them, so that defaults may change: those are of new runs."""
 
 

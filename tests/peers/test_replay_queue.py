@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from nouns import group
 
 from peers.audits.replay_queue import UNPROVEN, WAITING, Drawn, ReplayQueue
-from peers.audits.shown_groups import Shown, Verdict
+from peers.audits.shown_groups import Shown
+from swarm.core.audits.accusations import Claim
 from swarm.storage.blocks import Blocks
 from swarm.storage.weights import Weights
 from swarm.types import Digest, PeerId
@@ -17,13 +17,13 @@ NEW, KNOWN = PeerId("new"), PeerId("known")
 
 
 def drawn(number: int, sampler: PeerId) -> Drawn:
-    return Drawn(group(number, sampler=sampler), b"", Digest(""), "", Weights(0, Blocks.of(b"weights")))
+    return Drawn(group(number, sampler=sampler), b"", "", Weights(0, Blocks.of(b"weights")))
 
 
 def accused_of(number: int, sampler: PeerId) -> Drawn:
     one = drawn(number, sampler)
-    said = Verdict(PeerId("auditor"), False, sampler, Digest(f"{number:064x}"), 0, Digest(""))
-    return replace(one, shown=Shown(said, one.group, b"", ""))
+    claim = Claim(sampler, Digest(f"{number:064x}"), 0, Digest(""))
+    return replace(one, shown=Shown(PeerId("auditor"), claim, one.group, b"", ""))
 
 
 def test_a_newcomer_s_first_group_comes_before_all_that_wait_longer() -> None:
@@ -62,29 +62,6 @@ def test_who_floods_the_queue_gets_nothing_past_it() -> None:
     for number in range(UNPROVEN):
         queue.append(drawn(number, PeerId(f"more-{number}")))
     assert len(queue.unproven) == UNPROVEN
-
-
-def test_what_an_auditor_may_save_comes_last_until_its_time_has_come_and_not_at_all_once_it_is_spared() -> (
-    None
-):
-    queue = ReplayQueue(lambda sampler: True)
-    assert queue.wait(0.0) == math.inf
-    for number, until in enumerate((20.0, 12.0)):
-        queue.append(replace(drawn(number, KNOWN), digest=Digest(str(number)), until=until))
-    assert queue.wait(10.0) == 2.0 and queue.wait(15.0) == 0.0
-    assert queue.take(Digest(""), 15.0).until == 12.0
-    queue.spare(Digest("0"))
-    assert not queue
-
-
-def test_no_group_is_let_go_because_auditors_are_waited_for() -> None:
-    queue = ReplayQueue(lambda sampler: True)
-    for number in range(80):
-        now = number / 8
-        assert queue.append(replace(drawn(number, KNOWN), until=now + 10.0)) is None
-        while queue.wait(now) == 0:
-            queue.take(None, now)
-    assert len(queue) > 1 / 3 * WAITING
 
 
 def test_who_sends_much_displaces_nobody_s_only_group() -> None:

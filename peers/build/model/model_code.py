@@ -30,7 +30,6 @@ from swarm.settings.config import Config
 from swarm.types import Task
 
 if TYPE_CHECKING:
-    from swarm.draws.replays import Replay
     from swarm.net.ports import Work
 
 LOADING = "loading what computes: torch and transformers (some seconds; longer the first time)"
@@ -124,15 +123,6 @@ class ModelCode:
         self._thread = thread.submit(_import)
         thread.shutdown(wait=False)
         return self._thread
-
-
-def replay(model: Path, config: Config) -> Replay:
-    """What groups are replayed with, as peers.build.model.factory has it; what that imports is not here
-    before. Raises UserError and ModelError."""
-    _import()
-    from peers.build.model import factory
-
-    return factory.replay(model, config)
 
 
 def _import() -> None:

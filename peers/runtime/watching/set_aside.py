@@ -23,9 +23,6 @@ from swarm.types import Count, Digest, Finite, PeerId, Struct, Text, Word
 if TYPE_CHECKING:
     from peers.runtime.host import Host
 
-AUDITORS = (Role.AUDITOR, Role.EVALUATOR, Role.SAMPLER)
-"""Roles whose members audit: the first one always, the others beside their own work."""
-
 REMEMBERED = 1024
 """Samplers that were told of, so that each time is told once."""
 
@@ -47,14 +44,9 @@ class Accusation(Struct, tag="accusation"):
 
 
 def unverifying(host: Host, opened: wire.Opened) -> str | None:
-    """Why a frame's sender tells no verdicts, or None."""
+    """Why a frame's sender accuses nobody, or None."""
     why = host.distrust(opened, Role.LEARNER)
-    return None if why is None or audits(host, opened) else why
-
-
-def audits(host: Host, opened: wire.Opened) -> bool:
-    """Whether a frame's sender is a member that may audit."""
-    return any(host.invited(opened, role) for role in AUDITORS)
+    return None if why is None or host.invited(opened, Role.AUDITOR) else why
 
 
 class Told(NamedTuple):
@@ -74,7 +66,7 @@ class SetAsideNews:
         """Of each learner and sampler."""
 
     def hear(self, sealed: bytes) -> None:
-        """Raises WireError for what is no accusation by a learner or a member that may audit."""
+        """Raises WireError for what is no accusation by a learner or an auditor."""
         opened, said = self._host.read(sealed, RELEASE_LIMIT, Accusation)
         if (why := unverifying(self._host, opened)) is not None:
             raise wire.WireError(f"accusation by {opened.sender}: {why}")

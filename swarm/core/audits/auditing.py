@@ -25,7 +25,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -147,12 +147,10 @@ class Audited:
 
     verified: int = 0
     """Groups that were honest since the last one that was not."""
-    words: dict[PeerId, int] = field(default_factory=dict)
-    """Verifier -> how many of these are honest by its word alone."""
     taken: int = 0
     """Groups that could be replayed and were taken since then, whether they were drawn or not."""
     seen: int = 0
-    """Those of them that were replayed, or are honest by a verifier's word."""
+    """Those of them that were replayed."""
     unlucky: bool = False
     """One of its last groups had a token that is off."""
     drift: float = 0.0
@@ -162,7 +160,6 @@ class Audited:
     def forget(self) -> None:
         """None of its groups counts as verified any more."""
         self.verified = self.taken = self.seen = 0
-        self.words.clear()
 
 
 def rate_after(verified: int) -> float:
@@ -261,22 +258,6 @@ class Audits:
         """Replay the sampler's groups as a newcomer's."""
         if (record := self._of(sampler)) is not None:
             record.forget()
-
-    def word(self, sampler: PeerId, verifier: PeerId) -> None:
-        """A group that was drawn here is honest by the word of a verifier (swarm.core.audits.verifiers)."""
-        record = self._record(sampler)
-        record.verified += 1
-        record.seen += 1
-        record.words[verifier] = record.words.get(verifier, 0) + 1
-
-    def reopen(self, verifier: PeerId) -> int:
-        """What this verifier called honest counts no more. Returns how many groups that are."""
-        gone = 0
-        for record in (*self._plain.values(), *self._aside.values()):
-            count = record.words.pop(verifier, 0)
-            record.verified, record.seen = record.verified - count, max(0, record.seen - count)
-            gone += count
-        return gone
 
     def strikes(self, sampler: PeerId) -> int:
         record = self._of(sampler)

@@ -123,7 +123,7 @@ connection that leads nowhere."""
 NOBODYS = "/swarm/is-anybody-there"
 """A name that no peer serves a stream by."""
 
-UNHEARD = frozenset({Topic.CONTRIBUTION, Topic.COUNTED, Topic.VERDICT})
+UNHEARD = frozenset({Topic.CONTRIBUTION, Topic.COUNTED})
 """Topics to which nobody subscribes where there is no other learner."""
 
 REASONS = 3
