@@ -39,7 +39,6 @@ class Service(StrEnum):
     STATE = "state"
     TRAINED = "trained"
     UNKEPT = "unkept"
-    DRAWS = "draws"
     BATCHES = "batches"
     ACCUSED = "accused"
     SUBMITTED = "submitted"
@@ -84,7 +83,6 @@ SERVICES: Mapping[str, ServiceRow] = {
         16, REQUEST, "learners, seeds", "TrainedQuery", "TrainedSteps: of which groups"
     ),
     Service.UNKEPT: ServiceRow(16, FRAME_LIMIT, "seeds", "TrainedSteps: not on a learner's disk", "nothing"),
-    Service.DRAWS: ServiceRow(16, REQUEST, "learners", "DrawsQuery", "DrawsCame: which draws came to it"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
     Service.ACCUSED: ServiceRow(16, REQUEST, "who audits", "AccusedQuery", "Group that it judged"),
     Service.SUBMITTED: ServiceRow(16, REQUEST, "learners", "SubmittedQuery", "Submitted, or a Group of it"),

@@ -42,7 +42,6 @@ from peers.runtime.membership.members import KeptMembers
 from peers.runtime.membership.run_keys import RunKeys
 from swarm import events
 from swarm.core.agreement.lineage import Line, PointQuery
-from swarm.core.intake.withheld_draws import DrawsCame, DrawsQuery
 from swarm.frames import wire
 from swarm.frames.run_types import Delegation, Entry, Membership, RevocationList, SignedRevocations, Spec
 from swarm.frames.site_types import Contributed, Contribution, ContributionList, ListEntries
@@ -93,8 +92,6 @@ DECODED = {
     "Holding": Holding,
     "TrainedQuery": TrainedQuery,
     "TrainedSteps": TrainedSteps,
-    "DrawsQuery": DrawsQuery,
-    "DrawsCame": DrawsCame,
     "BatchQuery": BatchQuery,
     "BatchManifest": BatchManifest,
     "StepManifest": StepManifest,

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from peers.intake.group_opening import Decoder, GroupOpener
 from peers.intake.reward_calls import RewardCalls
 from peers.intake.tally import DROPPED, OTHERS, Tally
-from peers.intake.withheld_draws import DrawReturns
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events
@@ -117,7 +116,6 @@ class LearnerInbox:
         self.batcher = Batcher(run.batch, run.window)
         self.batcher.replayable = lambda group: group.noise == self.opener.noise
         self.sampler_evidence = SamplerEvidence()
-        self.draw_returns = DrawReturns(host, version)
         self.tally = Tally()
         self._version, self._learners = version, learners
         self.keep: Keep = in_memory
@@ -178,8 +176,6 @@ class LearnerInbox:
                     kept = await self._take(sender, group, frame)
             finally:
                 self._arriving.pop(group.id).set()
-        if judgement.drawn and not (scored and self._is_false(judgement)):
-            self.draw_returns.came(group)
         if judgement.verdict is not Verdict.ADMIT:
             host.status.refused += 1
             if scored:
@@ -347,13 +343,9 @@ class LearnerInbox:
             full=room.why if room.groups <= 0 else None,
             distrust=distrust,
             aside=auditing.objection(aside, now) if aside is not None else None,
-            withholds=self.sampler_evidence.objection(sender, now) or self.draw_returns.objection(sender),
+            unlikely=self.sampler_evidence.objection(sender, now),
             now=now,
         )
-
-    def _is_false(self, judgement: Judgement) -> bool:
-        """What only a sampler that cheats claims: slow rewards may differ between honest machines."""
-        return judgement.verdict is Verdict.UNTRUSTED and not self.source.slow
 
     async def _take(self, sender: PeerId, group: Group, frame: bytes) -> bool:
         """Give an admitted and scored group to the batcher and the disk. Returns whether the disk has it."""

@@ -117,7 +117,6 @@ class LearnerPeer:
             runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
             checks = (
                 self.trained.keep_refused,
-                self.inbox.draw_returns.run,
                 self.auditor.run,
                 self.recorder.run,
                 self.checkpoints.run,

@@ -36,7 +36,6 @@ from peers.studies.cheats import (
     CHEATS,
     FIRST,
     FORGERIES,
-    GAPS,
     HEADED,
     IDENTITIES,
     LIES,
@@ -45,7 +44,6 @@ from peers.studies.cheats import (
     draws_of,
 )
 from peers.studies.experiments import Row, measured
-from swarm.core.intake import withheld_draws
 from swarm.core.intake.admission import Admission
 from swarm.core.intake.curriculum import Draw
 from swarm.events import Audited, Event, Judged, Rejected, Stepped, Trained
@@ -87,7 +85,7 @@ class Cheated(Struct):
 def plan(quick: bool) -> list[Cheated]:
     seconds, seeds = (24.0, (1,)) if quick else (60.0, (1, 2, 3))
     without = [
-        Cheated(cheat=cheat, defended=defended, seconds=seconds * (1 + (cheat in GAPS)), seed=seed)
+        Cheated(cheat=cheat, defended=defended, seconds=seconds, seed=seed)
         for seed in seeds
         for cheat in (*CHEATS, *LIES)
         for defended in (True, False)
@@ -252,7 +250,6 @@ def believing() -> Iterator[None]:
         stack.enter_context(liars.believing())
         stack.enter_context(mock.patch.object(Admission, "_not_drawn", lambda *_: None))
         stack.enter_context(mock.patch.object(Admission, "_repeats", lambda *_: None))
-        stack.enter_context(mock.patch.object(withheld_draws, "RETURNED", 0.0))
         yield
 
 
@@ -287,8 +284,7 @@ def _named(told: Sequence[Event]) -> dict[PeerId, tuple[float, str]]:
             case Audited(until=until) if until > 0:
                 named.setdefault(event.sampler, (event.at, "a replay"))
             case Rejected(sender=sender, kind="groups") if sender.startswith(Role.SAMPLER):
-                by = "missing draws" if " draws" in event.reason else "its claims"
-                named.setdefault(sender, (event.at, by))
+                named.setdefault(sender, (event.at, "its claims"))
             case Judged(verdict=Verdict.UNTRUSTED | Verdict.MALFORMED) as event:
                 by = "its heads" if HEAD.search(event.detail) else "admission"
                 named.setdefault(event.sampler, (event.at, by))

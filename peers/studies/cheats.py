@@ -53,9 +53,6 @@ SPARSE = 25
 BUCKETS = 16
 """Tasks of the simulator's."""
 
-GAPS = ("every second group dropped", "one group of 12 dropped", "curation of genuine groups")
-"""Cheats that show once releases have left the window: they are given twice the time."""
-
 FORGED, FORGED_TAIL = -0.001, -20.0
 """Log-probabilities in a forged head, of its token and of the others: any number draws the token."""
 

@@ -281,11 +281,10 @@ class Roster:
         return sum(max(0, known.open(now)) for known in self._learners.values())
 
     def choose(self, now: float, urgent: bool = False) -> PeerId | None:
-        """Draw a learner in proportion to its credit, and count one group as on its way to it. Who got less
-        than its part before is drawn first, so that what a learner gets in the end is its part and not chance
-        (swarm.core.intake.withheld_draws). None when no learner has credit; an `urgent` group then goes to
-        one that has asked for none, one at a time: its room is larger than its credit
-        (swarm.core.intake.batcher)."""
+        """Draw a learner in proportion to its credit, and count one group as on its way to it. A learner that
+        got less than its part before is drawn first, so that what it gets in the end is no chance. None when
+        no learner has credit; an `urgent` group then goes to one that has asked for none, one at a time: its
+        room is larger than its credit (swarm.core.intake.batcher)."""
         found = [(peer, self._learners[peer].open(now)) for peer in self.learners()]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if urgent and not open_:

@@ -351,8 +351,3 @@ def test_the_age_is_by_the_clock_of_the_publisher_whose_time_is_nearest() -> Non
     ahead = {"a": 3.0, "b": 100.0, "c": 200.0}
     for known in ([far, near, later], [later, near, far]):
         assert released_here(its, known, lambda one: one.released - ahead[one.publisher]) == told - 3.0
-
-
-def test_a_group_of_no_known_release_is_no_return_of_a_draw() -> None:
-    judged = judging().judge(group(), version=0, full=None, distrust=None, now=NOW)
-    assert judged.release_unknown and not judged.drawn

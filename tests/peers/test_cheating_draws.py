@@ -1,4 +1,4 @@
-"""Samplers that choose what they draw, or what they return, in simulated swarms of the roles that ship."""
+"""Samplers that choose what they draw, in simulated swarms of the roles that ship."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario
 
-from peers.intake.withheld_draws import ASKED, LEFT, DrawReturns
 from peers.sampler.sampler import Sampler
 from swarm.core.intake.admission import group_id
 from swarm.core.intake.curriculum import Draw
-from swarm.core.intake.withheld_draws import DrawsCame, DrawsQuery, Returns, SamplerDraws
-from swarm.events import Judged, Rejected, Released, Trained
-from swarm.frames import wire
+from swarm.events import Judged, Rejected
 from swarm.sample.base import EngineError
 from swarm.sample.toy import ToyEngine
-from swarm.settings.config import BatchSize, Optimizer, Pace, Window
-from swarm.sim.scenario import Fault
+from swarm.settings.config import BatchSize, Pace, Window
 from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
 from swarm.types import Group, PeerId, Task, Verdict
@@ -103,55 +99,7 @@ SHORT: dict[str, Any] = {
 """Releases leave the window soon."""
 
 
-def out(group: Group) -> Group | None:
-    return None
-
-
-def damaged(group: Group) -> Group | None:
-    return msgspec.structs.replace(group, id="0" * 32)
-
-
-def claiming(group: Group) -> Group | None:
-    return msgspec.structs.replace(group, rewards=(9.0,) * len(group.rewards))
-
-
-@pytest.mark.parametrize("left", [out, damaged, claiming])
-def test_who_leaves_out_what_it_does_not_like_is_named_and_nobody_else(
-    monkeypatch: pytest.MonkeyPatch, left: Callable[[Group], Group | None]
-) -> None:
-    class Picky(Sampler):
-        """One sends every third of its groups as `left`."""
-
-        async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
-            chosen = self.host.who.name == "sampler-0" and not group.task % 3
-            sent = left(group) if chosen else group
-            if sent is not None:
-                await super()._deliver(sent, bound)
-
-    monkeypatch.setattr("peers.sampler.sampler.Sampler", Picky)
-    kill = Fault(at=20, fault="bounce", peer="sampler-1", down=2.0)
-    told = Told(scenario(1.3, (2, 3), kill, sample=0.3, **SHORT))
-    refused = {event.sampler for event in told.of(Judged) if "of its last" in event.detail}
-    assert refused == {event.sender for event in told.of(Rejected)} == {"sampler-0"}
-    last = [event for event in told.of(Judged, since=60) if event.sampler == "sampler-0"]
-    assert last and Verdict.ADMIT not in {event.verdict for event in last}
-
-
-def test_nobody_is_named_while_no_step_changes_the_weights() -> None:
-    """All versions have the weights of version 0: draws are numbered through them."""
-    none = Optimizer(lr=1e-44)  # less than a released value can hold
-    told = Told(scenario(2.0, (1, 2), sample=0.3, optimizer=none, **SHORT))
-    assert len({event.release.weights for event in told.of(Released)}) == 1
-    assert max(event.release.version for event in told.of(Released)) > 4 * SHORT["window"].versions
-    assert not told.of(Rejected)
-    assert Verdict.ADMIT in {event.verdict for event in told.of(Judged, since=100)}
-
-
-def named_by(told: Told, *honest: str) -> set[str]:
-    return {event.sender for event in told.of(Rejected) if event.peer in honest}
-
-
-def test_honest_samplers_of_a_run_that_cannot_score_a_fifth_of_its_exercises_are_not_named(
+def test_a_run_that_cannot_score_a_fifth_of_its_exercises_trains_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     true = Toy.rewards
@@ -188,61 +136,3 @@ def test_an_engine_that_fails_in_every_fifth_call_draws_the_same_again(
     monkeypatch.setattr(Sampler, "_deliver", deliver)
     Told(scenario(0.5, (1, 2), sample=0.3, **SHORT))
     assert drawn and all(numbers == set(range(len(numbers))) for numbers in drawn.values())
-
-
-@pytest.mark.parametrize(("due", "seed"), [(0, 1), (1000, 3)])
-def test_a_learner_that_lies_about_what_came_has_nobody_named(
-    monkeypatch: pytest.MonkeyPatch, due: int, seed: int
-) -> None:
-    true = DrawReturns._tell
-    lie = tuple(SamplerDraws(sampler=PeerId(f"sampler-{k}"), due=due, draws=b"") for k in range(3))
-
-    async def lying(self: DrawReturns, sender: PeerId, question: bytes) -> bytes:
-        answer = await true(self, sender, question)
-        liar = self._host.ports.me == "learner-2"
-        return wire.encode(DrawsCame(since=0.0, samplers=lie)) if liar else answer
-
-    monkeypatch.setattr(DrawReturns, "_tell", lying)
-    told = Told(scenario(1.0, (3, 3), sample=0.3, seed=seed, **SHORT))
-    assert not named_by(told, "learner-0", "learner-1")
-    assert Verdict.ADMIT in {
-        event.verdict for event in told.of(Judged, since=50) if event.peer != "learner-2"
-    }
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_learner_that_answers_late_changes_nothing_and_one_that_is_silent_has_nobody_named(
-    monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
-    late, left, settled = ASKED - 0.7 if answers else 2 * ASKED, LEFT * SHORT["pace"].patience, Counter[str]()
-    tell, settle, early = DrawReturns._tell, Returns.settle, list[float]()
-
-    class Picky(Sampler):
-        """One leaves out every third of its groups."""
-
-        async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
-            if self.host.who.name != "sampler-0" or group.task % 3:
-                await super()._deliver(group, bound)
-
-    async def told(self: DrawReturns, sender: PeerId, question: bytes) -> bytes:
-        if self._host.ports.me == "learner-2":
-            await self._host.ports.clock.sleep(late)
-        elif (asked := wire.decode(question, DrawsQuery)).weights in self._closed:
-            early.append(self._closed[asked.weights] - (self._host.now() - asked.before))
-        return await tell(self, sender, question)
-
-    def counted(self: Returns, *rest: Any) -> list[PeerId]:
-        settled["all"] += 1
-        return settle(self, *rest)
-
-    monkeypatch.setattr("peers.sampler.sampler.Sampler", Picky)
-    monkeypatch.setattr(DrawReturns, "_tell", told)
-    monkeypatch.setattr(Returns, "settle", counted)
-    played = Told(scenario(1.3, (3, 3), sample=0.3, **SHORT))
-    assert named_by(played, "learner-0", "learner-1") == ({"sampler-0"} if answers else set())
-    # learners see a release leave the window within two of each other's looks, a third of LEFT apart
-    assert len(early) > 60 and min(early) > left / 3
-    assert (settled["all"] > 60) is answers
-    honest = [event.verdict for event in played.of(Judged) if event.sampler in {"sampler-1", "sampler-2"}]
-    assert {*honest} <= {Verdict.ADMIT, Verdict.DUPLICATE} and len(honest) > 400
-    assert min(Counter(event.peer for event in played.of(Trained)).values()) > 40

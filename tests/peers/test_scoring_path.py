@@ -22,7 +22,6 @@ from peers.intake import group_opening
 from peers.intake.inbox import LearnerInbox
 from peers.intake.reward_calls import RewardCalls
 from peers.intake.tally import OTHERS
-from peers.intake.withheld_draws import LAPSES, DrawReturns
 from peers.learner.learner import LearnerPeer
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.frames import Frames
@@ -31,7 +30,6 @@ from peers.sampler.sampler import UNSCORED
 from swarm import events
 from swarm.core.intake.admission import group_id
 from swarm.core.intake.curriculum import Draws
-from swarm.core.intake.withheld_draws import SamplerDraws
 from swarm.frames import wire
 from swarm.net.libp2p.node import ThreadWork
 from swarm.net.memory.network import MemoryNetwork
@@ -456,49 +454,9 @@ def test_a_group_that_its_sampler_could_not_score_has_the_learners_rewards_or_no
             assert verdict is (Verdict.UNSCORED if tenth(honest.task(true.task)) else Verdict.ADMIT)
             if verdict is Verdict.ADMIT:
                 assert desk.inbox.task_and_rewards(true).rewards == true.rewards
-        (its,) = desk.inbox.draw_returns.returns.open.values()
-        assert set(its.samplers[SAMPLER]) == set(range(9)), "all of them came"
 
     honest = Flawed(never)
     at_a_desk(play, Flawed(tenth))
-
-
-def test_draws_of_who_is_refused_for_its_log_probabilities_come() -> None:
-    async def play(desk: Desk) -> None:
-        desk.inbox.sampler_evidence.add(SAMPLER, 21.0, desk.host.now())
-        assert await desk.deliver(group_of(0, source)) is Verdict.UNTRUSTED
-        (its,) = desk.inbox.draw_returns.returns.open.values()
-        assert set(its.samplers[SAMPLER]) == {0}
-
-    source = Flawed(never)
-    at_a_desk(play, source)
-
-
-def test_missing_draws_are_forgiven_where_nothing_was_settled_for_long() -> None:
-    async def play(desk: Desk) -> None:
-        its = desk.inbox.draw_returns
-        for _ in range(9):
-            its.returns.settle([SamplerDraws(sampler=SAMPLER, due=20, draws=b"")])
-        assert await desk.deliver(group_of(0, source)) is Verdict.UNTRUSTED
-        its._judged -= 1.01 * LAPSES * desk.host.config.run.window.seconds
-        assert await desk.deliver(group_of(1, source)) is Verdict.ADMIT
-
-    source = Flawed(never)
-    at_a_desk(play, source)
-
-
-@pytest.mark.parametrize(("tokens", "fits"), [(1 << 10, True), (1 << 16, False)])
-def test_nobody_misses_draws_in_a_run_whose_groups_fit_no_message(tokens: int, fits: bool) -> None:
-    async def play(desk: Desk) -> None:
-        host = desk.host
-        run = replace(host.config.run, sampling=Sampling(group_size=64, max_tokens=tokens))
-        host.config = replace(host.config, run=run)
-        its = DrawReturns(host, lambda: 0)
-        for _ in range(200):
-            its.returns.settle([SamplerDraws(sampler=SAMPLER, due=20, draws=b"")])
-        assert (its.objection(SAMPLER) is not None) is fits
-
-    at_a_desk(play, Flawed(never))
 
 
 def test_room_comes_back_when_scoring_fails() -> None:

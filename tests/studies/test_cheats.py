@@ -13,8 +13,9 @@ from peers.studies.experiments import Row
 
 torch.set_num_threads(1)
 
-NOT_NAMED = {"honest", "it sends nothing", "one group of 12 dropped"}
-"""Who leaves out less than a tenth is not told from one that loses groups."""
+LEAVES_OUT = {"every second group dropped", "one group of 12 dropped", "curation of genuine groups"}
+NOT_NAMED = {"honest", "it sends nothing", *LEAVES_OUT}
+"""A sampler may leave out what it draws."""
 
 
 def told(cheat: str, seconds: float, defended: bool = True) -> Row:

@@ -91,27 +91,25 @@ class Admission:
         full: str | None,
         distrust: str | None,
         aside: str | None = None,
-        withholds: str | None = None,
+        unlikely: str | None = None,
         now: float,
     ) -> Judgement:
         """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
-        must not be believed, or None; `aside`: why it is set aside; `withholds`: why its draws teach nothing;
+        must not be believed, or None; `aside`: why it is set aside; `unlikely`: why its claims are
+        not believed;
         `full`: why there is no room for its groups."""
         known = self._known(group.version, group.weights)
         versions, seconds = version - group.version, now - released_here(group, known, self._released)
-        drawn = False
 
         def verdict(what: Verdict, why: str, release_unknown: bool = False) -> Judgement:
-            return Judgement(what, why, versions, seconds, release_unknown, drawn)
+            return Judgement(what, why, versions, seconds, release_unknown)
 
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
         not_drawn = self._not_drawn(group, known, seconds)
-        drawn = not_drawn is None and bool(known)
         if aside is not None:
             return verdict(Verdict.UNVERIFIED, aside)
         if (problem := malformation(group, self._sampling, self._vocabulary, self._noise)) is not None:
-            drawn = False  # a damaged copy is no return of what its sampler would rather leave out
             return verdict(Verdict.MALFORMED, problem)
         if (problem := self._repeats(group)) is not None:
             return verdict(Verdict.DUPLICATE, problem)
@@ -123,7 +121,7 @@ class Admission:
             return verdict(Verdict.STALE, problem)
         if (problem := unknown_release(group, known)) is not None:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
-        if (problem := not_drawn or withholds) is not None:
+        if (problem := not_drawn or unlikely) is not None:
             return verdict(Verdict.UNTRUSTED, problem)
         if versions and (problem := _too_old(seconds, self._window)) is not None:
             return verdict(Verdict.STALE, problem)

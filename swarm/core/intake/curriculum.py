@@ -9,8 +9,7 @@ it draws nothing new, and no group can be drawn anew under another seed. Two sam
 make the same group, and one of them in vain; slots are so many that this is rare. Of a small data set several
 slots have the same exercise, with different seeds. Task sources reduce an index to their own range.
 
-Not handled here: who left numbers out (swarm.core.intake.withheld_draws), whether the text is what the seed
-draws (swarm.learn.replay).
+Numbers may be left out. Not handled here: whether the text is what the seed draws (swarm.learn.replay).
 """
 
 from __future__ import annotations
