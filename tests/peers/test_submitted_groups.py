@@ -36,7 +36,7 @@ class Listing:
 
     def came(self, number: int, sampler: PeerId = ADA, size: int = 10) -> bytes:
         frame = b"%d" % number + bytes(size)
-        self.groups.add(group(number, sampler=sampler), frame, False)
+        self.groups.add(group(number, sampler=sampler), frame)
         return frame
 
     async def asks(self, after: int = 0, which: str = "", life: int | None = None) -> bytes:
@@ -112,7 +112,7 @@ def test_only_auditors_are_told() -> None:
     async def play(one: Listing) -> None:
         one.came(0)
         one.host.roster.hear(AUDITOR, beat(role=Role.SAMPLER, incarnation=2), one.host.now())
-        with pytest.raises(Refused, match="only members that audit"):
+        with pytest.raises(Refused, match="only auditors"):
             await one.asks()
 
     listing(play)
