@@ -92,7 +92,7 @@ bench-releases: $(STAMP) namespaces  ## what a version costs: patches, progress,
 	$(BIN)/swarm bench patches progress releases-all image loop lines swarms
 
 bench-plots: .venv/.bench  ## the pictures of docs/benchmarks, about ten minutes
-	$(BIN)/python -m benchmarks.pictures docs/benchmarks
+	$(BIN)/python -m lab.pictures docs/benchmarks
 
 bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
 	$(BIN)/swarm bench dashboard
@@ -165,4 +165,4 @@ docs-protocol: $(STAMP)  ## docs/protocol.md and the page's protocol.js, from th
 
 clean:  ## caches and ./demo-run; .venv, .venv-locks and .venv-vllm stay
 	rm -rf demo-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find swarm peers dashboard benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find swarm peers dashboard lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

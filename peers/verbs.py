@@ -1,6 +1,6 @@
 """One function for each command of `swarm`: from parsed arguments to a call of the command and its exit code.
 
-    Namespace --verb--> settings, folder --one function of peers.commands, build or studies--> exit code
+    Namespace --verb--> settings, folder --one function of peers.commands or build--> exit code
 
 Results go to stdout, messages to stderr. Torch and hivemind take seconds to import, so each verb imports what
 it needs when it runs. Not handled here: the arguments (peers.cli), what the commands do.
@@ -11,13 +11,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from peers.commands import run_check
 from peers.commands.parsing import arguments, shipped
-from peers.commands.parsing.parser import did_you_mean
 from peers.errors import CannotHere, WrongUsage, say, writing
 from swarm import extras
 from swarm.net.libp2p.listening import check_named
@@ -112,7 +110,7 @@ def replay(args: argparse.Namespace) -> int:
 
 
 def plot(args: argparse.Namespace) -> int:
-    from peers.studies import run_plot as program
+    from peers.commands.journals import plot as program
 
     with writing(args.out):
         return program.main(args.runs, args.x, args.out)
@@ -242,13 +240,7 @@ def simulate(args: argparse.Namespace) -> int:
     if args.nemesis is not None:
         if args.seed is not None:
             raise WrongUsage(f"--nemesis {args.nemesis} is the seed: leave out --seed {args.seed}")
-        from peers.studies import nemesis
-
-        with writing(args.out):
-            if args.out is not None:  # what its peers cannot write is a broken promise of theirs
-                args.out.parent.mkdir(parents=True, exist_ok=True)
-                args.out.open("wb").close()
-            return nemesis.main(args.nemesis, args.out)
+        return int(_lab(f"sim --nemesis {args.nemesis}").trial(args.nemesis, args.out))
     path = shipped.scenario(args.scenario)  # before torch is imported
     from peers.commands import sim as program
 
@@ -276,78 +268,22 @@ def fit(args: argparse.Namespace) -> int:
     return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
 
 
-def _benchmarks() -> Any:
-    """A folder beside the packages in a checkout, which no package may import; None elsewhere."""
-    try:
-        return importlib.import_module("benchmarks")
-    except ModuleNotFoundError:
-        return None
-
-
-_STUDYING: dict[str, object] = {
-    "--quick": False,
-    "--out": None,
-    "--methods": "",
-    "--minutes": 0.0,
-    "--seed": None,
-    "-n": None,
-}
-"""Options of studies -> what they are where nobody said them."""
-
-_MEASURING: dict[str, object] = {"--json": False, "--compare": None}
-"""As these, of rows."""
-
-
-def _said(args: argparse.Namespace, options: Mapping[str, object]) -> list[str]:
-    return [name for name, unsaid in options.items() if getattr(args, name.lstrip("-")) != unsaid]
-
-
-def _check_study(args: argparse.Namespace, study: str, takes: Sequence[str]) -> None:
-    """Raise WrongUsage for options that would change nothing."""
-    if other := [name for name in _said(args, _STUDYING | _MEASURING) if name not in takes]:
-        raise WrongUsage(f"the study {study} takes no {', '.join(other)}; it takes {', '.join(takes)}")
-    if not args.minutes >= 0:
-        raise WrongUsage(f"--minutes {args.minutes} is no time: give some, or 0: no limit")
-
-
-def _rows(args: argparse.Namespace, studies: Collection[str]) -> int:
-    """Measure rows; a word that is none, and nearly a study, was meant as one."""
-    program = _benchmarks()
-    for name in args.names:
-        if (program is None or name not in program.ROWS) and (near := did_you_mean(name, studies)):
-            raise WrongUsage(f"there is no study {name!r}{near}")
-    if _said(args, _STUDYING):
-        raise WrongUsage(f"{', '.join(_STUDYING)} are for the studies: {', '.join(studies)}")
-    if program is None:
-        raise CannotHere(
-            "the benchmarks are not part of the installed program: run `make bench` in a checkout"
-        )
-    return int(program.main(args.names, args.json, args.compare))
-
-
 def bench(args: argparse.Namespace) -> int:
-    from peers.studies import ADVERSARIES, STUDIES
+    return int(_lab(" ".join(("bench", *args.names))).bench(args))
 
-    whose = [kind for kind in ADVERSARIES if getattr(args, kind)]
-    if whose and args.names != ["adversaries"]:
-        raise WrongUsage("--learners, --samplers and --honest are for the study adversaries")
-    if not set(args.names) & set(STUDIES):
-        return _rows(args, STUDIES)
-    if len(args.names) > 1:
-        raise WrongUsage(f"a study takes minutes to hours: name only one of {', '.join(STUDIES)}")
-    (study,) = args.names
-    _check_study(args, study, STUDIES[study])
-    if study == "nemesis":
-        from peers.studies import nemesis
 
-        return nemesis.many(100 if args.n is None else args.n, args.seed or 0)
-    from peers import studies
-
-    methods = [name.strip() for name in args.methods.split(",") if name.strip()]
-    with writing(args.out):
-        return studies.main(
-            study, args.quick, args.out, methods, args.minutes, args.seed, whose or ADVERSARIES
-        )
+def _lab(command: str) -> Any:
+    """`lab.command`, which only a checkout has: the one import that the import contracts cannot see, since
+    lab imports peers. Raises CannotHere where it is missing; `command` is what was asked of `swarm`."""
+    try:
+        return importlib.import_module("lab.command")
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("lab", "lab.command"):
+            raise
+        raise CannotHere(
+            f"`swarm {command}` is in lab/ of a checkout, not in the installed program: run"
+            f" `make .venv/.bench` in a checkout, then `.venv/bin/swarm {command}`"
+        ) from None
 
 
 def objectives(args: argparse.Namespace) -> int:

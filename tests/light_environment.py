@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
-from benchmarks.rows.installed import PROJECT, closure
+from lab.rows.installed import PROJECT, closure
 
 ROOT = Path(__file__).parents[1]
 

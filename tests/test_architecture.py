@@ -30,7 +30,7 @@ HELP = [
     "-c",
     "import sys; sys.argv = ['swarm', '--help']; from peers.cli import main; sys.exit(main())",
 ]
-PACKAGES = ("swarm", "peers", "dashboard", "benchmarks")
+PACKAGES = ("swarm", "peers", "dashboard", "lab")
 HALF_A_SECOND = 0.5
 """Longer than this and a command feels slow."""
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.rows.installed import PROJECT
 from dashboard.fold.state import State
 from dashboard.serve.feed import Feed
 from dashboard.serve.metrics import exposition
+from lab.rows.installed import PROJECT
 from peers import cli
 from peers.commands.parsing import arguments, options
 from swarm.settings.config import Config

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import LONG
+from lab.bench import LONG
 from peers.cli import parser
 from swarm.learn.objectives import OBJECTIVES, objective
 from swarm.learn.trust_region import TRUSTS

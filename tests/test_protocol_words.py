@@ -14,7 +14,7 @@ from swarm.protocol import KEYS, KINDS, PARTS, PHASES, ROLES, SERVICES, TOPICS, 
 
 ROOT = Path(__file__).parents[1]
 STATIC = ROOT / "dashboard/static"
-ROOMS = ("swarm", "peers", "dashboard", "benchmarks")
+ROOMS = ("swarm", "peers", "dashboard", "lab")
 DOING = {*map(str, PHASES), *PHASES.values()} - {""}
 
 OTHER_THINGS = {
@@ -39,7 +39,7 @@ OTHER_THINGS = {
         (("peers/commands/fit/probe.py", word) for word in ("sampler", "learner", "evaluator")),
         "what a measurement loads",
     ),
-    ("peers/studies/band.py", "learner"): "a column of a table",
+    ("lab/studies/liars/band.py", "learner"): "a column of a table",
     **dict.fromkeys(
         (
             ("dashboard/diagnosis/learners.py", "stopped"),
@@ -57,9 +57,9 @@ OTHER_THINGS = {
         ),
         "a noun that is counted",
     ),
-    ("benchmarks/rows/engines.py", "learner"): "a measurement",
+    ("lab/rows/engines.py", "learner"): "a measurement",
     ("swarm/settings/loading.py", "sampling"): "a table of settings",
-    ("benchmarks/synthetic_events.py", "learner"): "the kind of a made-up fault",
+    ("lab/swarms/synthetic_events.py", "learner"): "the kind of a made-up fault",
 }
 """(file, word) -> what the word means there."""
 

@@ -5,7 +5,7 @@
 
 The same seed gives the same plan. Peers that are killed come back with their folder, with a damaged one, or
 not at all while a newcomer without a folder comes; the seed keeps its folder, so that what was released can
-be had. Not handled here: what must hold (peers.studies.nemesis).
+be had. Not handled here: what must hold (lab.studies.nemesis).
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from starlette.types import Message, Receive, Scope, Send
 from test_app import fed
 from test_server import ASK, page, run, until
 
-from benchmarks.partner import Partner
 from dashboard.serve import server as serving
 from dashboard.serve.app import SEATS, create_app
 from dashboard.serve.doors import HERE, Crowd, Fair, Rate, Turns, network
 from dashboard.serve.feed import READERS
 from dashboard.serve.server import Server, serve
+from lab.swarms.partner import Partner
 
 MUCH, NOTHING = Rate(0.0, 1e6), Rate(0.0, 0.0)
 FLOOD, HONEST = "127.0.0.9", "127.0.0.8"
@@ -295,6 +295,6 @@ def test_a_real_server_answers_an_honest_reader_beside_a_flood() -> None:
         state = b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n"
         assert await asked(port, HONEST, 10, state) == 10
 
-    with Partner("benchmarks.processes.page_server", {"peers": 20, "past": 10}) as server:
+    with Partner("lab.processes.page_server", {"peers": 20, "past": 10}) as server:
         port = int(server.hear()["url"].rstrip("/").rsplit(":", 1)[1])
         asyncio.run(asyncio.wait_for(scene(port), 120))

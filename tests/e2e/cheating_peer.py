@@ -3,8 +3,8 @@
 
     python tests/e2e/cheating_peer.py CHEAT join WORD --as sampler --folder DIR ...
 
-CHEAT is one of OFFERED: cheats of peers.studies.cheats that are for any policy. Its engine `hf` is in its own
-process, since a cheat asks it for more than an honest sampler does.
+CHEAT is one of OFFERED: cheats of lab.studies.liars.cheats that are for any policy. Its engine `hf` is in its
+own process, since a cheat asks it for more than an honest sampler does.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from unittest import mock
 
 import numpy as np
 
+from lab.studies.liars.cheats import ANYWHERE, CHEATS, Cheat, at_temperature
 from peers import cli
 from peers.build import assembly
 from peers.build.model.model_code import ModelCode
 from peers.sampler.new_group import Drawn
 from peers.sampler.sampler import Sampler
-from peers.studies.cheats import ANYWHERE, CHEATS, Cheat, at_temperature
 from swarm.core.intake.curriculum import Draw
 from swarm.protocol import Kind
 from swarm.sample.base import Completions

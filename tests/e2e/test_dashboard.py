@@ -33,7 +33,7 @@ from swarm_processes import (
     version,
 )
 
-from benchmarks.browser import chromium, complaints
+from lab.swarms.browser import chromium, complaints
 from swarm import events
 
 pytestmark = pytest.mark.slow

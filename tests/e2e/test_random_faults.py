@@ -12,8 +12,8 @@ import shutil
 
 import pytest
 
-from benchmarks.rows import faults
-from benchmarks.rows.faults import Plan
+from lab.rows import faults
+from lab.rows.faults import Plan
 from swarm.protocol import Role
 
 SMALL = (Role.LEARNER, Role.LEARNER, Role.SAMPLER)

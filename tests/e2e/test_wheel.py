@@ -88,10 +88,13 @@ def test_commands_answer_from_an_empty_folder(command: Path, tmp_path: Path) -> 
     assert "site-packages/peers/configs/demo.toml line" in shown
 
 
-def test_bench_says_where_the_benchmarks_are(command: Path, tmp_path: Path) -> None:
-    answer = ran(command, tmp_path, "bench")
+@pytest.mark.parametrize("words", ["bench", "bench join", "bench nemesis", "sim --nemesis 7"])
+def test_what_the_wheel_leaves_out_says_where_it_is_and_how_to_run_it(
+    command: Path, tmp_path: Path, words: str
+) -> None:
+    answer = ran(command, tmp_path, *words.split())
     assert answer.returncode == 3
-    assert "run `make bench` in a checkout" in answer.stderr
+    assert "lab/" in answer.stderr and f"`.venv/bin/swarm {words}`" in answer.stderr
 
 
 def test_the_demo_runs_from_an_empty_folder(command: Path, tmp_path: Path) -> None:

@@ -18,12 +18,11 @@ from typing import Any, NoReturn
 import pytest
 from rich.console import Console
 
-import benchmarks
-from benchmarks import table
-from benchmarks.fault_trials import Report, Trial
-from benchmarks.faults import Fault
-from benchmarks.processes.baseline_trl import Count
-from benchmarks.rows import (
+from lab import bench
+from lab.figures import table
+from lab.figures.table import Figure, Gap, Machine, Unmeasured
+from lab.processes.baseline_trl import Count
+from lab.rows import (
     accuracy,
     averaging,
     faults,
@@ -42,7 +41,8 @@ from benchmarks.rows import (
     scoring,
     tokens,
 )
-from benchmarks.table import Figure, Gap, Machine, Unmeasured
+from lab.swarms.fault_trials import Report, Trial
+from lab.swarms.faults import Fault
 from peers import cli
 from peers.errors import WrongUsage
 from swarm import events
@@ -111,31 +111,31 @@ def test_a_row_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(
 
     monkeypatch.setattr(memory, "measure", fails)
     monkeypatch.setattr(joining, "measure", lambda _: [figure(row="join")])
-    assert benchmarks.main(["memory", "join"], True) == 0
+    assert bench.main(["memory", "join"], True) == 0
     lines = json.loads(capsys.readouterr().out)["figures"]
     assert [line["type"] for line in lines] == ["gap", "figure"]
-    assert benchmarks.main(["memory"], True) == 3
+    assert bench.main(["memory"], True) == 3
 
 
 def test_without_names_the_long_rows_are_left_out_and_help_lists_both(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = list[str]()
-    monkeypatch.setattr(benchmarks, "measure", lambda name: asked.append(name) or [])
-    benchmarks.main([], True)
-    assert [name for name in benchmarks.ROWS if name not in asked] == [
-        name for name in benchmarks.ROWS if name in benchmarks.LONG
+    monkeypatch.setattr(bench, "measure", lambda name: asked.append(name) or [])
+    bench.main([], True)
+    assert [name for name in bench.ROWS if name not in asked] == [
+        name for name in bench.ROWS if name in bench.LONG
     ]
     monkeypatch.setenv("COLUMNS", "999")  # no name is broken at its hyphen
     with pytest.raises(SystemExit):
         cli.parser().parse_args(["bench", "--help"])
     short, long = capsys.readouterr().out.split("By name alone")
     listed = [set(re.findall(r"[\w-]+", text)) for text in (short, long)]
-    assert listed[0] >= set(asked) and listed[1] >= set(benchmarks.LONG)
+    assert listed[0] >= set(asked) and listed[1] >= set(bench.LONG)
 
 
 def test_every_row_has_what_measures_it() -> None:
-    for name, where in benchmarks.ROWS.items():
+    for name, where in bench.ROWS.items():
         module, _, function = where.partition(":")
         assert callable(getattr(importlib.import_module(module), function or "measure")), name
 
@@ -143,16 +143,16 @@ def test_every_row_has_what_measures_it() -> None:
 def test_every_row_is_measured_by_its_name_though_it_is_nearly_that_of_a_study(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(benchmarks, "main", lambda names, *_: benchmarks.DONE if len(names) == 1 else 1)
-    for name in benchmarks.ROWS:
-        assert cli.main(["bench", name]) == benchmarks.DONE, name
+    monkeypatch.setattr(bench, "main", lambda names, *_: bench.DONE if len(names) == 1 else 1)
+    for name in bench.ROWS:
+        assert cli.main(["bench", name]) == bench.DONE, name
     assert cli.main(["bench", "gradiend", "--quick"]) == WrongUsage.code
     assert "did you mean gradient?" in capsys.readouterr().err
 
 
 def test_an_unknown_row_is_a_usage_error_that_names_the_known_ones() -> None:
     with pytest.raises(WrongUsage, match="averaging"):
-        benchmarks.main(["averages"], False)
+        bench.main(["averages"], False)
     assert cli.parser().parse_args(["bench", "groups", "--json"]).names == ["groups"]
 
 
@@ -381,7 +381,7 @@ def test_every_role_is_weighed() -> None:
 
 def test_the_peak_memory_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
     held = b"x" * (300 << 20)
-    program = "from benchmarks.resident import PEAK, resident; print(resident(PEAK))"
+    program = "from lab.figures.resident import PEAK, resident; print(resident(PEAK))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) < len(held)
 

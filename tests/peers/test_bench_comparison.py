@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-import benchmarks
-from benchmarks import comparison, table
-from benchmarks.fault_trials import Report
-from benchmarks.rows import busy, faults, groups, intake, memory, swarms
-from benchmarks.table import Figure, Gap, Line, Machine, Results
+from lab import bench
+from lab.figures import comparison, table
+from lab.figures.table import Figure, Gap, Line, Machine, Results
+from lab.rows import faults, groups, intake, memory, swarms
+from lab.rows.simulated import busy
+from lab.swarms.fault_trials import Report
 from peers.errors import WrongUsage
 from swarm.core.group_accounts import Audit
 
@@ -251,10 +252,10 @@ def test_the_rows_of_the_old_table_are_measured_again_and_what_got_worse_is_said
     path = tmp_path / "old.json"
     path.write_text(table.as_json([figure(100.0, turns=STEADY, against="TCP", other=200.0)], QUIET))
     monkeypatch.setattr(memory, "measure", lambda _: pytest.fail("it was not in the old table"))
-    for value, code in ((100.0, benchmarks.DONE), (10.0, benchmarks.WORSE)):
+    for value, code in ((100.0, bench.DONE), (10.0, bench.WORSE)):
         now = figure(value, turns=STEADY, against="TCP", other=200.0)
         monkeypatch.setattr(groups, "measure", lambda _, now=now: [now])
-        assert benchmarks.main([], True, path) == code
+        assert bench.main([], True, path) == code
     assert "worse: groups: admitted: 0.5 -> 0.05 (ratio), 10.00 times as bad" in capsys.readouterr().err
 
 
@@ -262,7 +263,7 @@ def test_a_table_of_which_nothing_can_be_compared_is_wrong_usage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "old.json"
-    monkeypatch.setattr(benchmarks, "measure", lambda name: pytest.fail(f"{name} was measured"))
+    monkeypatch.setattr(bench, "measure", lambda name: pytest.fail(f"{name} was measured"))
     for names, lines in (
         ([], [figure(1.0, row="codec")]),
         ([], [Gap(row="image", why="torch is missing")]),
@@ -271,7 +272,7 @@ def test_a_table_of_which_nothing_can_be_compared_is_wrong_usage(
     ):
         path.write_text(table.as_json(lines, QUIET))
         with pytest.raises(WrongUsage, match=r"old\.json has no figure of .*nothing can be compared"):
-            benchmarks.main(names, True, path)
+            bench.main(names, True, path)
     assert "no longer has codec" in capsys.readouterr().err
 
 
@@ -281,7 +282,7 @@ def test_rows_of_the_old_table_that_are_no_more_are_named_and_the_others_compare
     path = tmp_path / "old.json"
     path.write_text(table.as_json([figure(1.0, row="codec"), figure(1.0)], QUIET))
     monkeypatch.setattr(groups, "measure", lambda _: [figure(1.0)])
-    assert benchmarks.main([], True, path) == benchmarks.DONE
+    assert bench.main([], True, path) == bench.DONE
     assert "not compared: `swarm bench` no longer has codec" in capsys.readouterr().err
 
 

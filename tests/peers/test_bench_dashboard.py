@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import browser
-from benchmarks.rows import dashboard
-from benchmarks.table import Figure, Gap, Line, Unmeasured
+from lab.figures.table import Figure, Gap, Line, Unmeasured
+from lab.rows import dashboard
+from lab.swarms import browser
 
 
 def quiet(_: str) -> None:

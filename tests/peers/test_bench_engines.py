@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import table
-from benchmarks.processes import engine_agreement, sampling
-from benchmarks.rows import engines
-from benchmarks.rows.engines import Turns
-from benchmarks.table import Figure, Gap, Line, Unmeasured
+from lab.figures import table
+from lab.figures.table import Figure, Gap, Line, Unmeasured
+from lab.processes import engine_agreement, sampling
+from lab.rows import engines
+from lab.rows.engines import Turns
 from swarm.learn.models import tiny
 from swarm.sample.base import Completions
 

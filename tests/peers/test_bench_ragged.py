@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.rows.ragged import PROMPT, continuous, in_turn
+from lab.rows.ragged import PROMPT, continuous, in_turn
 
 
 def test_a_call_has_as_many_forwards_as_its_longest_completion_has_tokens() -> None:
@@ -26,7 +26,7 @@ def test_the_next_prompts_enter_where_completions_have_ended() -> None:
 
 @pytest.mark.slow
 def test_an_engine_has_the_forwards_that_are_counted(tmp_path: Path) -> None:
-    from benchmarks.processes.ragged_calls import Sides
+    from lab.processes.ragged_calls import Sides
     from swarm.learn.models import tiny
 
     told = Sides(tiny.make(tmp_path / "llama", "llama"), 4, 40, 4).turn(2, 0)

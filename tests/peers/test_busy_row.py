@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from benchmarks.rows import busy
+from lab.rows.simulated import busy
 from peers.commands import sim
 from peers.learner import next_gradient
 from swarm.events import Event, Trained

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import energy
+from lab.figures import energy
 
 
 def write(folder: Path, name: str, microjoules: int) -> None:

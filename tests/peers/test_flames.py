@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import flames
-from benchmarks.flames import Process
+from lab import flames
+from lab.flames import Process
 
 RAW = """\
 process 7:"python -m peers.cli join";thread (7): MainThread;main (peers/cli.py:36);work (a.py:1) 3

@@ -17,8 +17,8 @@ from light_environment import LightEnvironment
 from packaging.requirements import Requirement
 from test_tracking import judged
 
-from benchmarks.rows import installed
-from benchmarks.rows.installed import PROJECT
+from lab.rows import installed
+from lab.rows.installed import PROJECT
 from peers.build import run_folder
 from peers.commands.doctor import machine_checks
 from peers.runtime.membership.contacts import CONTACTS, Contact

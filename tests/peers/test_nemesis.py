@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from lab.studies.nemesis import Trial, shortest, try_plan
 from peers import cli
 from peers.errors import WrongUsage
 from peers.learner.agreement.own_release import OwnRelease
 from peers.runtime.releases.exchange import ReleaseExchange
 from peers.sampler.sampler import Sampler
-from peers.studies.nemesis import Trial, shortest, try_plan
 from swarm.core.agreement.releases import Releases, rank
 from swarm.core.intake.deliveries import DeliveryLoss
 from swarm.sim import nemesis

@@ -13,9 +13,9 @@ from test_broken_rounds import Broken
 from test_roles_swarm import Told, scenario
 from test_unequal_learners import unequal
 
-from peers.studies import adversaries
-from peers.studies.adversaries import Attacked, Overheard
-from peers.studies.false_publishers import RELEASES
+from lab.studies.liars import adversaries
+from lab.studies.liars.adversaries import Attacked, Overheard
+from lab.studies.liars.false_publishers import RELEASES
 from swarm.events import Event, Rejected, Released, Trained
 from swarm.protocol import Topic
 from swarm.sim.world import World

@@ -14,12 +14,12 @@ from still_host import still_host
 from test_next_versions import HONEST, LIAR
 from test_roles_swarm import Told, scenario
 
+from lab.studies.liars import adversaries
+from lab.studies.liars.adversaries import Attacked, Overheard
+from lab.studies.liars.false_publishers import EQUIVOCATION
 from peers.learner.agreement.other_bytes import FAR, NEAR, OtherBytes
 from peers.learner.agreement.own_release import OwnRelease
 from peers.runtime.releases.votes import QUIET
-from peers.studies import adversaries
-from peers.studies.adversaries import Attacked, Overheard
-from peers.studies.false_publishers import EQUIVOCATION
 from swarm.events import Event, Noted, Rejected, Released, Snapped, Trained
 from swarm.learn.learners.learner import Learner
 from swarm.net.memory.network import MemoryNetwork

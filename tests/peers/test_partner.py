@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.partner import Partner, ask_all
-from benchmarks.table import Unmeasured
+from lab.figures.table import Unmeasured
+from lab.swarms.partner import Partner, ask_all
 
 CHILD = """
 import asyncio, os
-from benchmarks import partner
+from lab.swarms import partner
 
 async def handle(question):
     print("looking at", question)

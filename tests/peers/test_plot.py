@@ -8,9 +8,10 @@ import pytest
 from test_tracking import judged, trained
 
 from peers import cli
+from peers.commands.journals import plot
+from peers.commands.journals.drawing import Curve, Panel
 from peers.errors import WrongUsage
 from peers.runtime.watching.run_figures import RunFigures
-from peers.studies import run_plot as plot
 from swarm.events import Event
 from swarm.journal import Journal
 
@@ -29,17 +30,15 @@ def some(folder: Path) -> Path:
     return journal(folder, *events, judged(2, 0.75))
 
 
-def drawn(
-    monkeypatch: pytest.MonkeyPatch, *paths: Path, axis: str = "version"
-) -> dict[str, list[plot.Curve]]:
+def drawn(monkeypatch: pytest.MonkeyPatch, *paths: Path, axis: str = "version") -> dict[str, list[Curve]]:
     """What is given to be drawn: the curves of each title."""
-    panels = list[plot.Panel]()
+    panels = list[Panel]()
 
-    def keep(out: Path, those: list[plot.Panel]) -> Path:
+    def keep(out: Path, those: list[Panel]) -> Path:
         panels.extend(those)
         return out
 
-    monkeypatch.setattr("peers.studies.plots.lines", keep)
+    monkeypatch.setattr("peers.commands.journals.drawing.lines", keep)
     assert plot.main(paths, axis, Path("runs.png")) == 0
     return {panel.title: list(panel.curves) for panel in panels}
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks
-from benchmarks import flames, processor_time
-from benchmarks.local_swarm import LocalSwarm
-from benchmarks.partner import Partner
-from benchmarks.rows import accuracy, memory
-from benchmarks.table import Figure, Unmeasured
+from lab import bench, flames
+from lab.figures import processor_time
+from lab.figures.table import Figure, Unmeasured
+from lab.rows import accuracy, memory
+from lab.swarms.local_swarm import LocalSwarm
+from lab.swarms.partner import Partner
 
 BUSY = 0.2
 """Seconds."""
@@ -93,10 +93,10 @@ def test_a_process_that_is_gone_is_no_crash(dead: subprocess.Popen[bytes], tmp_p
 
 
 def test_a_partner_that_died_is_named_whatever_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Partner("benchmarks.no_such_module", {}) as partner:
+    with Partner("lab.no_such_module", {}) as partner:
         os.waitid(os.P_PID, partner.pid, os.WEXITED | os.WNOWAIT)
         for look in (partner.cpu, lambda: partner.ask(do="send")):
-            with pytest.raises(Unmeasured, match=r"benchmarks\.no_such_module.* ended"):
+            with pytest.raises(Unmeasured, match=r"lab\.no_such_module.* ended"):
                 look()
 
 
@@ -111,6 +111,6 @@ def test_one_dead_peer_ends_its_row_and_not_the_table(
     monkeypatch.setattr(accuracy, "measure", measure)
     found = Figure(row="memory", what="seed", value=9.0, unit="MiB PSS")
     monkeypatch.setattr(memory, "measure", lambda _: [found])
-    assert benchmarks.main(["accuracy", "memory"], False) == benchmarks.DONE
+    assert bench.main(["accuracy", "memory"], False) == bench.DONE
     table = capsys.readouterr().out
     assert "learner-1 ended with code 3: swarm: no memory" in table and "MiB PSS" in table

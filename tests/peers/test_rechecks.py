@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import torch
 
+from lab.studies.liars import adversaries
+from lab.studies.liars.adversaries import Attacked, suffer
 from peers.intake.reward_calls import RewardCalls
 from peers.learner.agreement.manifests import BatchManifest
 from peers.learner.agreement.rechecks import BatchRechecks, compared
 from peers.runtime.host import Host
 from peers.sampler.sampler import Sampler
-from peers.studies import adversaries
-from peers.studies.adversaries import Attacked, suffer
 from swarm.core.gradient_checks.recomputed import SILENT, Rechecks
 from swarm.core.intake.admission import group_id
 from swarm.core.intake.curriculum import Draws

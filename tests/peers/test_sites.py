@@ -17,10 +17,10 @@ import test_roles_swarm
 import torch
 from test_roles_swarm import EPOCH
 
+from lab.studies.nemesis import try_plan
 from peers.learner.site_exchange import SiteExchange
 from peers.learner.sites import SiteLearnerPeer
 from peers.learner.trained_groups import ASKED, TrainedGroups
-from peers.studies.nemesis import try_plan
 from swarm.core.agreement.rounds import Cause
 from swarm.core.agreement.trained import mark
 from swarm.core.group_accounts import audit

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario, seconds
 
-from benchmarks.rows import unequal as row
+from lab.rows import unequal as row
 from peers.commands import sim
 from swarm.events import Averaged, Event, Trained, Unreached
 from swarm.settings.config import BatchSize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.rows import simulator
+from lab.rows.simulated import simulator
 
 
 def test_it_measures_what_peers_cost_and_what_a_seed_hears() -> None:

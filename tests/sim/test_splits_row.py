@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.rows import splits
-from benchmarks.rows.splits import Played
-from benchmarks.table import Figure
+from lab.figures.table import Figure
+from lab.rows import splits
+from lab.rows.splits import Played
 
 
 def values(figures: list[Figure]) -> dict[str, tuple[float, float | None]]:

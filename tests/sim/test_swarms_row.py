@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.rows import swarms
-from benchmarks.table import Unmeasured
+from lab.figures.table import Unmeasured
+from lab.rows import swarms
 from swarm.events import Trained
 from swarm.protocol import Role
 from swarm.sim.scenario import Scenario, load

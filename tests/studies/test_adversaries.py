@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from peers.studies.adversaries import (
+from lab.studies.liars.adversaries import (
     ROUNDS,
     STALE,
     Attacked,

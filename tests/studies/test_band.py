@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from peers.studies.band import LAGS, TakenGroup, binned, figures, honest, liars, measure, write
-from peers.studies.experiments import key
-from peers.studies.liars import believing, suffer
+from lab.studies.experiments import key
+from lab.studies.liars.band import LAGS, TakenGroup, binned, figures, honest, liars, measure, write
+from lab.studies.liars.liars import believing, suffer
 from swarm.core.intake import claimed_logprobs
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lab.studies.experiments import Row
+from lab.studies.liars.adversary_table import cheats_table, heads_table
+from lab.studies.liars.cheating import HEADS, Cheated, plan, suffer
+from lab.studies.liars.cheats import CHEATS, LIES
 from peers.cli import main
-from peers.studies.adversary_table import cheats_table, heads_table
-from peers.studies.cheating import HEADS, Cheated, plan, suffer
-from peers.studies.cheats import CHEATS, LIES
-from peers.studies.experiments import Row
 
 torch.set_num_threads(1)
 

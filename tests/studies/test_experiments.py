@@ -9,9 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from peers import studies
-from peers.studies import adversaries, cheating, honest
-from peers.studies.experiments import Row, complete, key, measured, read
+from lab import command
+from lab.studies.experiments import Row, complete, key, measured, read
+from lab.studies.liars import adversaries, cheating, honest
 from swarm.types import Struct
 
 
@@ -116,9 +116,10 @@ def test_a_first_seed_is_the_one_that_was_named(
 ) -> None:
     begun: list[int] = []
     monkeypatch.setattr(
-        "peers.studies.staleness.main", lambda quick, out, methods, minutes, first: begun.append(first) or 0
+        "lab.studies.staleness.staleness.main",
+        lambda quick, out, methods, minutes, first: begun.append(first) or 0,
     )
-    assert studies.main("staleness", True, tmp_path, [], 0.0, said) == 0
+    assert command.study("staleness", True, tmp_path, [], 0.0, said) == 0
     assert begun == [first]
 
 
@@ -139,10 +140,10 @@ def test_the_parts_of_a_study_share_its_minutes(
 
         return main
 
-    monkeypatch.setattr("peers.studies.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("lab.command.time", SimpleNamespace(monotonic=lambda: now[0]))
     for name, module in (("learners", "adversaries"), ("samplers", "cheating"), ("honest", "honest")):
-        monkeypatch.setattr(f"peers.studies.{module}.main", part(name))
-    assert studies.main("adversaries", True, tmp_path, [], minutes, None) == 0
+        monkeypatch.setattr(f"lab.studies.liars.{module}.main", part(name))
+    assert command.study("adversaries", True, tmp_path, [], minutes, None) == 0
     assert begun == given
 
 
@@ -152,7 +153,7 @@ def test_a_study_without_a_limit_gives_its_parts_none(
     begun: list[float] = []
     for module in ("adversaries", "cheating", "honest"):
         monkeypatch.setattr(
-            f"peers.studies.{module}.main", lambda quick, out, minutes: begun.append(minutes) or 0
+            f"lab.studies.liars.{module}.main", lambda quick, out, minutes: begun.append(minutes) or 0
         )
-    assert studies.main("adversaries", True, tmp_path, [], 0.0, None) == 0
+    assert command.study("adversaries", True, tmp_path, [], 0.0, None) == 0
     assert begun == [0.0, 0.0, 0.0]

@@ -11,11 +11,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from lab.studies.experiments import Row, key
+from lab.studies.gradient import gradient, mdp, pictures
+from lab.studies.gradient.gradient_report import (
+    LabSetting,
+    MethodRecord,
+    derived,
+    gather,
+    interval,
+    table,
+    verdict,
+)
+from lab.studies.intervals import student
+from peers.commands.journals import drawing
 from peers.errors import WrongUsage
-from peers.studies import gradient, mdp, plots
-from peers.studies.experiments import Row, key
-from peers.studies.gradient_report import LabSetting, MethodRecord, derived, gather, interval, table, verdict
-from peers.studies.intervals import student
 from swarm.learn.objectives import OBJECTIVES, Batch, loss
 
 TINY = ("rloo", "grpo", "gepo", "seq_is")
@@ -138,9 +147,9 @@ def test_a_mean_lost_in_its_noise_has_no_direction() -> None:
 def test_a_study_without_any_signal_is_drawn_too(tmp_path: Path) -> None:
     row: Row = {"groups": 64.0, "m:cosine_32": 0.0, "m:zero": 1.0, "m:ess": 0.0}
     row |= dict.fromkeys(("m:along", "m:along2", "m:mean2", "m:trace"), 0.0)
-    pictures = plots.gradient(gather([LabSetting(0.1, 8, 4), LabSetting(0.3, 8, 4)], [row, row]), tmp_path)
-    assert [path.name for path in pictures] == ["error.png", "bias-variance.png", "all.png"]
-    assert all(path.exists() for path in pictures)
+    drawn = pictures.gradient(gather([LabSetting(0.1, 8, 4), LabSetting(0.3, 8, 4)], [row, row]), tmp_path)
+    assert [path.name for path in drawn] == ["error.png", "bias-variance.png", "all.png"]
+    assert all(path.exists() for path in drawn)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +166,10 @@ def test_an_axis_is_logarithmic_where_something_can_stand_on_it(
 ) -> None:
     drawn: list[str] = []
     monkeypatch.setattr(
-        plots, "_save", lambda figure, path: drawn.append(figure.axes[0].get_yscale()) or path
+        drawing, "save", lambda figure, path: drawn.append(figure.axes[0].get_yscale()) or path
     )
-    curve = plots.Curve("m", (1.0, 2.0), heights)
-    plots.lines(tmp_path / "a.png", [plots.Panel("", "", "", [curve], log_y=True)])
+    curve = drawing.Curve("m", (1.0, 2.0), heights)
+    drawing.lines(tmp_path / "a.png", [drawing.Panel("", "", "", [curve], log_y=True)])
     assert drawn == [scale]
 
 

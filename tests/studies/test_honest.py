@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peers.studies import honest
-from peers.studies.adversary_table import honest_table
-from peers.studies.experiments import key
-from peers.studies.honest import HOT, Mixed, audited, plan
+from lab.studies.experiments import key
+from lab.studies.liars import honest
+from lab.studies.liars.adversary_table import honest_table
+from lab.studies.liars.honest import HOT, Mixed, audited, plan
 
 
 def mixed(sampled: str, replayed: str, temperature: float = 1.0) -> Mixed:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peers.studies import mdp
+from lab.studies.gradient import mdp
 
 horizons = st.integers(2, 6)
 distances = st.sampled_from([0.0, 0.003, 0.03, 0.3, 1.0])

@@ -15,14 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peers.studies import curves, plots, staleness, trainings
-from peers.studies.experiments import Row, complete, key
-from peers.studies.intervals import chance, holm
-from peers.studies.method_names import defined
-from peers.studies.records import Account, FinishedCell, StageResults, pooled, spread
-from peers.studies.report import table, text
-from peers.studies.staleness import Plan, Stage, Study, best, grid, searched
-from peers.studies.trainings import Cell, Figures, scenario, train
+from lab.studies import heat, trainings
+from lab.studies.experiments import Row, complete, key
+from lab.studies.intervals import chance, holm
+from lab.studies.method_names import defined
+from lab.studies.staleness import curves, staleness
+from lab.studies.staleness.records import Account, FinishedCell, StageResults, pooled, spread
+from lab.studies.staleness.report import table, text
+from lab.studies.staleness.staleness import Plan, Stage, Study, best, grid, searched
+from lab.studies.trainings import Cell, Figures, scenario, train
+from peers.commands.journals import drawing
 from swarm.core.delays import draw
 from swarm.events import Counted, Evaluated, Trained
 from swarm.types import PeerId
@@ -289,8 +291,8 @@ def test_what_was_not_trained_is_no_bad_result(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_square_without_a_number_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure) or path)
-    plots.heat(tmp_path / "heat.png", "", ["a"], ["0", "64"], [[0.25, math.nan]])
+    monkeypatch.setattr(heat, "save", lambda figure, path: figures.append(figure) or path)
+    heat.heat(tmp_path / "heat.png", "", ["a"], ["0", "64"], [[0.25, math.nan]])
     assert [text.get_text() for text in figures[0].axes[0].texts] == ["0.25"]
 
 
@@ -298,12 +300,12 @@ def test_a_picture_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Mon
     def stopped(path: Path, *content: bytes) -> None:
         raise KeyboardInterrupt
 
-    panel = plots.Panel("", "", "", [plots.Curve("gepo", (0.0, 1.0), (0.0, 1.0))])
+    panel = drawing.Panel("", "", "", [drawing.Curve("gepo", (0.0, 1.0), (0.0, 1.0))])
     for name in ("a.png", "a.svg"):
-        before = plots.lines(tmp_path / name, [panel]).read_bytes()
+        before = drawing.lines(tmp_path / name, [panel]).read_bytes()
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(plots, "write_durably", stopped)
-            plots.lines(tmp_path / name, [panel, panel])
+            patched.setattr(drawing, "write_durably", stopped)
+            drawing.lines(tmp_path / name, [panel, panel])
         assert (tmp_path / name).read_bytes() == before
 
 

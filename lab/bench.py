@@ -1,0 +1,212 @@
+"""`swarm bench`: measures the figures of the README, each compared in the same run with a simple baseline.
+
+    row        what is measured                                        compared with
+    join       `swarm join` to its first accepted group, by stages     -
+    installed  MB of an installation that reads, watches, takes part   -
+    groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
+    intake     CPU of one group at its learner, by its size            -
+    heads      CPU of a group's check without the model, its bytes     its gradient; no heads
+    averaging  seconds a round, 1M and 25M parameters, 2 and 4         bare hivemind; plain TCP, the limit
+    averaging-100M  the same, 100M                                     the same
+    tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
+    tokens-13M  the same, a model of 12.7M parameters                  one process that does all in turn
+    accuracy   wall and CPU seconds to 60 % of the demo's held-out     one process that does all in turn; TRL
+               tasks
+    memory     MiB of each role's processes                            -
+    patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
+    progress   training at lr 1e-6 beside others and through kills     one learner
+    releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
+    releases-all  the same, 100 MB and 200 receivers, five seeds       the same
+    rounds     seconds a round where one line of 2 to 4 is slow        equal shares
+    image      memory and time of a version beside image and engine    all tensors (load)
+    loop       longest stall of an event loop, a version of 600 MB     -
+    relay      ms and MB/s of an answer over a third peer                  direct
+    limits     Mbit/s of blocks, up and down                           what was asked for
+    strangers  ms of a request while strangers would close mail, page  nobody else
+    lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
+    faults     next version and full strength after kills, stops, cuts -
+    swarms     five simulated swarms: share that learners compute      lines without an end
+    simulator  peer-hours of virtual time a CPU second; what a seed    -
+               hears of many samplers
+    splits     a swarm cut in halves, both lines merged: groups,       the longest line counts
+               rewards afterwards
+    busy       share of their time that learners compute, with kills   gradients and rounds in turns
+               and joins too; trained of sampled
+    unequal    groups trained with a fourth learner that is slower     the other three alone
+    scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
+    dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
+    engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
+               first token of a release; |delta log-prob|              no release; the learner's forward
+    ragged     tokens of `hf` where lengths are 1 to 512, a CPU second all rows full; prompts that enter
+               and a forward, cells of its cache                       as completions end (counted)
+
+Without names all rows run but LONG, one after the other, in processes of their own. A row that cannot be
+measured here (a package is missing, a peer died) has the reason in the table, and the others are measured.
+Progress goes to stderr, the table to stdout. Not handled here: whether the figures are good.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from lab.figures.table import Figure, Gap, Line, Machine, Results, Unmeasured
+from peers.errors import CANNOT, DONE, UserError, WrongUsage
+from peers.runtime import signals
+from swarm.processes.processors import processors
+
+ROWS = {
+    "join": "lab.rows.joining",
+    "installed": "lab.rows.installed",
+    "groups": "lab.rows.groups",
+    "intake": "lab.rows.intake",
+    "heads": "lab.rows.heads",
+    "averaging": "lab.rows.averaging",
+    "averaging-100M": "lab.rows.averaging:large",
+    "tokens": "lab.rows.tokens",
+    "tokens-13M": "lab.rows.tokens:wide",
+    "accuracy": "lab.rows.accuracy",
+    "memory": "lab.rows.memory",
+    "patches": "lab.rows.patches",
+    "progress": "lab.rows.progress",
+    "releases": "lab.rows.simulated.releases",
+    "releases-all": "lab.rows.simulated.releases:whole",
+    "rounds": "lab.rows.rounds",
+    "image": "lab.rows.image",
+    "loop": "lab.rows.loop",
+    "relay": "lab.rows.relay",
+    "limits": "lab.rows.limits",
+    "strangers": "lab.rows.strangers",
+    "lines": "lab.rows.lines",
+    "faults": "lab.rows.faults",
+    "swarms": "lab.rows.swarms",
+    "simulator": "lab.rows.simulated.simulator",
+    "splits": "lab.rows.splits",
+    "busy": "lab.rows.simulated.busy",
+    "unequal": "lab.rows.unequal",
+    "scoring": "lab.rows.scoring",
+    "dashboard": "lab.rows.dashboard",
+    "engines": "lab.rows.engines",
+    "ragged": "lab.rows.ragged",
+}
+"""Row -> the module whose `measure(say)`, or the function behind the colon, returns its figures."""
+
+LONG = (
+    "averaging-100M",
+    "tokens-13M",
+    "releases-all",
+    "loop",
+    "relay",
+    "limits",
+    "strangers",
+    "lines",
+    "faults",
+    "swarms",
+    "simulator",
+    "splits",
+    "unequal",
+    "busy",
+    "ragged",
+    "progress",
+    "dashboard",
+    "engines",
+)
+"""Rows of half a minute or more each that the README does without, or that take several minutes: without
+names the others are measured, in less than ten minutes on two cores that nobody else uses."""
+
+WORSE = 1
+"""Exit code where a figure got worse, as `swarm replay --audit` has it for a group that was lost."""
+
+
+def main(names: Sequence[str], as_json: bool, compare: Path | None = None) -> int:
+    """Measure the named rows, by default all but LONG, or those that the table `compare` has. Returns an exit
+    code: 0; WORSE where something got worse than in `compare`; 3 when no row could be measured."""
+    from lab.figures import comparison, energy
+
+    for name in names:
+        if name not in ROWS:
+            raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
+    old = None
+    if compare is not None:
+        old = comparison.read(compare)
+        names = _compared(names, old, compare)
+    signals.interrupt()
+    began, load, used = time.monotonic(), os.getloadavg()[0], energy.read()
+    lines: list[Line] = []
+    for name in names or [name for name in ROWS if name not in LONG]:
+        lines += measure(name)
+    machine = Machine(
+        cores=processors(),
+        load=round(load, 2),
+        seconds=round(time.monotonic() - began, 1),
+        load_after=round(os.getloadavg()[0], 2),
+        processor=_processor(),
+        commit=_commit(),
+        joules=energy.joules(used, energy.read()),
+    )
+    from lab.figures import table
+    from peers.console import Listing
+
+    if as_json:
+        print(table.as_json(lines, machine))
+    else:
+        table.show(lines, machine, Listing(width=None if sys.stdout.isatty() else 200))
+    if old is not None and (
+        got_worse := comparison.worse(comparison.changes(old, Results(machine=machine, figures=lines)))
+    ):
+        for change in got_worse:
+            print(f"worse: {change}", file=sys.stderr)
+        return WORSE
+    return DONE if any(isinstance(line, Figure) for line in lines) else CANNOT
+
+
+def _compared(names: Sequence[str], old: Results, path: Path) -> Sequence[str]:
+    """The rows to measure again, by default all that `old` has. Raises WrongUsage: nothing of `old` would be
+    compared."""
+    had = dict.fromkeys(line.row for line in old.figures)
+    if not names and (lost := [name for name in had if name not in ROWS]):
+        print(f"not compared: `swarm bench` no longer has {', '.join(lost)}", file=sys.stderr)
+    names = names or [name for name in ROWS if name in had]
+    if not any(isinstance(line, Figure) and line.row in names for line in old.figures):
+        asked = ", ".join(names) or "any row that there is now"
+        raise WrongUsage(
+            f"{path} has no figure of {asked}, so nothing can be compared: name rows that it has, or take a"
+            " new table with `swarm bench --json`"
+        )
+    return names
+
+
+def _processor() -> str:
+    """Name of the processor; empty where the system does not tell it."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _commit() -> str:
+    """Commit of the checkout, with a `+` where files were changed; empty outside of one."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def measure(name: str) -> list[Line]:
+    """One row's figures, or a Gap with the reason why there are none."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{name:9} {time.monotonic() - began:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+    try:
+        module, _, function = ROWS[name].partition(":")
+        return list(getattr(import_module(module), function or "measure")(say))
+    except (Unmeasured, UserError) as error:
+        say(f"not measured: {error}")
+        return [Gap(row=name, why=str(error))]

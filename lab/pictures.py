@@ -1,0 +1,93 @@
+"""`make bench-plots`: pictures of what the swarm costs, for docs/benchmarks/.
+
+    scaling      simulated swarms of 100 to 10,000 peers -> peer-hours a CPU second, memory of a peer
+    slow-member  four learners of which one is slower    -> versions and groups an hour
+    flames       a swarm of a learner and a sampler      -> a flame graph of each
+
+    python -m lab.pictures FOLDER [PICTURE...]
+
+The first two are of CPU seconds and of virtual time, so that what else the machine does changes them little.
+Not handled here: how they look (peers.commands.journals.drawing, lab.flames).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lab import flames
+from lab.rows import unequal
+from lab.rows.simulated import simulator
+from lab.rows.tokens import trains
+from lab.swarms.local_swarm import LocalSwarm
+from peers.commands.journals.drawing import Curve, Panel, lines
+from swarm.protocol import Role
+
+PEERS = (100, 300, 1000, 3000, 10_000)
+HOURS = 0.1
+"""Of virtual time: 10,000 peers take a minute and a half of a core for it."""
+
+SLOWER = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)
+WATCHED = 10
+"""Seconds."""
+
+
+def scaling(out: Path, peers: Sequence[int] = PEERS, hours: float = HOURS) -> list[Path]:
+    costs = [simulator.alone(count, hours) for count in peers]
+    x = [float(cost.peers) for cost in costs]
+    figures = {
+        "peer-hours a CPU second": [cost.rate for cost in costs],
+        "KiB a peer": [cost.memory / 1024 for cost in costs],
+    }
+    label = f"paper-delay, {hours:g} virtual hours, the start included"
+    panels = [
+        Panel("", "peers", name, [Curve(label, x, y)], log_x=True, from_zero=True)
+        for name, y in figures.items()
+    ]
+    return [lines(out / "scaling.svg", panels)]
+
+
+def slow_member(out: Path, slower: Sequence[float] = SLOWER, minutes: float = unequal.MINUTES) -> list[Path]:
+    three = unequal.played(3, 1.0, minutes)
+    four = [unequal.played(4, times, minutes) for times in slower]
+    panels = []
+    for name in unequal.Played._fields:
+        curves = [
+            Curve("four learners", slower, [getattr(played, name) for played in four]),
+            Curve("the three others alone", slower, [getattr(three, name)] * len(slower)),
+        ]
+        panels.append(Panel("", "times slower", f"{name} an hour", curves, from_zero=True))
+    return [lines(out / "slow-member.svg", panels)]
+
+
+def flame_graphs(out: Path, seconds: int = WATCHED) -> list[Path]:
+    with LocalSwarm() as home, tempfile.TemporaryDirectory() as scratch:
+        peers = [home.join(Role.LEARNER), home.join(Role.SAMPLER)]
+        home.until("the learner to train", lambda: trains(home, peers[0], learners=1))
+        paths = []
+        for peer in peers:
+            with home.alive():
+                found = flames.record(home.processes[peer].pid, seconds, Path(scratch))
+            role = peer.partition("-")[0]
+            paths.append(flames.draw(out / f"{role}.svg", f"{role} of 1 learner + 1 sampler", found, seconds))
+        return paths
+
+
+PICTURES: dict[str, Callable[[Path], list[Path]]] = {
+    "scaling": scaling,
+    "slow-member": slow_member,
+    "flames": flame_graphs,
+}
+
+
+def main(folder: str, *names: str) -> int:
+    for name in names or PICTURES:
+        for path in PICTURES[name](Path(folder)):
+            print(path, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""Row `join`: seconds from the start of `swarm join` until it says something, has joined, and a learner has
+admitted a group of it; in an empty folder, in the same folder again, and by a word most of whose addresses
+are silent.
+
+The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler), on what the joiner leaves of the
+processors: elsewhere it would have machines of its own. What the joiner says is read as it comes: its first
+line, `joined run ...`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from lab.figures.priority import step_back
+from lab.figures.table import Figure
+from lab.swarms.local_swarm import LocalSwarm, end, start
+from swarm import events
+from swarm.membership import invite
+from swarm.membership.identity import Keyring, open_key
+from swarm.protocol import Role
+from swarm.types import Verdict
+
+if TYPE_CHECKING:
+    from lab.figures.table import Say
+
+TIMES = 3
+SILENT = invite.ADDRESSES - 1
+"""Addresses of a word that take a connection and say nothing, beside one that answers."""
+
+
+class Join(NamedTuple):
+    """Seconds from its start."""
+
+    line: float
+    joined: float
+    accepted: float
+
+
+def measure(say: Say, times: int = TIMES) -> list[Figure]:
+    with LocalSwarm() as home, tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
+        home.join(Role.LEARNER)
+        home.join(Role.SAMPLER)
+        home.until(
+            "the first step",
+            lambda: any(isinstance(event, events.Trained) for event in home.events("learner-1")),
+        )
+        for process in home.processes.values():
+            step_back(process.pid)
+        whole = home.words(Role.SAMPLER, Path())[1]
+        first = [_join(home, Path(folder) / f"first-{number}", whole) for number in range(times)]
+        say(f"in an empty folder: {_said(first)}")
+        again = [_join(home, Path(folder) / f"first-{number}", whole) for number in range(times)]
+        say(f"in the same folder again: {_said(again)}")
+        with _silent(whole) as word:
+            mostly = [_join(home, Path(folder) / f"silent-{number}", word) for number in range(times)]
+        say(f"{SILENT} of {SILENT + 1} addresses silent: {_said(mostly)}")
+    return [
+        _figure("to its first line", [one.line for one in first]),
+        _figure("until it has joined", [one.joined for one in first]),
+        _figure("to its first accepted group", [one.accepted for one in first], f"median of {times}"),
+        _figure("  the same, the run's files and a version being there", [one.accepted for one in again]),
+        _figure("  of it until it has joined", [one.joined for one in again]),
+        Figure.of_turns(
+            [one.joined for one in mostly],
+            [one.joined for one in first],
+            row="join",
+            what=f"  until it has joined, {SILENT} of {SILENT + 1} addresses silent",
+            unit="s",
+            against="all answer",
+        ),
+    ]
+
+
+def _figure(what: str, seconds: list[float], note: str = "") -> Figure:
+    return Figure.of_turns(seconds, row="join", what=f"`swarm join` {what}", unit="s", note=note)
+
+
+def _said(joins: list[Join]) -> str:
+    return ", ".join(f"{one.line:.1f} {one.joined:.1f} {one.accepted:.1f} s" for one in joins)
+
+
+def _join(home: LocalSwarm, path: Path, word: str) -> Join:
+    """One join, from an idle moment; the joiner leaves again."""
+    peer_folder = path / "peers" / "sampler-1"
+    words = home.words(Role.SAMPLER, path)
+    words[1] = word
+    heard, to_print = os.pipe()
+    began = time.time()
+    process = start(words, to_print)
+    os.close(to_print)
+    lines: list[tuple[float, str]] = []
+    reading = threading.Thread(target=_read, args=(heard, lines))
+    reading.start()
+    try:
+        home.until("the joiner's key", (peer_folder / "key").exists)
+        me = open_key(peer_folder / "key").me
+        home.until("the joiner's first accepted group", lambda: _admitted(home, me, began) is not None)
+        accepted = _admitted(home, me, began)
+    finally:
+        end([process])
+        reading.join()
+    assert accepted is not None
+    joined = next(at for at, line in lines if line.startswith("joined run"))
+    return Join(lines[0][0] - began, joined - began, accepted - began)
+
+
+def _read(heard: int, lines: list[tuple[float, str]]) -> None:
+    with open(heard) as said:
+        for line in said:
+            lines.append((time.time(), line))
+
+
+@contextlib.contextmanager
+def _silent(word: str) -> Iterator[str]:
+    """The word with addresses where somebody listens and never says anything."""
+    whole = invite.read(word, time.time())
+    with contextlib.ExitStack() as open_ones:
+        silent = []
+        for _ in range(SILENT):
+            listener = open_ones.enter_context(socket.create_server(("127.0.0.1", 0)))
+            silent.append(f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}/p2p/{Keyring.new().me}")
+        yield invite.make(whole.run, [*silent, whole.addresses[0]], Role.SAMPLER)
+
+
+def _admitted(home: LocalSwarm, sampler: str, since: float) -> float | None:
+    for event in home.events("learner-1"):
+        if (
+            isinstance(event, events.Judged)
+            and event.sampler == sampler
+            and event.verdict is Verdict.ADMIT
+            and event.at >= since
+        ):
+            return event.at
+    return None

@@ -1,0 +1,1 @@
+"""Rows that are measured in virtual time."""

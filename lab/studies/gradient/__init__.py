@@ -1,0 +1,1 @@
+"""`swarm bench gradient`: estimators of one gradient, compared on small decision processes."""

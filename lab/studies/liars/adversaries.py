@@ -1,0 +1,389 @@
+"""The study `swarm bench adversaries`: what a peer that lies costs a swarm that defends itself, and one that
+does not.
+
+    Attacked (what the liar does, who defends) --a simulated swarm of the roles that ship--> row
+    rows --> adversaries.csv and a table: last reward, who was named, after how many rounds
+
+One of four learners lies from its first round on; the task is `toy`, the policy a table. An attack on rounds
+is a function of the liar's gradient and weight, and of the others' gradients where it overhears them. Not
+handled here: learners that lie in what they release (lab.studies.liars.false_publishers), samplers that cheat
+(lab.studies.liars.cheating); parts that are other ones for each reducer, since simulated members meet at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
+
+import msgspec
+
+from lab.studies.experiments import Row, measured
+from lab.studies.liars.adversary_table import table, two_table
+from lab.studies.liars.false_publishers import MEMBERS, RELEASES, liar
+from peers.commands import sim
+from peers.runtime.releases import doubts, votes
+from swarm.core.gradient_checks import clipping, norm_screening, opposition, pair_conflict
+from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
+from swarm.net.memory import rounds
+from swarm.net.memory.means import Hands
+from swarm.net.memory.network import MemoryAverager
+from swarm.net.ports import Average, Averager, RoundLost
+from swarm.protocol import Role, Service, Topic
+from swarm.settings import config as settings
+from swarm.settings.config import DelayLaw, Run
+from swarm.sim.scenario import Scenario
+from swarm.sim.world import SimPeer, World
+from swarm.types import PeerId, Struct
+
+if TYPE_CHECKING:
+    import torch
+
+LEARNERS, SAMPLERS = 4, 12
+
+LAST = 16
+"""Steps whose mean reward is the last reward: four versions of four learners."""
+
+
+class Gradient(NamedTuple):
+    """What a learner brings to a round."""
+
+    vector: torch.Tensor
+    weight: float
+
+
+Lie = Callable[[Gradient, "Sequence[torch.Tensor]"], Gradient]
+"""The liar's gradient, and those of the others, which it overhears -> what it brings."""
+
+
+def _random(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
+    noise = _noise(mine.vector)
+    return mine._replace(vector=noise * (mine.vector.norm() / noise.norm()))
+
+
+def _noise(like: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.randn(like.shape, generator=torch.Generator().manual_seed(1))
+
+
+def _times(factor: float) -> Lie:
+    return lambda mine, _: mine._replace(vector=mine.vector * factor)
+
+
+def _stale() -> Lie:
+    """Its gradient of STALE rounds before."""
+    kept = deque[Gradient](maxlen=STALE)
+
+    def lie(mine: Gradient, _: Sequence[torch.Tensor]) -> Gradient:
+        kept.append(mine)
+        return kept[0]
+
+    return lie
+
+
+def _little_is_enough(mine: Gradient, others: Sequence[torch.Tensor]) -> Gradient:
+    """Baruch et al. 2019, arXiv 1902.06156: as far from the others' mean as they are themselves."""
+    import torch
+
+    if len(others) < 2:
+        return mine
+    every = torch.stack([*others])
+    return mine._replace(vector=every.mean(0) - every.std(0))
+
+
+def _inner_product(mine: Gradient, others: Sequence[torch.Tensor]) -> Gradient:
+    """Xie et al. 2019, arXiv 1903.03936: minus the others' mean, large enough to turn that of all."""
+    import torch
+
+    return mine._replace(vector=torch.stack([*others]).mean(0) * -TURNS) if others else mine
+
+
+STALE = 16
+"""Rounds."""
+
+TURNS = LEARNERS - 0.5
+"""Times the mean of the others: more than so many as they are."""
+
+ROUNDS: dict[str, Callable[[], Lie]] = {
+    "honest": lambda: _times(1.0),
+    "times 1000": lambda: _times(1000.0),
+    "times 10": lambda: _times(10.0),
+    "times .001": lambda: _times(0.001),
+    "times -1": lambda: _times(-1.0),
+    "times -4": lambda: _times(-4.0),
+    "times -10": lambda: _times(-10.0),
+    "zeros": lambda: _times(0.0),
+    "not finite": lambda: _times(math.nan),
+    "random, of the same norm": lambda: _random,
+    "stale": _stale,
+    "a little is enough": lambda: _little_is_enough,
+    "inner product": lambda: _inner_product,
+    "false weight": lambda: lambda mine, _: mine._replace(weight=1e6),
+    "false weight, times -1": lambda: lambda mine, _: Gradient(-mine.vector, 1e6),
+}
+"""What the liar brings instead of its gradient."""
+
+OVERHEARING = {attack: ROUNDS[attack] for attack in ("a little is enough", "inner product")}
+"""Attacks that need the others' gradients."""
+
+LISTENS = 1.0
+"""Seconds that the liar waits for them."""
+
+SILENCE = "silence"
+"""It waits for each round and comes to none."""
+
+
+REDUCERS: dict[str, Hands] = {
+    "a reducer of zeros": lambda to, mean: mean * 0,
+    "a reducer that turns around": lambda to, mean: -mean,
+    "a reducer that adds noise": lambda to, mean: mean + LOUD * _noise(mean),
+    "a reducer that turns around for one": lambda to, mean: -mean if to == "learner-1" else mean,
+    "the same, for who releases first": lambda to, mean: -mean if to == "learner-0" else mean,
+    "the same, and for itself": lambda to, mean: -mean if to in ("learner-0", "learner-3") else mean,
+}
+"""What the liar hands to a member in place of the mean that it reduces."""
+
+LOUD = 1e3
+"""Beyond every mean: what members take of it is held to the largest norm that one can have."""
+
+
+class Attacked(Struct):
+    """A training with one liar."""
+
+    attack: str
+    defended: bool
+    """The peers are those that ship; else they believe everything."""
+    seconds: float
+    seed: int = 1
+    gradients: bool = False
+    """Learners compute each other's gradients again."""
+    learners: int = LEARNERS
+
+    @property
+    def liar(self) -> PeerId:
+        return PeerId(f"learner-{self.learners - 1}")
+
+
+OF_TWO = (
+    *("honest", "zeros", "times -1", "times -4", "random, of the same norm"),
+    *("times 10", "times 1000", "times .001"),
+)
+"""What one of two learners brings."""
+
+
+def plan(quick: bool) -> list[Attacked]:
+    attacks = [*ROUNDS, SILENCE, *REDUCERS, *RELEASES, *MEMBERS]
+    seconds = 45.0 if quick else 120.0
+    seeds = (1,) if quick else (1, 2, 3)
+    of_four = [
+        Attacked(attack=attack, defended=defended, seconds=seconds, seed=seed, gradients=gradients)
+        for seed in seeds
+        for attack in attacks
+        for defended, gradients in ((True, False), (False, False), (True, True))
+        if attack in ROUNDS or not gradients
+    ]
+    return of_four + [
+        Attacked(attack=attack, defended=defended, seconds=2 * seconds, seed=seed, learners=2)
+        for seed in seeds
+        for attack in OF_TWO
+        for defended in (True, False)
+    ]
+
+
+def main(quick: bool, out: Path, minutes: float) -> int:
+    """Run or resume the study of learners in the folder `out`. Returns an exit code."""
+    done = measured(plan(quick), suffer, out / "adversaries.csv", minutes)
+    print(table([(cell, row) for cell, row in done if cell.learners > 2]))
+    print("", two_table([(cell, row) for cell, row in done if cell.learners == 2]), sep="\n")
+    return 0
+
+
+FIGURES = ("reward", "versions", "named", "rounds", "innocent", "struck", "frozen", "falsely")
+"""Mean reward of the last steps of honest learners; versions made; share of rounds, or of false releases, in
+which the liar was named; rounds, or false releases, until it was; share of rounds that name another one; how
+many learners have a recomputed gradient against it; freezes of two learners; how many such proofs honest ones
+have against each other."""
+
+
+# --- one training -------------------------------------------------------------------------------------------
+
+
+def suffer(one: Attacked) -> Row:
+    """One training of four learners, of which the last one lies."""
+    told: list[Event] = []
+    with nullcontext() if one.defended else believing():
+        heard = Overheard()
+        World(scenario(one), lambda peer: spawn(peer, one, heard), sinks=[told.append]).run()
+    return figures(told, one.liar)
+
+
+def scenario(one: Attacked) -> Scenario:
+    return Scenario(
+        name="adversaries",
+        hours=one.seconds / 3600,
+        seed=one.seed,
+        peers={Role.SEED: 1, Role.LEARNER: one.learners, Role.SAMPLER: SAMPLERS},
+        run=Run(
+            name="adversaries",
+            task=settings.TaskSettings(name="toy"),
+            sampling=settings.Sampling(group_size=4, max_tokens=4),
+            optimizer=settings.Optimizer(lr=0.3),
+            batch=settings.BatchSize(groups=16, close_after=3.0),
+            averaging=settings.Averaging(match=2.0, deadline=6.0, chunk=3.0),
+        ),
+        prices={
+            "sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3),
+            "learn": DelayLaw(law="constant", seconds=0.3),
+        },
+    )
+
+
+def spawn(peer: SimPeer, one: Attacked, heard: Overheard) -> Coroutine[Any, Any, None]:
+    """A peer as it ships, but for the liar."""
+    attack, audit = one.attack, msgspec.structs.replace(peer.config.peer.audit, gradients=one.gradients)
+    own = msgspec.structs.replace(peer.config.peer, audit=audit)
+    peer = dataclasses.replace(peer, config=msgspec.structs.replace(peer.config, peer=own))
+    if peer.name != one.liar:
+        listens = attack in OVERHEARING and peer.role is Role.LEARNER
+        return sim.spawn(with_averager(peer, OpenAverager(peer.ports.averager, heard)) if listens else peer)
+    if attack in RELEASES or attack in MEMBERS:
+        return sim.run_peer(
+            peer, sim.policy_parts(peer.config), lambda host, parts: liar(host, parts, attack)
+        )
+    if attack in REDUCERS:
+        averager = peer.ports.averager
+        assert isinstance(averager, MemoryAverager)
+        averager.hand_out(REDUCERS[attack])
+        return sim.spawn(peer)
+    return sim.spawn(with_averager(peer, LyingAverager(peer.ports.averager, heard, ROUNDS.get(attack))))
+
+
+def with_averager(peer: SimPeer, averager: Averager) -> SimPeer:
+    return dataclasses.replace(peer, ports=dataclasses.replace(peer.ports, averager=averager))
+
+
+class Overheard:
+    """What honest learners bring to rounds, for a liar that hears it all."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, list[torch.Tensor]] = {}
+        """Version -> gradients; the newest one alone."""
+
+    def add(self, version: int, vector: torch.Tensor) -> None:
+        self._heard = {version: [*self._heard.get(version, ()), vector.clone()]}
+
+    async def of(self, version: int) -> list[torch.Tensor]:
+        """Those of all others, or of those that came in LISTENS seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LISTENS
+        while len(self._heard.get(version, ())) < LEARNERS - 1 and loop.time() < until:
+            await asyncio.sleep(0.05)
+        return self._heard.get(version, [])
+
+
+class OpenAverager:
+    """An honest learner's, which a liar overhears."""
+
+    def __init__(self, true: Averager, heard: Overheard) -> None:
+        self._true, self._heard, self.check, self.gone = true, heard, true.check, true.gone
+
+    async def average(
+        self,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        deadline: float,
+        marks: bytes = b"",
+        weights: str = "",
+        patience: float = 0.0,
+    ) -> Average | None:
+        self._heard.add(version, tensors[0])
+        return await self._true.average(version, tensors, weight, peers, deadline, marks, weights, patience)
+
+
+class LyingAverager:
+    """Brings something else than its gradient to each round, or nothing."""
+
+    def __init__(self, true: Averager, heard: Overheard, attack: Callable[[], Lie] | None) -> None:
+        self._true, self._heard, self._overhears = true, heard, attack in OVERHEARING.values()
+        self.check, self.gone = true.check, true.gone
+        self._lie = None if attack is None else attack()
+
+    async def average(
+        self,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        deadline: float,
+        marks: bytes = b"",
+        weights: str = "",
+        patience: float = 0.0,
+    ) -> Average | None:
+        if self._lie is None:
+            await asyncio.sleep(deadline)
+            raise RoundLost("it came to no round")
+        others = await self._heard.of(version) if self._overhears else []
+        lie = self._lie(Gradient(tensors[0].clone(), weight), others)
+        outcome = await self._true.average(
+            version, [lie.vector], lie.weight, peers, deadline, marks, weights, patience
+        )
+        tensors[0].copy_(lie.vector)
+        return outcome
+
+
+@contextmanager
+def believing() -> Iterator[None]:
+    """In this process, every gradient, weight and release is believed."""
+    with ExitStack() as stack:
+        for module, name, value in (
+            (clipping, "FAR", math.inf),
+            (norm_screening, "FAR", math.inf),
+            (opposition, "SURE", math.inf),
+            (pair_conflict, "SURE", math.inf),
+            (doubts, "LEAD", math.inf),
+            (votes, "CROWD", LEARNERS + 1),
+            (rounds, "largest_mean_norm", lambda claims, judged: math.inf),
+            (rounds, "standings", _all_stand),
+        ):
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+def _all_stand(claims: Sequence[norm_screening.Claim], groups: object) -> list[norm_screening.Standing]:
+    return [norm_screening.Standing(claim.weight, 1.0) for claim in claims]
+
+
+def figures(told: Sequence[Event], liar: PeerId) -> Row:
+    """FIGURES of a training."""
+    steps = [event for event in told if isinstance(event, Trained) and event.peer != liar]
+    rounds = [event for event in told if isinstance(event, Averaged) and event.peer == "learner-0"]
+    accused = [event for event in told if isinstance(event, Rejected) and event.peer == "learner-0"]
+    refused = [event for event in accused if event.kind == Topic.RELEASE]
+    means = [event.at for event in accused if event.kind == "mean" and event.sender == liar]
+    struck = [event for event in told if isinstance(event, Rejected) and event.kind == Service.BATCHES]
+    broke = [event for event in told if isinstance(event, RoundBroke)]
+    named = [liar in event.scaled or any(at <= event.at for at in means) for event in rounds]
+    if refused:
+        named = [event.sender == liar for event in refused]
+    last = [event.metrics["reward"] for event in steps if event.groups > 0][-LAST:]
+    return {
+        "reward": fmean(last) if last else math.nan,
+        "versions": max((event.version for event in steps), default=0),
+        "named": fmean(named) if named else 0.0,
+        "rounds": 1 + named.index(True) if True in named else math.nan,
+        "innocent": fmean(bool(event.scaled.keys() - {liar}) for event in rounds) if rounds else 0.0,
+        "struck": len({event.peer for event in struck if event.sender == liar}),
+        "frozen": sum(event.until > 0 for event in broke if event.peer == "learner-0"),
+        "falsely": sum(event.sender != liar and event.peer != liar for event in struck),
+    }

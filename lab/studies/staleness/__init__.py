@@ -1,0 +1,1 @@
+"""`swarm bench staleness`: whole trainings under delay, compared by objective."""
