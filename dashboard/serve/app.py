@@ -3,15 +3,13 @@
 Makes a FastAPI application from a Source (a live swarm or a replay): `/` (the page), `/static`, `/stream`
 (server-sent events), the endpoints of dashboard.serve.json_api and their description in `/openapi.json`;
 behind a proxy all of it under a path too, since the page's own addresses are relative. Every request passes
-dashboard.serve.safety first. The number of streams is limited, in all and for each network. Not
-handled here: ports and connections (dashboard.serve.server), who may read the page (bind to loopback, or put
-a proxy in front).
+dashboard.serve.safety first. The number of streams is limited. Not handled here: ports and connections
+(dashboard.serve.server), who may read the page (bind to loopback, or put a proxy in front).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and a replay's stream
 # has parameters.
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Annotated
@@ -26,10 +24,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
 
 from dashboard.fold.views import InviteView
-from dashboard.serve.doors import HERE, network
 from dashboard.serve.json_api import Absent, Instant, routes, timeless
 from dashboard.serve.openapi import describe, frames, refusals
-from dashboard.serve.prefix import Prefix
 from dashboard.serve.replay import FASTEST
 from dashboard.serve.safety import Hosts, Safety
 from dashboard.serve.source import Source
@@ -49,11 +45,6 @@ KINDS = {
 }
 """Media types of static files; the machine's own list may give a script a type that browsers refuse to
 run."""
-
-SEATS = 16
-"""Most streams of one network: two browsers with six connections each, or a small office behind one router.
-Another machine's has no more than half of what is left, so that a few do not take all. For requests through a
-proxy on this machine the forwarded address counts."""
 
 SMALLEST = 1000
 """Least bytes of an answer that is compressed: fewer fit one packet anyway."""
@@ -92,12 +83,12 @@ def create_app(
     )
     app.state.source, app.state.hosts = source, Hosts(hosts)
     app.add_middleware(GZipMiddleware, minimum_size=SMALLEST, compresslevel=EFFORT, exclude_content_types=())
-    if path:
-        app.add_middleware(Prefix, path=path)
     app.add_middleware(Safety, hosts=app.state.hosts)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(HTTPError, _refused)
     app.mount("/static", Static(directory=STATIC), name="static")
+    if path:
+        app.mount(path, app.router)  # the same at both: at the root for whoever asks the page itself
     app.include_router(routes(source, invite))
     _add_stream(app, source)
 
@@ -110,7 +101,14 @@ def create_app(
 
 
 def _add_stream(app: FastAPI, source: Source) -> None:
-    seats = Seats(source)
+    async def seat() -> AsyncIterator[None]:
+        if not source.room:
+            raise HTTPException(503, "too many pages are open here: close one and reload")
+        source.readers += 1
+        try:
+            yield
+        finally:
+            source.readers -= 1
 
     async def live(_: Annotated[None, Depends(timeless)]) -> AsyncIterator[str]:
         return source.updates()
@@ -123,7 +121,7 @@ def _add_stream(app: FastAPI, source: Source) -> None:
     @app.get(
         "/stream",
         response_class=Response,
-        dependencies=[Depends(seats.take)],
+        dependencies=[Depends(seat)],
         responses=frames() | refusals(503),
     )
     async def stream(updates: Updates) -> EventStream:
@@ -146,30 +144,6 @@ class EventStream(StreamingResponse):
 async def _frames(updates: AsyncIterator[str]) -> AsyncIterator[bytes]:
     async for view in updates:
         yield format_sse_event(data_str=view, event="view", retry=RETRY)
-
-
-class Seats:
-    """Limits the number of streams, by network."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._taken: Counter[str] = Counter()
-        """Network -> number of open streams."""
-
-    async def take(self, request: Request) -> AsyncIterator[None]:
-        who, room = network(request.client.host) if request.client else "", self._source.room
-        most = SEATS if who in HERE else min(SEATS, room // 2 + 1)
-        if not room or self._taken[who] >= most:
-            raise HTTPException(503, "too many pages are open here: close one and reload")
-        self._taken[who] += 1
-        self._source.readers += 1
-        try:
-            yield
-        finally:
-            self._source.readers -= 1
-            self._taken[who] -= 1
-            if not self._taken[who]:
-                del self._taken[who]
 
 
 class Static(StaticFiles):

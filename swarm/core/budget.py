@@ -25,20 +25,12 @@ class Budget:
 
     def take(self, who: Hashable, units: float, now: float) -> bool:
         """Take `units` for `who` at time `now`, in seconds. False, with nothing taken, beyond a limit."""
-        level = self.level(who, now)
+        level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
         total = self._refilled(self._all, self._everyone, now)
         granted = units <= level and units <= total
         remember(self._levels, who, (level - units if granted else level, now), self._known)
         self._all = (total - units if granted else total, now)
         return granted
-
-    def charge(self, who: Hashable, units: float, now: float) -> None:
-        """`who` has used so many units more than it took: its level may fall below 0."""
-        remember(self._levels, who, (self.level(who, now) - units, now), self._known)
-
-    def level(self, who: Hashable, now: float) -> float:
-        """Units that `who` may take."""
-        return self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
 
     @staticmethod
     def _refilled(state: tuple[float, float], bucket: tuple[float, float], now: float) -> float:

@@ -21,7 +21,6 @@ from starlette.testclient import TestClient
 from dashboard.fold import pulse
 from dashboard.fold.state import State
 from dashboard.fold.views import InviteView
-from dashboard.serve import app as page
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
 from dashboard.serve.replay import Replay
@@ -251,10 +250,10 @@ def test_a_stream_begins_with_everything_and_goes_on_with_differences(encoding: 
     asyncio.run(scene())
 
 
-def test_one_address_cannot_take_all_seats_and_a_seat_left_is_free_again(
+def test_streams_are_limited_and_a_seat_that_was_left_is_free_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(page, "SEATS", 3)
+    monkeypatch.setattr("dashboard.serve.feed.READERS", 3)
 
     async def scene() -> None:
         feed = fed(1)
