@@ -96,13 +96,13 @@ SETTINGS = ("set", "model", "json")
 
 EXAMPLE = """examples:
   swarm up demo                                  a whole swarm on this machine, to see it work
-  swarm start private-lab                        begin a run that others can join; prints how
-  swarm join swarm1...                           help with a run
+  swarm start private-lab                        start a run that others can join; prints how
+  swarm join swarm1...                           take part in a run
   swarm status --watch                           what the swarm is doing
 
-`swarm help COMMAND` says what a command takes.
+`swarm help COMMAND` lists a command's options.
 
-exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 nobody answers, 5 refused,
+exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 no answer, 5 refused,
 129, 130 and 143 left on a signal"""
 
 
@@ -135,16 +135,14 @@ def _add_running(commands: Any) -> None:
     it = add_command(commands, "up", verbs.up, about, "swarm up demo", RUN)
     _config(it)
     options.line(it)
-    about = "begin a run, be its seed, print how to join"
+    about = "start a run, be its seed, and print how to join"
     it = add_command(commands, "start", verbs.start, about, "swarm start private-lab", RUN)
     it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help=CONFIG)
-    adopt = (
-        "instead of CONFIG: be a seed of the run in this folder of one of its peers, with the owner.key or"
-    )
+    adopt = "instead of CONFIG: be a seed of the run in this peer's folder, which needs the owner.key or"
     it.add_argument("--adopt", type=Path, metavar="FOLDER", help=f"{adopt} an invite for seeds in it")
     options.line(it)
     options.serve(it)
-    it.add_argument("--no-page", action="store_true", help="do not serve the page")
+    it.add_argument("--no-page", action="store_true", help="do not serve the dashboard")
     it = add_command(
         commands,
         "join",
@@ -153,10 +151,10 @@ def _add_running(commands: Any) -> None:
         "swarm join swarm1... --as sampler",
         RUN,
     )
-    options.word(it, "the word of `swarm start`, or its pieces")
+    options.word(it, "what `swarm start` or `swarm invite` printed")
     as_help = "the role; auto takes the invite's, or what fits this machine"
     it.add_argument(
-        "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"
+        "--config", type=Path, metavar="FILE", help="this peer's settings: a TOML file with a [peer] section"
     )
     it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
     it.add_argument("--own", action="store_true", help=argparse.SUPPRESS)  # `swarm up` says it to its peers
@@ -164,19 +162,19 @@ def _add_running(commands: Any) -> None:
     options.guest(it)
     options.serve(it)
     options.once(it)
-    about = "let this machine's peers of a run rest after the group or step at hand, and keep their places"
+    about = "pause this machine's peers of a run after the current group or step; they keep their places"
     it = add_command(commands, "pause", verbs.pause, about, "swarm pause --for 2h", ("folder",))
-    lasts = "such as 30m, 2h or 7d (default: until `swarm resume`); a peer that is started again rests on"
+    lasts = "such as 30m, 2h or 7d (default: until `swarm resume`), also over restarts"
     it.add_argument("--for", dest="lasts", type=options.seconds, metavar="TIME", help=lasts)
-    about = "let them go on"
+    about = "end a pause"
     add_command(commands, "resume", verbs.resume, about, "swarm resume", ("folder",))
-    about = "remove what a run left on this machine, once none of its peers runs here"
+    about = "delete what a run left on this machine, once none of its peers runs here"
     it = add_command(commands, "forget", verbs.forget, about, "swarm forget demo", ("folder",))
     it.add_argument("run", metavar="RUN", nargs="?", help="its name, or the first 12 digits of its digest")
     it.add_argument("--yes", action="store_true", help="do not ask")
-    about = "the key that signs the run's memberships, too: nobody else has it"
+    about = "also delete the key that signs the run's memberships, which has no other copy"
     it.add_argument("--owner-key", action="store_true", help=about)
-    about = "let the peers of a run on this machine finish and leave"
+    about = "ask the peers of a run on this machine to finish and leave"
     add_command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run", ("folder",))
     about = "simulate a swarm in virtual time"
     it = add_command(commands, "sim", verbs.simulate, about, "swarm sim paper-delay --seed 7", ())
@@ -191,7 +189,7 @@ def _add_running(commands: Any) -> None:
         "--nemesis",
         type=int,
         metavar="SEED",
-        help="instead: faults at random, then peace, of this seed; says what broke, and the shortest script"
+        help="random faults from this seed, then a quiet time; prints what broke, and the shortest script"
         " that breaks it",
     )
     it.add_argument(
@@ -212,19 +210,19 @@ def _add_reading(commands: Any) -> None:
         "swarm status --watch",
         ("folder", "set", "json"),
     )
-    options.word(it, "a run of others, in place of the one on this machine")
-    it.add_argument("--watch", action="store_true", help="go on showing it; in a pipe, print it every 5 s")
-    about = "say what the peers of this folder do, why they are idle, and what to do"
+    options.word(it, "the invite of a run elsewhere (default: the run on this machine)")
+    it.add_argument("--watch", action="store_true", help="keep updating; in a pipe, print it every 5 s")
+    about = "explain what the peers of this folder are doing, why one is idle, and what to do"
     add_command(commands, "why", verbs.why, about, "swarm why --folder ./demo-run", ("folder", "json"))
     _add_windows(commands)
-    about = "print a word that invites to the run of this folder, in any peer's folder"
+    about = "print an invite to the run, in the folder of any of its peers"
     it = add_command(
         commands, "invite", verbs.invite_, about, "swarm invite --role learner", ("folder", "json")
     )
     options.invite(it)
-    about = "put a peer, or all who came by an invite, out of the run: takes its owner.key"
+    about = "end the membership of a peer, or of all that joined with an invite; needs owner.key"
     it = add_command(commands, "revoke", verbs.revoke, about, "swarm revoke brisk-umber-otter", ("folder",))
-    who = "a peer's id or name, or an invite: the word, or its end as `swarm invite --list` shows it"
+    who = "a peer's id or name, or an invite or its last letters, as `swarm invite --list` shows them"
     it.add_argument("who", metavar="PEER|INVITE", nargs="*", type=options.hidden, help=who)
     options.word_file(it)
     it = add_command(
@@ -240,25 +238,29 @@ def _add_reading(commands: Any) -> None:
     )
     options.force(it)
     _add_push(commands)
-    about = "replay the group of which a learner says that its sampler cheated; 5: the evidence does not hold"
+    about = "replay a group whose sampler was accused of cheating; exit code 5: the evidence does not hold"
     it = add_command(
         commands, "verify", verbs.verify, about, "swarm verify evidence/GROUP.evidence", ("folder", "set")
     )
-    it.add_argument("evidence", metavar="EVIDENCE", type=Path, help="a file of a learner's folder evidence")
+    it.add_argument(
+        "evidence", metavar="EVIDENCE", type=Path, help="a file of the folder `evidence` of a learner"
+    )
     named = "safetensors of the version that the group names (default: beside EVIDENCE, or what a peer holds)"
     it.add_argument("--release", metavar="FILE", type=Path, help=named)
-    about = "let a sampler back that learners set aside: this folder's, or with owner.key all of the run"
+    about = "lift a sampler's suspension: at this folder's learners, with owner.key at all"
     it = add_command(commands, "pardon", verbs.pardon, about, "swarm pardon 12D3KooW...", ("folder",))
-    it.add_argument("peer", metavar="PEER", help="the sampler's name, or its id or how that begins")
-    about = "say whether this machine can take part, and in the run of WORD, and what to do if not"
+    it.add_argument("peer", metavar="PEER", help="the sampler's name, id or beginning of an id")
+    about = "check whether this machine can take part, in the run of INVITE if one is given, and what to fix"
     it = add_command(
         commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
     )
-    options.word(it, "an invite: its run is asked, and not joined", "WORD")
-    about = "say whether a run needs another version of this program, and how to get it; installs nothing"
+    options.word(it, "check this run too, without joining it")
+    about = "tell whether a run needs another version of this program, and how to get it; installs nothing"
     it = add_command(commands, "update", verbs.update, about, "swarm update swarm1...", ("folder",))
-    options.word(it, "a run of others, in place of the one on this machine")
-    about = "say which roles fit on this machine with a model, in which precision, and how fast"
+    options.word(it, "the invite of a run elsewhere (default: the run on this machine)")
+    about = (
+        "predict and measure which roles fit on this machine with a model, in which precision, and how fast"
+    )
     it = add_command(commands, "fit", verbs.fit, about, "swarm fit Qwen/Qwen3-0.6B", ("set", "json"))
     it.add_argument(
         "model_or_config",
@@ -273,21 +275,23 @@ def _add_reading(commands: Any) -> None:
 
 
 def _add_push(commands: Any) -> None:
-    about = "upload the newest policy to the Hugging Face Hub, with a card that says how it was trained"
+    about = "upload the newest policy to the Hugging Face Hub, with a model card"
     it = add_command(commands, "push", verbs.push, about, "swarm push ada/my-model", ("folder",))
     it.add_argument(
-        "repo", metavar="REPO", help="owner/name, or a name of your own; made where it is not there"
+        "repo",
+        metavar="REPO",
+        help="owner/name, or a name in your own namespace; created if it does not exist",
     )
     only = "write the folder with its card to DIR instead, and upload nothing"
     it.add_argument("--to", metavar="DIR", type=Path, help=only)
     options.force(it)
-    it.add_argument("--public", action="store_true", help="a new repository can be seen by everybody")
-    named = "such as apache-2.0 (default: that of the model which the run started from, where it is known)"
+    it.add_argument("--public", action="store_true", help="make a new repository public")
+    named = "such as apache-2.0 (default: that of the base model, if it is known)"
     it.add_argument("--license", metavar="ID", help=named)
 
 
 def _add_windows(commands: Any) -> None:
-    about = "join a swarm as an observer and serve its page"
+    about = "join a swarm as an observer and serve its dashboard"
     it = add_command(
         commands,
         "dashboard",
@@ -299,7 +303,7 @@ def _add_windows(commands: Any) -> None:
     options.word(it, "any invite of a public swarm, an observer's of a private one")
     options.page(it)
     options.once(it)
-    about = "serve the page over the journal of a finished run, or make one of its versions again"
+    about = "serve the dashboard of a finished run, or reproduce one of its versions"
     it = add_command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10", ("set",))
     named = "a journal.jsonl, or a run's folder"
     it.add_argument("journal", metavar="JOURNAL", type=Path, nargs="*", help=named)
@@ -307,16 +311,16 @@ def _add_windows(commands: Any) -> None:
         "--version",
         type=int,
         metavar="V",
-        help="serve nothing: make version V again, bit for bit, from what learners recorded of it"
-        " (peer.learner.record; folders `record` of elsewhere are named after the run's); 5: other bits",
+        help="reproduce version V bit for bit from what learners recorded (peer.learner.record;"
+        " name folders `record` from elsewhere after the run's); exit code 5: the bits differ",
     )
     it.add_argument(
         "--audit",
         action="store_true",
-        help="serve nothing: read all journals in these folders and say what became of every acknowledged"
-        " group (exit code 1 where one was lost or trained twice)",
+        help="read all journals in these folders and account for every acknowledged group (exit"
+        " code 1 if one was lost or trained twice)",
     )
-    named = "play from the beginning, so many journal seconds a second"
+    named = "play from the beginning at this speed, in journal seconds a second"
     it.add_argument("--speed", type=options.speed, metavar="X", help=named)
     options.page(it)
     about = "draw runs side by side: accuracy, reward, lag, KL"
@@ -328,7 +332,7 @@ def _add_windows(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    about = "measure, and print the table of figures, or do a study of the objectives"
+    about = "measure and print the table of figures, or run a study"
     it = add_command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick", ("json",))
     rows = (
         "join, installed, groups, intake, heads, averaging, tokens, accuracy, memory, patches, releases,"
@@ -346,9 +350,9 @@ def _add_bench(commands: Any) -> None:
     it.add_argument(
         "--quick",
         action="store_true",
-        help="a study (but nemesis) small enough to look at: minutes instead of hours",
+        help="a small version of a study (not nemesis): minutes instead of hours",
     )
-    goes_on = "a study's (but nemesis) folder; the same command goes on there (./bench-STUDY)"
+    goes_on = "a study's folder (not nemesis); the same command resumes there (default: ./bench-STUDY)"
     it.add_argument("--out", type=Path, metavar="DIR", help=goes_on)
     only = "gradient, staleness: only these objectives, such as gepo,gspo/eps=0.2"
     it.add_argument("--methods", default="", metavar="A,B", help=only)
@@ -356,22 +360,22 @@ def _add_bench(commands: Any) -> None:
         "--compare",
         type=Path,
         metavar="OLD.json",
-        help="measure the rows of an earlier table (--json) again: what got worse beyond noise is an error",
+        help="measure the rows of an earlier table (--json) again; worse beyond noise is an error",
     )
-    fresh = "gradient, staleness, nemesis: the first seed, for fresh ones"
+    fresh = "gradient, staleness, nemesis: the first seed"
     it.add_argument("--seed", type=int, metavar="N", help=fresh)
     it.add_argument(
         "--minutes",
         type=float,
         default=0.0,
-        help="staleness, band, adversaries: begin no new training after this long; 0: no limit",
+        help="staleness, band, adversaries: start no new training after this long; 0: no limit",
     )
     for kind, who in (("learners", "that lie"), ("samplers", "that cheat"), ("honest", "samplers")):
         it.add_argument(f"--{kind}", action="store_true", help=f"adversaries: only {kind} {who}")
 
 
 def _add_task(commands: Any) -> None:
-    about = "try a task: its exercises, right and wrong answers, their rewards"
+    about = "try a task: exercises, right and wrong answers, and their rewards"
     example = "swarm task try data:./problems.jsonl --set task.rewards=my_rewards.py:length -n 3"
     outer = commands.add_parser("task", help=about, description=sentence(about), epilog=f"example: {example}")
     outer.set_defaults(command=lambda args: outer.error("try?"), verbose=False)
@@ -383,7 +387,7 @@ def _add_task(commands: Any) -> None:
         help="a task such as digit-sums, data:FILE or gym:NAME, or a config such as my.toml",
     )
     it.add_argument("-n", type=int, default=5, metavar="N", help="exercises (default: 5)")
-    it.add_argument("--say", metavar="TEXT", help="a completion: what does it earn?")
+    it.add_argument("--say", metavar="TEXT", help="also score this completion")
 
 
 def _add_config(commands: Any) -> None:
@@ -405,16 +409,16 @@ def _add_config(commands: Any) -> None:
             inner,
             "check",
             verbs.config_check,
-            "say whether a file is good",
+            "check a file of settings",
             "swarm config check demo",
             SETTINGS,
         )
     )
-    about = "write settings that ship to a file, to change them there"
+    about = "copy settings that ship to a file, to edit them"
     it = add_command(inner, "copy", verbs.config_copy, about, "swarm config copy demo my.toml", ())
     _config(it)
     it.add_argument("target", metavar="FILE", type=Path, help="a new file, or a folder")
-    about = "print every key, its default, what it accepts and means"
+    about = "print every key with its default, range and meaning"
     add_command(inner, "schema", verbs.config_schema, about, "swarm config schema", ("json",))
 
 

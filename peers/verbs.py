@@ -64,7 +64,7 @@ def join(args: argparse.Namespace) -> int:
     role = None if args.role == "auto" else Role(args.role)
     if (role or invite.role) is Role.OBSERVER and loaded.config.peer.serve != "mirror":
         raise WrongUsage(
-            "this invite is for observers, who watch: `swarm dashboard` with it shows the swarm, and"
+            "this invite is for observers: `swarm dashboard` with it shows the swarm, and"
             " `swarm join --serve mirror` spreads its releases"
         )
     extras.need(extras.PEER)  # before this peer has a folder
@@ -102,7 +102,7 @@ def replay(args: argparse.Namespace) -> int:
 
         return audit.run(args.journal)
     if len(args.journal) > 1:
-        raise WrongUsage("the page plays one journal: name one, or add --audit to check several")
+        raise WrongUsage("the dashboard plays one journal: give one, or add --audit to check several")
     loaded = arguments.load_window(args)
     from peers.commands.journals import dashboard as window
 
@@ -212,14 +212,12 @@ def invite_(args: argparse.Namespace) -> int:
     said = args.expires, args.note, args.json, args.qr
     if args.renew is not None:
         if args.role is not None or args.uses:
-            raise WrongUsage(
-                "--renew keeps a word's role and its number of uses: leave --role and --uses out"
-            )
+            raise WrongUsage("--renew keeps an invite's role and number of uses: leave --role and --uses out")
         if not (word := arguments.word(args, args.renew)):
-            raise WrongUsage("name the word to renew: --renew WORD, --renew - or --renew --word-file FILE")
+            raise WrongUsage("no invite to renew: pass --renew INVITE, --renew - or --renew --word-file FILE")
         return program.renew(folder, word, *said)
     if args.word_file is not None:
-        raise WrongUsage("--word-file has a word to renew: add --renew, or leave it out")
+        raise WrongUsage("--word-file has an invite to renew: add --renew, or leave it out")
     return program.make(folder, Role(args.role or Role.SAMPLER), args.uses, *said)
 
 
@@ -296,7 +294,7 @@ def task_try(args: argparse.Namespace) -> int:
     loaded = arguments.load_task(args)
     run = loaded.config.run
     if (args.task.endswith(".toml") or run.model.name != "embedded") and (why := run_check.unknown_rate(run)):
-        say(f"swarm: a run by these settings does not begin: {why}")
+        say(f"swarm: a run with these settings does not start: {why}")
     from peers.commands import task_try as trial
 
     modelled = loaded.config.run.model.name != "embedded"

@@ -135,8 +135,8 @@ def _adopted(run: RunFolder, local: LocalPeer) -> Membership:
     first = run.member(local.keyring, Role.SEED) if run.is_owners else None
     if (found := newest_membership(first, Role.SEED, run, local)) is None:
         raise Refusal(
-            f"{run.path} may not be a seed's: put the run's owner.key into it, or ask the owner for a word"
-            " (`swarm invite --role seed`) and keep it there with `swarm invite --renew WORD --folder"
+            f"{run.path} may not be a seed's: put the run's owner.key into it, or ask the owner for an invite"
+            " (`swarm invite --role seed`) and keep it there with `swarm invite --renew INVITE --folder"
             f" {run.path}`"
         )
     return found
@@ -253,7 +253,7 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
         except Refusal:
             continue  # nobody gave it to this folder; `swarm invite` says so to whoever asks
         if run.is_owners:
-            otherwise = "`swarm invite` prints words to where the run was before"
+            otherwise = "`swarm invite` prints invites with the run's earlier addresses"
             local.keep(run.invite_path(role), word, otherwise, secret=True)
         if role not in (Role.SAMPLER, Role.LEARNER):
             continue
@@ -262,7 +262,7 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
             say(f"  swarm join {word}", sys.stdout)
         else:
             printed = f"swarm invite --role {role.value} --folder {run.path}"
-            say(f"to join as a {role.value}: `{printed}` prints the word, a secret", sys.stdout)
+            say(f"to join as a {role.value}: `{printed}` prints the invite, a secret", sys.stdout)
 
 
 @asynccontextmanager
@@ -271,7 +271,7 @@ async def _page(
 ) -> AsyncIterator[None]:
     """Serve the page in the seed's own process, and write its address to the run folder."""
     async with page(observer.feed, settings, _invite_shown(run, addresses, settings)) as url:
-        local.keep(run.path / "page", url, f"the page is at {url}")
+        local.keep(run.path / "page", url, f"the dashboard is at {url}")
         try:
             yield
         finally:

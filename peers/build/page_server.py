@@ -34,10 +34,11 @@ async def page(
 
     app = create_app(source, invite, settings.hosts, settings.path)
     server = await serve(app, settings.host, settings.port, settings.free)
-    say(f"page: {server.url}{query}")
+    say(f"dashboard: {server.url}{query}")
     if not loopback(settings.host):
         say(
-            f"whoever reaches port {server.port} of this machine can read the page, it has no password: bind"
+            f"the dashboard has no password, and any machine that reaches port {server.port} can read it:"
+            " bind"
             " 127.0.0.1 (--host, or peer.page.host), or put a proxy that asks for one in front",
         )
     try:

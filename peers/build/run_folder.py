@@ -166,8 +166,8 @@ class RunFolder:
             owner, why = None, str(error)
         if owner is None or owner.public.hex() != self.spec.owner:
             raise CannotHere(
-                f"{why}: bring the file back from a copy. Peers that are in the run go on, and nobody can be"
-                " invited without it: a new key would be that of another owner"
+                f"{why}: bring the file back from a copy. Peers of the run continue, and none can be invited"
+                " without it: a new key would be another owner's"
             )
         return owner
 
@@ -193,7 +193,7 @@ class RunFolder:
         """
         if not needs_membership(role, self.settings.private) and not self._observer_member(role):
             if uses:
-                raise Refusal(f"{an(role.value)} of a public run needs no membership: --uses is for who does")
+                raise Refusal(f"{an(role.value)} of a public run needs no membership: leave --uses out")
             expires = invites.FOREVER if seconds is None else int(time.time() + seconds)
             return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires)
         delegate = self._delegate(role, seconds, uses)
@@ -210,13 +210,13 @@ class RunFolder:
                 self.owner(), self.name, role, int(time.time() + lasts), seconds is not None, uses
             )
         if seconds is not None or uses:
-            raise Refusal(f"{self.path} has no owner.key: only with it a word gets an end or uses of its own")
+            raise Refusal(f"{self.path} has no owner.key, which --expires and --uses need")
         if (given := self.given(role)) is None:
             raise Refusal(
                 f"{self.path} has neither the run's owner.key nor an invite for {role.value}s: ask"
-                f" the owner, or somebody who was invited so, for a word (`swarm invite --role {role.value}`)"
-                f" and keep it here with `swarm invite --renew WORD --folder {self.path}`; then this folder"
-                " makes such words too"
+                f" the owner, or a peer invited as one, for an invite (`swarm invite --role {role.value}`)"
+                f" and keep it here with `swarm invite --renew INVITE --folder {self.path}`; then this folder"
+                " makes such invites too"
             )
         return given
 

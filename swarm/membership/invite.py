@@ -218,7 +218,7 @@ def delegate(
     `final`: they end then as well; else the owner's machine renews them. `uses`: see Delegation.
     """
     if expires == FOREVER:
-        raise ValueError("a delegation must expire: a list of revocations may not reach everybody")
+        raise ValueError("a delegation must expire: a list of revocations may not reach all peers")
     seed = Ed25519PrivateKey.generate().private_bytes_raw()
     return _signed(owner, run_name, seed, role, expires, final, uses)
 

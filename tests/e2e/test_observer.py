@@ -57,7 +57,7 @@ def page(house: SwarmProcesses, program: Program, seconds: float = 60) -> str:
     """The address that it says, once it says it."""
 
     def said() -> re.Match[str] | None:
-        return re.search(r"page: (http://[^\s?]+)", program.log.read_text())
+        return re.search(r"dashboard: (http://[^\s?]+)", program.log.read_text())
 
     return house.wait_until(said, seconds, f"{program.name} served no page")[1]  # type: ignore[index, no-any-return]
 

@@ -54,7 +54,7 @@ def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(
         assert program.process.returncode == 0, said
         exported = house.folder / "exported"
         assert str(exported) in " ".join(said.split())
-        assert "\npage: http://127.0.0.1:" in said
+        assert "\ndashboard: http://127.0.0.1:" in said
         house.wait_until(lambda: not alive(list(family.values())), 5, f"left: {list(family.values())}")
         check_model(house, exported)
 

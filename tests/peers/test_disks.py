@@ -289,7 +289,7 @@ def test_a_start_that_waits_for_its_seed_says_for_what_and_whether_the_disk_is_f
     if full:
         fill(small_disk)
     said = house.waits_for()
-    assert f"has not written its words to {small_disk / 'invites'}" in said
+    assert f"the seed has not written its invites to {small_disk / 'invites'}" in said
     assert "it said last: cannot use blobs" in said and ("make room" in said) is full
 
 

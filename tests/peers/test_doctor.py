@@ -102,7 +102,7 @@ def test_a_word_at_which_nobody_answers_is_exit_code_4_with_the_reason_of_each_a
     assert ran.returncode == errors.UNREACHED, ran.stderr
     (told,) = [one for one in json.loads(ran.stdout)["findings"] if one["check"] == "address"]
     assert told["found"] == f"127.0.0.1 port {port}: connection refused (nothing listens on that port)"
-    assert "ask who is in the run for a new word" in told["todo"]
+    assert "`swarm invite`" in told["todo"]
 
 
 def test_a_damaged_word_is_told_before_anything_is_asked(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_word_for_a_number_of_uses_is_not_used_up_and_no_reason_to_fail(
     assert asyncio.run(one._asked(node)) == code
     (found,) = one._found
     assert (found.check, found.level) == ("run", level)
-    assert ("a word for a number of uses is not used up to check the run" in found.found) is bool(uses)
+    assert ("does not spend a use of this invite" in found.found) is bool(uses)
 
 
 def test_a_missing_package_is_named() -> None:

@@ -249,7 +249,7 @@ def test_an_engine_that_stands_still_is_told_and_so_is_that_it_goes_on() -> None
     (fault, _), (back, _) = told
     assert 65 <= fault <= 71 and 110 <= back <= 116
     assert not any(line[:65]) and not any(line[116:])
-    assert line[80].startswith("its engine gives no sign of life")
+    assert line[80].startswith("its engine has not responded")
 
 
 def test_a_call_that_comes_to_its_end_in_silence_is_no_fault_the_next_time() -> None:

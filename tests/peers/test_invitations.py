@@ -113,7 +113,7 @@ def test_without_such_a_word_the_sentence_says_what_is_missing_and_how_to_get_it
     assert cli.main(["invite", "--role", role.value, "--folder", str(guest.path)]) == 5
     said = capsys.readouterr().err
     assert f"neither the run's owner.key nor an invite for {role.value}s" in said
-    assert f"swarm invite --role {role.value}" in said and "--renew WORD" in said
+    assert f"swarm invite --role {role.value}" in said and "--renew INVITE" in said
 
 
 def test_any_peer_of_a_public_run_invites_samplers_and_observers(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_owner_lengthens_a_word_and_a_peer_that_keeps_it_renews_others(tmp_p
     renewed = renews(KEYS[6].me, old, now)
     trust = Trust(lab.name, bytes.fromhex(lab.spec.owner), False, identity.verify)
     assert trust.objection(KEYS[6].me, Role.LEARNER, renewed, now + 59 * DAY) is None
-    with pytest.raises(Refusal, match="ends no earlier"):
+    with pytest.raises(Refusal, match="ask the run's owner for a longer one"):
         invitations.renew(guest.path, word)
     assert invitations.usable_invite(word, guest.path, now + 50 * DAY), "and comes back with its first word"
 

@@ -72,7 +72,7 @@ def page(light: LightEnvironment, *words: str) -> Iterator[tuple[str, subprocess
     try:
         assert program.stderr is not None
         said = program.stderr.readline()
-        assert said.startswith("page: "), said + program.stderr.read()
+        assert said.startswith("dashboard: "), said + program.stderr.read()
         yield said.split()[1].partition("?")[0], program
     finally:
         program.kill()

@@ -123,7 +123,7 @@ def test_a_word_that_cannot_be_listed_is_printed_all_the_same(
     assert cli.main(["invite", "--folder", str(path)]) == 0
     printed = capsys.readouterr()
     assert invite.read(printed.out, 0.0).role is Role.SAMPLER
-    assert "not on the list of this folder's words" in printed.err
+    assert "not on this folder's list" in printed.err
 
 
 def test_a_qr_code_stands_beside_the_word_and_says_the_same(
@@ -150,10 +150,10 @@ def test_a_word_to_which_nobody_answers_is_printed_with_that(
     there = replace(here, peer=KEYS[0].me, addresses=(address(0),))
     command = ["invite", "--folder", str(tmp_path)]
     for known, said in (
-        ((here,), "nobody answers to this invite now, as far as this folder knows: start a peer"),
+        ((here,), "no peer answers this invite now, as far as this folder knows: start a peer"),
         (
             (here, there),
-            "no peer of this folder runs, and the last of others was heard",
+            "no peer of this folder runs, and the last heartbeat of another was",
         ),
     ):
         write_durably(run.path / "peers" / "learner-1" / CONTACTS, wire.encode(known))

@@ -383,7 +383,7 @@ def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(
     got = invite.read(said.out, time.time())
     assert got.delegate is not None and not got.delegate.delegation.final
     assert abs(got.expires - time.time() - invite.LIFETIME) < 60
-    assert "nobody answers to this invite now, as far as this folder knows: start a peer" in said.err
+    assert "no peer answers this invite now, as far as this folder knows: start a peer" in said.err
     with lab.peer_folder("seed"):
         cli.main(["invite", "--role", "learner", "--folder", str(lab.path)])
         assert not capsys.readouterr().err
@@ -417,7 +417,7 @@ def test_what_renewing_a_word_does_not_do_is_refused(
         (("--renew", endless, "--expires", "60d"), 2, "do not end with it"),
         (("--renew", endless, "--uses", "3"), 2, "leave --role and --uses out"),
         (("--renew", endless, "--role", "seed"), 2, "leave --role and --uses out"),
-        (("--renew", ending_, "--expires", "1h"), 5, "ends later than that already"),
+        (("--renew", ending_, "--expires", "1h"), 5, "`swarm revoke INVITE`"),
     ):
         got, out, err = invited(*words)
         assert (got, out) == (code, "") and why in err

@@ -88,7 +88,7 @@ def test_who_was_set_aside_while_the_owner_s_list_was_written_stays_so(
 
 
 @pytest.mark.parametrize(
-    ("peer", "why"), [("12D3", "the beginning of several"), ("12D3KooWEve", "not set aside")]
+    ("peer", "why"), [("12D3", "the beginning of several"), ("12D3KooWEve", "not suspended")]
 )
 def test_who_is_not_named_clearly_is_asked_for(
     tmp_path: Path, peer: str, why: str, capsys: pytest.CaptureFixture[str]
@@ -101,12 +101,15 @@ def test_who_is_not_named_clearly_is_asked_for(
 def test_a_folder_where_nobody_is_set_aside_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pardoned(tmp_path, "12D3") == 2 and "nobody is set aside" in capsys.readouterr().err
+    assert (
+        pardoned(tmp_path, "12D3") == 2
+        and "no learner of this folder has suspended a sampler" in capsys.readouterr().err
+    )
 
 
 def test_no_name_pardons_nobody(lab: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     path = aside(lab.path, "learner-0", ADA)
-    assert pardoned(lab.path, "") == 2 and "nobody is named" in capsys.readouterr().err
+    assert pardoned(lab.path, "") == 2 and "no sampler given" in capsys.readouterr().err
     assert read_aside(path) == {ADA: WHY} and not lab.revocations.list.pardons
 
 
@@ -118,7 +121,7 @@ def test_a_damaged_list_of_one_learner_does_not_hide_another_s(
     damaged.write_bytes(content)
     assert pardoned(tmp_path, ADA) == 0 and read_aside(whole) == {}
     assert f"{damaged} is damaged" in capsys.readouterr().err and damaged.read_bytes() == content
-    assert pardoned(tmp_path, BOB) == 2 and "not set aside" in capsys.readouterr().err
+    assert pardoned(tmp_path, BOB) == 2 and "not suspended" in capsys.readouterr().err
 
 
 def test_the_owner_pardons_whom_a_damaged_list_does_not_name(lab: RunFolder) -> None:

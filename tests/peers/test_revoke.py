@@ -206,9 +206,7 @@ def test_who_says_to_have_come_by_another_one_s_word_ends_its_own(
     assert revoke(lab, human_name(EVE.me)) == 0
     assert objection(lab, BOB, bobs) is None, "who has not come yet"
     assert "invite" in (objection(lab, ADA, word) or ""), "Eve under another key"
-    assert f"came first by the word …{text[-8:]} (Bob), as nothing but its membership says" in (
-        capsys.readouterr().err
-    )
+    assert f"joined first with the invite …{text[-8:]} (Bob): revoke that" in (capsys.readouterr().err)
 
 
 def test_who_stays_is_who_came_by_the_word_before_a_member_renewed_it(lab: RunFolder) -> None:
@@ -230,9 +228,9 @@ def test_of_a_peer_whom_nobody_here_heard_the_word_is_said_to_be_open(
     for _ in range(2):
         assert revoke(lab, ADA.me) == 0
         said = capsys.readouterr().err
-        assert f"by which word {human_name(ADA.me)} came" in said and "revoke the word too" in said
+        assert f"{human_name(ADA.me)}'s invite is not known here" in said and "revoke the invite too" in said
     meet(lab, (BOB.me, word_of(lab)))
-    assert revoke(lab, BOB.me) == 0 and "revoke the word too" not in capsys.readouterr().err
+    assert revoke(lab, BOB.me) == 0 and "revoke the invite too" not in capsys.readouterr().err
 
 
 def test_those_for_whom_a_list_has_no_room_are_counted(
@@ -244,17 +242,14 @@ def test_those_for_whom_a_list_has_no_room_are_counted(
     assert revoke(lab, ADA.me) == 0
     said = capsys.readouterr()
     assert "2 others that came by it stay" in said.out
-    assert "2 of 4 others who came by the same word are out too" in said.err
+    assert "2 of the 4 other peers of the same invite are revoked too" in said.err
 
 
 def test_who_is_nobody_and_who_may_not_are_told_so(
     lab: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert revoke(lab, "brisk-umber-otter") == 2
-    assert (
-        "no peer of this run that was heard here has this name: 'brisk-umber-otter'"
-        in capsys.readouterr().err
-    )
+    assert "no known peer of this run has this name: 'brisk-umber-otter'" in capsys.readouterr().err
     stranger = invite.make(lab.digest, [f"/ip4/192.0.2.7/tcp/1/p2p/{ADA.me}"])
     assert revoke(lab, stranger) == 2
     (lab.path / "owner.key").unlink()

@@ -105,7 +105,7 @@ def test_who_is_no_member_is_given_nothing(lab: RunFolder, tmp_path: Path) -> No
 
 def test_a_peer_that_has_keys_goes_on_where_nobody_answers(lab: RunFolder, tmp_path: Path) -> None:
     there = newcomer(lab, tmp_path / "there")
-    assert "nobody is connected" in ask(lab, there, membership(lab))
+    assert "no peer is connected" in ask(lab, there, membership(lab))
     run_keys.keep(there.path, run_keys.kept(lab.path))
     assert ask(lab, there, membership(lab)) == ""
 
@@ -113,7 +113,7 @@ def test_a_peer_that_has_keys_goes_on_where_nobody_answers(lab: RunFolder, tmp_p
 def test_keys_that_are_not_the_runs_are_not_kept(lab: RunFolder, tmp_path: Path) -> None:
     run_keys.keep(lab.path, bytes([9]) * 32)  # a member that lies
     there = newcomer(lab, tmp_path / "there")
-    assert "nobody gave them" in ask(lab, there, membership(lab), SERVER)
+    assert "no peer gave them" in ask(lab, there, membership(lab), SERVER)
 
 
 def show(lab: RunFolder, path: Path, word: invite.Invite, role: Role) -> Membership | None:

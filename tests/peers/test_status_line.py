@@ -54,10 +54,10 @@ def status(phase: Phase, **more: int) -> PeerStatus:
         (
             Role.SAMPLER,
             status(Phase.NO_CREDIT, version=3, admitted=9, refused=2),
-            "no learner is heard",
+            "no learner answers",
             (
                 "version 3, 11 groups sent, 9 admitted, 2 refused, 10 tokens/s, credit 8; waiting for credit:"
-                " no learner is heard"
+                " no learner answers"
             ),
         ),
         (
@@ -149,10 +149,10 @@ COMES = "fetching version 41, 12 MB of 140 MB"
         (Known(Phase.NO_POLICY, 0, 0, COMES), COMES),
         (Known(Phase.CATCHING_UP, 1, 1, COMES), COMES),
         (Known(Phase.CATCHING_UP, 1, 1), "the swarm has a newer policy"),
-        (Known(Phase.NO_POLICY, 0, 0), "no learner and no seed is heard"),
+        (Known(Phase.NO_POLICY, 0, 0), "no learner or seed answers"),
         (Known(Phase.NO_POLICY, 1, 0), "no peer has given a policy yet"),
         (Known(Phase.NO_POLICY, 0, 1), "no peer has given a policy yet"),
-        (Known(Phase.NO_CREDIT, 0, 1, wait=12.0), "no learner is heard"),
+        (Known(Phase.NO_CREDIT, 0, 1, wait=12.0), "no learner answers"),
         (
             Known(Phase.NO_CREDIT, 1, 0, COMES, 12.4),
             "the learners took no group, and are asked again in 12 s",
@@ -183,9 +183,9 @@ def test_a_sampler_without_credit_says_whether_learners_are_there_full_or_asked_
     async def scene() -> None:
         mine, learner = host(), PeerId("learner-0")
         mine.status.phase = Phase.NO_POLICY
-        assert short(mine) == "no learner and no seed is heard"
+        assert short(mine) == "no learner or seed answers"
         mine.status.phase = Phase.NO_CREDIT
-        assert short(mine) == "no learner is heard"
+        assert short(mine) == "no learner answers"
         mine.roster.hear(learner, beat(credit=0, at=mine.now()), mine.now())
         assert short(mine) == "the learners have all the groups that they can use"
         assert mine.roster.start_pause(learner, mine.steady(), mine.steady())
@@ -307,7 +307,7 @@ def test_a_log_says_how_much_of_a_release_has_come_and_how_fast(
     first, later, after, _ = capsys.readouterr().err.splitlines()
     assert first.endswith("fetching version 4, 0 B of 140 MB")
     assert later.endswith("fetching version 4, 1 MB of 140 MB, 2 MB/s")
-    assert after.endswith("no learner and no seed is heard")
+    assert after.endswith("no learner or seed answers")
 
 
 PROGRAM = """

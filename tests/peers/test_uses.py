@@ -147,7 +147,7 @@ def test_only_the_owner_makes_words_for_a_number_of_uses(
 ) -> None:
     (lab.path / "owner.key").unlink()
     assert cli.main(["invite", "--role", "learner", "--uses", "1", "--folder", str(lab.path)]) == 5
-    assert "only with it a word gets an end or uses of its own" in capsys.readouterr().err
+    assert "has no owner.key, which --expires and --uses need" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "65536"])

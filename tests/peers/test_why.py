@@ -73,7 +73,7 @@ def test_a_peer_that_works_is_told_to_work(tmp_path: Path) -> None:
     text = "\n".join(said.lines)
     assert said.code == 0
     assert f"process {PID}" in said.lines[0]
-    assert "version 3 (the newest that it hears of is 4)" in text
+    assert "version 3 (the newest announced is 4)" in text
     assert "hears  1 seed, 1 learner (credit 0)" in text
     assert "why" not in text and text.endswith(str(tmp_path / "log"))
 
@@ -83,7 +83,7 @@ def test_a_peer_that_works_is_told_to_work(tmp_path: Path) -> None:
     ("phase", "others", "code", "why"),
     [
         (Phase.NO_CREDIT, FULL, 0, "have all the groups that they can use"),
-        (Phase.NO_CREDIT, FULL[1:], 4, "no learner is"),
+        (Phase.NO_CREDIT, FULL[1:], 4, "no learner"),
         (Phase.NO_POLICY, (), 4, "no learner"),
         (Phase.NO_TASKS, FULL, 0, "the task source gives none"),
         (Phase.CATCHING_UP, FULL, 0, "the swarm has a newer policy"),
@@ -156,7 +156,7 @@ def test_a_learner_whose_samplers_groups_are_refused_is_not_told_to_wait(tmp_pat
 
 def test_a_peer_that_does_not_run_says_how_it_ended(tmp_path: Path) -> None:
     killed = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0)
-    assert killed.code == 3 and "without a farewell" in "\n".join(killed.lines)
+    assert killed.code == 3 and "without leaving" in "\n".join(killed.lines)
     left = events.Left(at=NOW + 90, peer=ME, name="", reason="asked to stop")
     asked = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0, more=[left])
     assert asked.code == 3 and "as it was asked to" in "\n".join(asked.lines)
@@ -167,7 +167,7 @@ def test_a_revoked_peer_is_not_told_to_join_again(tmp_path: Path) -> None:
     said = told(tmp_path, Phase.SAMPLING, others=FULL, pid=None, later=300.0, more=[left])
     text = "\n".join(said.lines)
     assert said.code == 5 and "was revoked by its owner" in text and "ask the owner" in text
-    assert "as it was asked to" not in text and "starts it again" not in text
+    assert "as it was asked to" not in text and "restarts it" not in text
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_peer_that_was_started_again_after_its_clock_was_set_back_misses_who_i
     more = [heard(NOW + at, ME, at, **mine) for at in range(91, 150, 2)]
     said = told(tmp_path, Phase.NO_CREDIT, others=FULL, before=before, more=more, later=60.0)
     text = "\n".join(said.lines)
-    assert said.code == 4 and "no learner is heard" in text and "waiting for credit, for 2.5 min" in text
+    assert said.code == 4 and "no learner answers" in text and "waiting for credit, for 2.5 min" in text
 
 
 def test_a_learner_does_not_miss_samplers_which_only_observers_hear(tmp_path: Path) -> None:
@@ -216,13 +216,13 @@ def test_a_learner_does_not_miss_samplers_which_only_observers_hear(tmp_path: Pa
 
 def test_a_peer_that_has_not_begun_is_loading(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_bytes(b"")
-    assert "has not begun yet" in explain(tmp_path / "journal.jsonl", Run(), PID, NOW).lines[0]
+    assert "has not started yet" in explain(tmp_path / "journal.jsonl", Run(), PID, NOW).lines[0]
 
 
 def test_a_seed_that_left_is_not_told_to_join(tmp_path: Path) -> None:
     said = told(tmp_path, Phase.SERVING, role=Role.SEED, pid=None)
     text = "\n".join(said.lines)
-    assert said.code == 3 and "swarm join" not in text and "the command that began the run" in text
+    assert said.code == 3 and "swarm join" not in text and "the command that started the run" in text
 
 
 def test_a_folder_in_which_only_an_observer_ran_is_said_to_have_nothing_to_explain(
@@ -242,5 +242,5 @@ def test_a_program_reads_the_same_as_json(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["why", "--folder", str(run.path), "--json"]) == 3
     (said,) = json.loads(capsys.readouterr().out)
     assert (said["peer"], said["code"], said["said"]) == ("sampler-1", 3, [])
-    assert "does not run" in said["is"] and "without a farewell" in said["why"] and "its log" in said["do"]
+    assert "does not run" in said["is"] and "without leaving" in said["why"] and "its log" in said["do"]
     assert said["log"] == str(peer / "log")

@@ -35,8 +35,8 @@ FIRST, LONGEST = 1.0, 60.0
 """Seconds of the first pause and of the longest: each is twice the one before."""
 
 NEXT = (
-    "where those machines are gone, ask somebody who is in the run for a new word (`swarm invite`); Ctrl-C"
-    " ends this"
+    "if those machines are gone, ask a member of the run for a new invite (`swarm invite`); Ctrl-C stops"
+    " trying"
 )
 
 SMALL_SECONDS = 10.0
@@ -93,8 +93,9 @@ class Entering:
         if not self._has_run:
             return await self._wait(str(error))
         say(
-            f"{error}. This peer goes on alone with what is in {self._path} and dials all that it knows until"
-            f" somebody answers; `swarm invite --folder {self._path}` prints a word by which others come here"
+            f"{error}. This peer continues alone with what is in {self._path} and dials all known addresses"
+            " until"
+            f" one answers; `swarm invite --folder {self._path}` prints an invite with which others join here"
         )
         return False
 

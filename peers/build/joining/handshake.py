@@ -99,12 +99,12 @@ async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Seque
         if (made.peer, made.delegation.role) == (claim.peer, claim.delegation.role):
             write_durably(local.folder / MEMBERSHIP, answer)
             return made
-        said.append(f"{peer}: gave somebody else's membership")
+        said.append(f"{peer}: gave another peer's membership")
     if any(invite_quota.TAKEN in why for why in said):
         raise Refusal(f"{invite_quota.TAKEN}: ask the run's owner for another one")
     raise Unreached(
         "this invite is for a number of uses, which peers of the folder with the run's owner.key count, and"
-        f" none of them answers ({'; '.join(said) or 'nobody is connected'})"
+        f" none of them answers ({'; '.join(said) or 'no peer is connected'})"
     )
 
 
@@ -128,7 +128,7 @@ async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: S
         if keys is None or keys.epoch >= trust.revocations.number:
             return
     if keys is not None and keys.epoch < 0:
-        why = "; ".join(said) or "nobody is connected"
+        why = "; ".join(said) or "no peer is connected"
         raise Unreached(
-            f"the keys of run {run.digest[:12]} are not in {run.path}, and nobody gave them: {why}"
+            f"the keys of run {run.digest[:12]} are not in {run.path}, and no peer gave them: {why}"
         )

@@ -52,20 +52,24 @@ def renew(path: Path, word: str, seconds: float | None = None) -> str | None:
     run = run_of(path)
     old = invites.read(word, 0.0 if run.is_owners else time.time())
     if old.delegate is None or not _is_of(run, old):
-        raise Refusal("this word makes no members of this run: only those have an end that counts")
+        raise Refusal("this invite makes no members of this run, so its expiry does not matter")
     if run.revocations.has_invite(old.delegate.delegation.key):
-        raise Refusal("this word was revoked by the run's owner: `swarm invite` makes a new one")
+        raise Refusal("this invite was revoked by the run's owner: `swarm invite` makes a new one")
     if not run.is_owners:
         if seconds is not None:
-            raise Refusal(f"{path} has no owner.key: only with it a word gets another end")
+            raise Refusal(f"{path} has no owner.key, which is needed to change an invite's expiry")
         if old.uses:
-            raise Refusal("a word for a number of uses makes members where the run's owner.key is alone")
+            raise Refusal(
+                "an invite for a number of uses makes members only in the folder with the run's owner.key"
+            )
         if not keep(run, old, word):
-            raise Refusal("the word that is kept here ends no earlier: ask the run's owner for a longer one")
+            raise Refusal(
+                "the invite kept here does not expire earlier: ask the run's owner for a longer one"
+            )
         return None
     until = int(time.time() + (invites.LIFETIME if seconds is None else seconds))
     if until < old.expires:
-        raise Refusal("this word ends later than that already: `swarm revoke WORD` ends it before")
+        raise Refusal("this invite already expires later than that: `swarm revoke INVITE` ends it")
     delegate = invites.lengthen(run.owner(), run.name, old.delegate, until)
     return invites.make(run.digest, _addresses(run), old.role, until, delegate)
 
@@ -150,10 +154,11 @@ def reach(addresses: Sequence[str], me: PeerId, listen: Listen, port: int, diall
         else "others cannot dial this machine"
     )
     return (
-        f"These words reach machines of this network alone: {why}. For others, forward TCP port {port} of the"
+        f"These invites reach machines of this network only: {why}. For others, forward TCP port {port} of"
+        " the"
         f" router to this machine (or try `--set peer.listen.upnp=true`) and start it with `--set"
         f" 'peer.listen.announce=[\"/ip4/PUBLIC-ADDRESS/tcp/{port}\"]'`; or have any peer of the run on a"
-        " machine with a public address: words then name it, and it carries connections to this one."
+        " machine with a public address: invites then name it, and it relays connections to this one."
     )
 
 

@@ -240,7 +240,7 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
         if YOU in why or PRIVATE in why:
             todo = "ask the run's owner for an invite that makes members of it (`swarm invite --role ROLE`)"
             raise Refusal(f"{why.partition(': ')[2]}; {todo}")
-    raise Unreached(f"nobody gave the specification of run {digest[:12]}: {'; '.join(failed)}")
+    raise Unreached(f"no peer gave the specification of run {digest[:12]}: {'; '.join(failed)}")
 
 
 class _Part:
@@ -310,7 +310,7 @@ class _Transfer:
                     failed.append(f"{source}: sent other bytes than the digest names")
                     break
                 # The part from before may be the wrong one: fetch the whole file from this source, once.
-        raise Unreached(f"nobody gave {self._name} of run {self._run.digest[:12]}: {'; '.join(failed)}")
+        raise Unreached(f"no peer gave {self._name} of run {self._run.digest[:12]}: {'; '.join(failed)}")
 
     async def _grow(self, part: _Part, source: PeerId) -> None:
         """Fetch slices until the file has its size. Raises NetError."""

@@ -54,7 +54,7 @@ LOOK_SECONDS = 40.0
 """Seconds for the questions about this peer's own address: a dial back, and two reservations."""
 
 UNUSED = (
-    "it is private, and a word for a number of uses is not used up to check the run: only the way to it is"
+    "the run is private, and a check does not spend a use of this invite: only the addresses were checked"
 )
 """What is said of a run that answers members alone."""
 
@@ -103,7 +103,7 @@ class _Examination:
         """Exit code."""
         if not (peers := await self._addresses(node)):
             self._found[-1] = self._found[-1]._replace(
-                todo="ask who is in the run for a new word (`swarm invite`), or to start a peer there again"
+                todo="ask a member of the run for a new invite (`swarm invite`), or to restart a peer there"
             )
             return UNREACHED
         await self._clock(node, peers)
@@ -152,7 +152,7 @@ class _Examination:
             self._tell("clock", "fail", *greeted.clock_off)
         else:
             most = " most of" if greeted.complaints else ""
-            self._tell("clock", "ok", f"within 3 s of the clock of{most} who answered")
+            self._tell("clock", "ok", f"within 3 s of the clocks of{most} the peers that answered")
 
     def _shown(self, node: Node) -> Mail:
         """Mail that shows what the word signs; one with a number of uses is not used up for this."""
@@ -162,7 +162,7 @@ class _Examination:
     def _tell_of(self, run: RunFolder) -> None:
         self._settings(run)
         name, role = f"{run.name} {run.digest[:12]}", self._invite.role
-        admits = f"private; the word admits {an(role.value)}" if run.settings.private and role else "public"
+        admits = f"private; the invite admits {an(role.value)}" if run.settings.private and role else "public"
         self._tell("run", "ok", f"{name}, {admits}")
 
     def _settings(self, run: RunFolder) -> None:
@@ -180,14 +180,16 @@ class _Examination:
             async with asyncio.timeout(LOOK_SECONDS):
                 await reach.look(mail)
         except (NetError, TimeoutError) as error:
-            return self._tell("port", "warn", f"nobody tried it: {error or 'no answer'}", "ask again later")
+            return self._tell("port", "warn", f"not tried: {error or 'no answer'}", "try again later")
         dialled = [one for answer in reach.answers.values() for one in answer.dialled]
         forward = f"forward TCP port {node.port} of the router to this machine: then no relay is between"
         if reach.open:
             at = sorted({one.address.rpartition("/p2p/")[0] for one in dialled if not one.why})
             self._tell("port", "ok", f"others reach TCP port {node.port}, at {' and '.join(at)}")
         elif reach.open is None:
-            self._tell("port", "warn", "nobody could say whether others can dial it", "ask again later")
+            self._tell(
+                "port", "warn", "no peer could tell whether this port can be dialled", "try again later"
+            )
         else:
             why = next((one.why for one in dialled if one.why), "it does not listen")
             self._tell("port", "warn", f"others cannot dial TCP port {node.port}: {why}", forward)
@@ -198,7 +200,7 @@ class _Examination:
             )
         elif reach.open is False:
             todo = "have any peer of the run on a machine with a public address: samplers do without"
-            self._tell("relay", "warn", "nobody carries connections to this machine", todo)
+            self._tell("relay", "warn", "no peer relays connections to this machine", todo)
 
     def _nat(self, node: Node) -> None:
         ends = [end.split("/") for answer in node.reachability.answers.values() for end in answer.seen]
@@ -207,7 +209,7 @@ class _Examination:
         mine = {text.split("/")[2] for text in node.addresses()}
         hosts, ports = {end[2] for end in ends}, {end[4] for end in ends}
         if hosts <= mine:
-            self._tell("nat", "ok", "none between this machine and who answered")
+            self._tell("nat", "ok", "none between this machine and the peers that answered")
         elif len(ports) > 1:
             self._tell(
                 "nat", "ok", f"seen as {', '.join(sorted(hosts))}, with another port at each peer (symmetric)"
@@ -235,7 +237,7 @@ class _Examination:
         except NetError as error:
             return self._tell("line", "warn", f"{name} did not come: {error}", "try again later")
         rate = 8e-6 * got / (time.monotonic() - began)
-        self._tell("line", "ok", f"about {rate:.3g} Mbit/s from the first peer of the word ({got >> 10} KiB)")
+        self._tell("line", "ok", f"about {rate:.3g} Mbit/s from the invite's first peer ({got >> 10} KiB)")
 
     async def _memory(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
         if extras.absent(extras.PEER):
@@ -280,7 +282,7 @@ def _todo(address: Address, why: str) -> str:
     if not why:
         return ""
     if "another peer" in why or "another program" in why:
-        return "the word is older than who listens there: ask for a new one"
+        return "another peer listens there than when the invite was made: ask for a new invite"
     if address.scope is Scope.PRIVATE:
-        return "it is an address of a private network: from outside only its public one can be dialled"
-    return "see that the machine runs, and that its firewall lets this port in"
+        return "it is a private address: from outside its network only a public one can be dialled"
+    return "check that the machine is up and that its firewall admits this port"

@@ -29,7 +29,7 @@ SHORTEST = 8
 
 def add(commands: Any) -> None:
     """Add `swarm identity`."""
-    about = "bring a peer's key to another machine, encrypted with a passphrase"
+    about = "move a peer's key to another machine, encrypted with a passphrase"
     outer = commands.add_parser(
         "identity",
         help=about,
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
     for name, command, about, example in (
         ("export", export, "write a key of this folder's run to FILE", "learner.key --peer learner-1"),
-        ("import", import_, "bring the key in FILE into a run folder", "learner.key --folder ./run"),
+        ("import", import_, "import the key in FILE into a run folder", "learner.key --folder ./run"),
     ):
         it = add_command(inner, name, command, about, f"swarm identity {name} {example}", ("folder",))
         it.add_argument("file", metavar="FILE", type=Path, help="the encrypted key")
@@ -172,7 +172,7 @@ def _passphrase(path: Path | None, twice: bool) -> str:
                 f"the passphrase cannot be read from {path}: {why}; name another file"
             ) from error
     elif not sys.stdin.isatty():
-        raise WrongUsage("nobody is here to ask for the passphrase: add --passphrase-file FILE")
+        raise WrongUsage("no terminal to ask for the passphrase: add --passphrase-file FILE")
     else:
         from getpass import getpass
 

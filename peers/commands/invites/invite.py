@@ -46,12 +46,13 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
     given = invites.read(old, 0.0).delegate
     if seconds is not None and given is not None and not given.delegation.final:
         raise WrongUsage(
-            "memberships by this word are renewed and do not end with it: leave --expires out, or make a new"
-            " word with it"
+            "memberships of this invite are renewed and do not end with it: leave --expires out, or make a"
+            " new"
+            " invite with it"
         )
     word = invitations.renew(folder, old, seconds)
     if word is None:
-        kept = "the word is kept: memberships of this folder's peers, and of others, are renewed with it"
+        kept = "the invite is kept: memberships of this folder's peers, and of others, are renewed with it"
         say(f"{kept} within an hour while they run")
     else:
         _print(folder, word, cut(note), {"invite": word}, as_json, as_qr)
@@ -68,7 +69,7 @@ def listed(folder: Path, as_json: bool) -> int:
         print(json.dumps(plain, indent=2))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("made", "role", "ends", "uses left", "note", "word"):
+    for column in ("made", "role", "ends", "uses left", "note", "invite"):
         table.add_column(column, no_wrap=column != "note")
     for word in words:
         table.add_row(
@@ -80,7 +81,7 @@ def listed(folder: Path, as_json: bool) -> int:
             f"…{word.word[-8:]}",
         )
     Listing().print(table)
-    say("`swarm invite --list --json` prints the words themselves")
+    say("`swarm invite --list --json` prints the invites in full")
     return 0
 
 
@@ -91,16 +92,16 @@ def _print(folder: Path, word: str, note: str, said: dict[str, str], as_json: bo
     try:
         issued_invites.keep(folder, word, note)
     except OSError as error:
-        say(f"the word is not on the list of this folder's words: {error}")
+        say(f"the invite is not on this folder's list: {error}")
     if set(peer_folder.running(folder)) - {"up"}:
         return
     again = f"start a peer of the run here again (`swarm start` or `swarm join`, --folder {folder})"
     if (age := invitations.last_heard(folder)) is None:
-        why = "nobody answers to this invite now, as far as this folder knows"
+        why = "no peer answers this invite now, as far as this folder knows"
     else:
         why = (
-            f"no peer of this folder runs, and the last of others was heard {duration(age)} ago: if they have"
-            " left since, as at the end of a run, nobody answers to this invite"
+            f"no peer of this folder runs, and the last heartbeat of another was {duration(age)} ago: if all"
+            " have left since, as at the end of a run, no peer answers this invite"
         )
     say(f"{why}: {again}")
 

@@ -29,7 +29,7 @@ def pardon(folder: Path, peer: str) -> int:
     code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id, and
     any peer that was heard. Raises Refusal, CannotHere, OSError."""
     if not peer:
-        raise WrongUsage("nobody is named: name the sampler, by its name, or its id or how that begins")
+        raise WrongUsage("no sampler given: pass a name, an id or the beginning of an id")
     lists = {path.parent: _read(path) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
     owned = (folder / "owner.key").exists()
     named = {each for aside in lists.values() for each in aside}
@@ -38,9 +38,9 @@ def pardon(folder: Path, peer: str) -> int:
         found = [peer_named(invitations.run_of(folder), peer)]
     if len(found) != 1:
         those = ", ".join(f"{human_name(each)} ({each})" for each in sorted(named))
-        nobody = "nobody is set aside by a learner of this folder; where the run's owner.key is, all obey"
-        there = f"set aside are: {those}" if named else nobody
-        raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not set aside'}: {there}")
+        none = "no learner of this folder has suspended a sampler; the owner's folder pardons at all learners"
+        there = f"suspended: {those}" if named else none
+        raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not suspended'}: {there}")
     if owned:
         _for_all(folder, found[0])
     for path in (path for path, aside in lists.items() if found[0] in aside):
@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[PeerId, Consequence]:
     try:
         return read_aside(path.parent)
     except (Torn, msgspec.DecodeError) as error:
-        say(f"{path} is damaged ({error}): it names nobody, and its learner's next start sets nobody aside")
+        say(f"{path} is damaged ({error}): its suspensions are unknown, and its learner starts without any")
         return {}
 
 

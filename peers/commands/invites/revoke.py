@@ -58,7 +58,7 @@ def known(run: RunFolder) -> Revocations:
     one would lack what it says, and have a number that others have already."""
     told = run.revocations
     if told.sealed == NONE and (run.path / revocations.REVOKED).exists():
-        raise CannotHere(f"nobody is revoked or pardoned: {revocations.damaged(run.path)}. Then try again")
+        raise CannotHere(f"nothing was revoked or pardoned: {revocations.damaged(run.path)}. Then try again")
     return told
 
 
@@ -70,7 +70,7 @@ def publish(run: RunFolder, entries: Sequence[Revocation], pardons: Sequence[Par
     try:
         content = sealed(run.name, number, entries, run.owner().sign, digest, pardons)
     except FullList as error:
-        raise Refusal(f"{error}: begin a new run, with new invites for those who stay") from error
+        raise Refusal(f"{error}: start a new run, with new invites for the peers that stay") from error
     revocations.keep(run.path, content, keys)
     _say_who_tells_it(run, number)
 
@@ -93,17 +93,18 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
     if (key := _invite(run, who)) is not None:
         return [Revocation(at=now, invite=key)], []
     met = members.of_run(run.path)
-    peer = peer_named(run, who, ", or a word or its end, as `swarm invite --list` shows it")
+    peer = peer_named(run, who, ", or an invite or its last letters, as `swarm invite --list` shows them")
     found = [Revocation(at=now, peer=peer)]
     if peer not in met or not met[peer].invites:
         return found, [
-            f"by which word {human_name(peer)} came, if by one, is not known here, and with it it could come"
-            " back under another key: revoke the word too (`swarm invite --list` shows those made here)"
+            f"{human_name(peer)}'s invite is not known here, and with it the peer could come back under"
+            " another"
+            " key: revoke the invite too (`swarm invite --list` shows those made here)"
         ]
     came_by, *claimed = map(link, met[peer].invites)
     told = [
-        f"{human_name(peer)} came first by {_word(run, key)}, as nothing but its membership says: revoke that"
-        " word too if this peer had it"
+        f"by its own membership alone {human_name(peer)} joined first with {_word(run, key)}: revoke that"
+        " invite too if this peer had it"
         for key in claimed
         if not run.revocations.has_invite(key)
     ]
@@ -115,8 +116,9 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
         found.append(Revocation(at=now, invite=key, kept=tuple(others[:REVOKED])))
         if (more := len(others) - REVOKED) > 0:
             told.append(
-                f"{more} of {len(others)} others who came by the same word are out too, since a list names"
-                f" {REVOKED} who stay: give them a new word (`swarm invite`)"
+                f"{more} of the {len(others)} other peers of the same invite are revoked too, since a list"
+                " names"
+                f" at most {REVOKED} that stay: send them a new invite (`swarm invite`)"
             )
     return found, told
 
@@ -132,7 +134,7 @@ def _word(run: RunFolder, came_by: bytes) -> str:
     """What `swarm invite --list` shows of the invite with this link, where that has it."""
     for key, one in _made(run):
         if link(key) == came_by:
-            return f"the word …{one.word[-8:]}" + f" ({one.note})" * bool(one.note)
+            return f"the invite …{one.word[-8:]}" + f" ({one.note})" * bool(one.note)
     return f"the invite with the key {came_by.hex()[:16]}"
 
 
@@ -142,14 +144,14 @@ def _invite(run: RunFolder, who: str) -> bytes | None:
     if invites.clean(who).startswith(invites.PREFIX):
         said = invites.read(who, 0.0)
         if said.run != run.digest or said.delegate is None:
-            raise WrongUsage("this word makes no members of this run: there is nothing to revoke")
+            raise WrongUsage("this invite makes no members of this run: there is nothing to revoke")
         return said.delegate.delegation.key
     if len(who) < END:
         return None
     ends = [invites.read(one.word, 0.0) for one in issued_invites.words(run) if one.word.endswith(who)]
     keys = {one.delegate.delegation.key for one in ends if one.delegate is not None}
     if len(keys) > 1:
-        raise WrongUsage(f"several words of {run.path} end with {who}: name the whole word")
+        raise WrongUsage(f"several invites of {run.path} end with {who}: give the whole invite")
     return keys.pop() if keys else None
 
 
@@ -161,13 +163,9 @@ def peer_named(run: RunFolder, who: str, instead: str = "") -> PeerId:
     known = {*members.of_run(run.path), *(one.peer for one in contacts.of_run(run.path))}
     found = [peer for peer in known if human_name(peer) == who]
     if len(found) != 1:
-        why = (
-            "several peers have this name"
-            if found
-            else "no peer of this run that was heard here has this name"
-        )
+        why = "several peers have this name" if found else "no known peer of this run has this name"
         raise WrongUsage(
-            f"{why}: {who!r}. Name the whole id (12D3Koo..., on the page and in `swarm status --json`)"
+            f"{why}: {who!r}. Give the whole id (12D3Koo..., on the dashboard and in `swarm status --json`)"
             + instead
         )
     return found[0]
@@ -209,7 +207,7 @@ def _sentence(one: Revocation) -> str:
 def _say_who_tells_it(run: RunFolder, number: int) -> None:
     running = set(peer_folder.running(run.path)) - {"up"}
     told = (
-        "the peers that run here tell all others within seconds"
+        "the peers that run here announce it to all others within seconds"
         if running
         else f"no peer runs in {run.path}: others learn of it once one does (`swarm start`). In a folder that"
         " was brought back from a copy start one before you revoke: others may have another list of this"

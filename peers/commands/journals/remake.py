@@ -268,7 +268,7 @@ class _Maker:
         """That of the learner that recorded the step."""
         weights = weights_of(step.made.recipe, step.learner)
         if step.learner not in weights:
-            raise Refusal(f"version {step.made.version}: who recorded it was not in its round")
+            raise Refusal(f"version {step.made.version}: the learner that recorded it was not in its round")
         said = [peer for peer, weight in weights.items() if weight]  # who has no gradient says nothing
         who = step.learner if weights[step.learner] else said[0]
         return self._manifest(step, [*weights].index(who)).arithmetic

@@ -80,7 +80,7 @@ def _word(found: Weighed) -> str:
     if speaks_alone(found):
         return "the evidence holds"
     return (
-        "the evidence holds, but it is one token, which may be bad luck: learners set a sampler aside when a"
+        "the evidence holds, but it is one token, which may be chance: learners suspend a sampler when a"
         " second one follows soon"
     )
 
@@ -142,7 +142,7 @@ def _replayed(
     config = Config(run=run.settings, peer=own.peer)
     replay = factory.replay(run.model, config)
     if group.noise != replay.noise:
-        raise CannotHere(f"nobody can replay groups whose noise is {group.noise!r}: they verify nothing")
+        raise CannotHere(f"groups whose noise is {group.noise!r} cannot be replayed: they prove nothing")
     source = task_source.source(run, config, tokens.render_all, say, scores=False)
     try:
         prompt = source.task(group.task).prompt

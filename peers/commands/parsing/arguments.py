@@ -116,7 +116,7 @@ def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise WrongUsage(f"the invite cannot be read from {name}: {why}; name its file") from error
     if not said.strip():
-        raise WrongUsage(f"{name} has no invite: write the word into it that `swarm invite` prints")
+        raise WrongUsage(f"{name} has no invite: write what `swarm invite` prints into it")
     return said
 
 

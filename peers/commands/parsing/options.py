@@ -20,13 +20,13 @@ WORD = "SWARM_WORD"
 
 def word(it: argparse.ArgumentParser, about: str, metavar: str = "INVITE") -> None:
     """The invite of a command; arguments.word says which one it is."""
-    ways = f"; - reads it from standard input (default: what {WORD} in the environment says)"
+    ways = f"; - reads standard input (default: {WORD} in the environment)"
     it.add_argument("invite", metavar=metavar, nargs="*", type=hidden, help=about + ways)
     word_file(it)
 
 
 def word_file(it: argparse.ArgumentParser) -> None:
-    about = "read the invite from this file: no other user of this machine sees it, as in a command line"
+    about = "read the invite from this file, so that the process list does not show it to other users"
     it.add_argument("--word-file", metavar="FILE", type=_word_file, help=about)
 
 
@@ -45,7 +45,7 @@ def hidden(text: str) -> str:
 def line(it: argparse.ArgumentParser) -> None:
     """What a peer gives of its line; see arguments.SHORT."""
     for way, what in (("upload", "sends"), ("download", "takes")):
-        about = f"Mbit/s that a peer {what} at most; groups do not wait (default: no limit); also 2MB/s"
+        about = f"most Mbit/s that a peer {what}, or such as 2MB/s; groups do not wait (default: no limit)"
         it.add_argument(f"--{way}", metavar="MBIT", type=rate, help=about)
 
 
@@ -53,14 +53,14 @@ def guest(it: argparse.ArgumentParser) -> None:
     """What a peer takes of its machine, and when it works; see arguments.SHORT."""
     about = "share of this machine's cores, such as 0.5, 50%% or 2cores"
     it.add_argument("--cpu", metavar="SHARE", type=cores, help=about)
-    it.add_argument("--nice", metavar="N", help="0 to 19: at 19 it takes what other programs leave")
-    about = "RAM, such as 8, 8GiB or 512MB: it does not start, or leaves, above that"
+    it.add_argument("--nice", metavar="N", help="0 to 19: at 19 it uses only what other programs leave")
+    about = "RAM, such as 8, 8GiB or 512MB: above that the peer does not start, or leaves"
     it.add_argument("--memory", metavar="GB", type=size, help=about)
     about = "share of a GPU's memory, such as 0.5 or 50%%"
     it.add_argument("--gpu-memory", metavar="SHARE", type=share, help=about)
-    about = "of its folder, such as 20, 20GiB or 500MB: it leaves above that"
+    about = "size of its folder, such as 20, 20GiB or 500MB: above that the peer leaves"
     it.add_argument("--disk", metavar="GB", type=size, help=about)
-    it.add_argument("--hours", metavar="H-H", help="local time in which it works, such as 22-7")
+    it.add_argument("--hours", metavar="H-H", help="local hours in which it works, such as 22-7")
     about = "rest while this machine runs on a battery"
     it.add_argument("--no-battery", dest="battery", action="store_const", const="false", help=about)
     about = "rest while other programs take more than a quarter of the processor"
@@ -68,26 +68,26 @@ def guest(it: argparse.ArgumentParser) -> None:
 
 
 def serve(it: argparse.ArgumentParser) -> None:
-    about = "mirror: fetch each release at once, be asked for it first; with an observer's invite only that"
+    about = "mirror: fetch each release at once and serve it first; with an observer's invite nothing else"
     it.add_argument("--serve", choices=("held", "mirror"), help=about)
 
 
 def once(it: argparse.ArgumentParser) -> None:
-    about = "where nobody answers, end with 4 instead of trying until somebody does"
+    about = "if no peer answers, exit with code 4 instead of retrying"
     it.add_argument("--once", action="store_true", help=about)
 
 
 def force(it: argparse.ArgumentParser) -> None:
-    about = "write over the files of a folder that is not empty"
+    about = "overwrite the files of a folder that is not empty"
     it.add_argument("--force", action="store_true", help=about)
 
 
 def page(it: argparse.ArgumentParser) -> None:
     it.add_argument(
-        "--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine alone)"
+        "--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine only)"
     )
     it.add_argument(
-        "--port", type=int, metavar="N", help="the page's port (default: 8080, or the next free one)"
+        "--port", type=int, metavar="N", help="the dashboard's port (default: 8080, or the next free one)"
     )
 
 
@@ -97,18 +97,20 @@ def invite(it: argparse.ArgumentParser) -> None:
         choices=tuple(role.value for role in Role),
         help="what it invites as (default: sampler)",
     )
-    ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
-    otherwise = "without it a word that makes members ends after 30d, and these are renewed"
-    otherwise += "; with --renew only for a word that was made with it"
+    ends = "such as 12h or 7d: the invite expires then, and with it every membership that it gave"
+    otherwise = "without it an invite that makes members expires after 30d, and memberships are renewed"
+    otherwise += "; with --renew only for an invite that was made with it"
     it.add_argument("--expires", type=seconds, metavar="TIME", help=f"{ends}; {otherwise}")
-    counted = "let in so many peers, counted where the owner.key is: it makes each a membership of its own"
+    counted = "admit this many peers, counted in the owner's folder, which signs each membership"
     it.add_argument("--uses", type=count, metavar="N", default=0, help=counted)
-    longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
-    it.add_argument("--renew", nargs="*", metavar="WORD", type=hidden, help=longer)
+    longer = "with owner.key: print the invite with a later expiry; elsewhere: keep it, and renew memberships"
+    it.add_argument("--renew", nargs="*", metavar="INVITE", type=hidden, help=longer)
     word_file(it)
-    it.add_argument("--note", metavar="TEXT", default="", help="whom the word is for; --list shows it")
-    it.add_argument("--list", action="store_true", help="instead: the words of this folder, with their ends")
-    it.add_argument("--qr", action="store_true", help="also as a QR code, for a terminal with a camera near")
+    it.add_argument("--note", metavar="TEXT", default="", help="who the invite is for; --list shows it")
+    it.add_argument(
+        "--list", action="store_true", help="instead: list the invites of this folder and when they expire"
+    )
+    it.add_argument("--qr", action="store_true", help="also print a QR code")
 
 
 _AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(.*)", re.DOTALL)

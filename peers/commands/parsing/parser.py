@@ -212,7 +212,7 @@ def add_command(
     it.set_defaults(command=function)
     for option in takes:
         it.add_argument(f"--{option}", **SHARED[option])
-    it.add_argument("-v", "--verbose", action="store_true", help="also what the parts beneath say")
+    it.add_argument("-v", "--verbose", action="store_true", help="also print the logs of libraries")
     return it
 
 

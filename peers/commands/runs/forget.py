@@ -77,7 +77,7 @@ def ask(what: str) -> bool:
     """Ask a person whether that may be removed."""
     say(f"this removes {what}")
     if not sys.stdin.isatty():
-        raise WrongUsage("nobody is here to ask: add --yes")
+        raise WrongUsage("no terminal to ask: add --yes")
     print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -56,25 +56,25 @@ KEPT = ("join", "start")
 
 def add(commands: Any, parse: Callable[[Sequence[str]], argparse.Namespace]) -> None:
     """Add `swarm service`; `parse` understands a whole line of `swarm`."""
-    about = "keep a peer running on this machine, over logouts and restarts"
+    about = "keep a peer running on this machine after logouts and reboots"
     example = "swarm service install join swarm1... --as sampler"
     outer = commands.add_parser(
         "service", help=about, description=sentence(about), epilog=f"example: {example}"
     )
     outer.set_defaults(command=lambda args: outer.error("install or remove?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
-    about = "write a unit of systemd's that runs a `join` or `start`"
+    about = "write a systemd unit that runs a `join` or `start`"
     it = add_command(
         inner, "install", lambda args: install(args.line, args.folder, parse), about, example, ("folder",)
     )
     it.add_argument(
         "line", metavar="LINE", nargs=argparse.REMAINDER, help="join or start, with all its arguments"
     )
-    about = "remove such a unit; the run's folder stays"
+    about = "remove such a unit and keep the run's folder"
     it = add_command(
         inner, "remove", lambda args: remove(args.name), about, "swarm service remove swarm-demo", ()
     )
-    it.add_argument("name", metavar="NAME", nargs="?", help="of the unit (default: the only one)")
+    it.add_argument("name", metavar="NAME", nargs="?", help="the unit's (default: the only one)")
 
 
 def install(

@@ -247,7 +247,7 @@ class Children:
         for line in self.children[Role.SEED].warnings():
             self._tell(line)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
-            self._tell(f"page: {page.read_text()}", style="")
+            self._tell(f"dashboard: {page.read_text()}", style="")
         for role, count in starts(self.config.peer.swarm).items():
             for number in range(count):
                 word = ["--own", "--word-file", str(self.folder / "invites" / role)]
@@ -346,7 +346,7 @@ class Children:
             if self.signalled is not None:
                 return
             if time.monotonic() > deadline:
-                raise CannotHere(f"within {SEED_PATIENCE:.0f} s there were no words: {self.waits_for()}")
+                raise CannotHere(f"within {SEED_PATIENCE:.0f} s there were no invites: {self.waits_for()}")
             if time.monotonic() > told + WAIT_TOLD:
                 told = time.monotonic()
                 self._tell(self.waits_for())
@@ -355,7 +355,8 @@ class Children:
         """What the start waits for, and why that may not come."""
         seed = self.children[Role.SEED]
         return (
-            f"the seed has not written its words to {self.folder / 'invites'} yet, which the others join with"
+            f"the seed has not written its invites to {self.folder / 'invites'} yet, with which the others"
+            " join"
             + ("; the disk is full: make room" if self._is_full() else "")
             + f"; it said last: {seed.last_line()} (all of it is in {seed.log})"
         )
@@ -376,9 +377,9 @@ class Children:
         if not self._is_here():
             raise CannotHere(
                 f"the run folder {self.folder} was moved or removed while its swarm ran, and all its peers"
-                " were ended, since they would begin another folder in its place. Where it was moved, the"
-                " same command with --folder and its new place goes on from what it holds; what lies at the"
-                " old place by now was written meanwhile, and is of no use"
+                " were stopped, since they would write to another folder in its place. If it was moved, the"
+                " same"
+                " command with --folder and its new place resumes it; remove what is at the old place"
             )
         self._read()
         for child in self.children.values():

@@ -101,8 +101,8 @@ def why(folder: Path, as_json: bool = False) -> int:
     files = [path for path in files if not path.parent.name.startswith(Role.OBSERVER)]
     if not files:
         raise WrongUsage(
-            f"only an observer has run in {folder}, which has no work that it could wait for: `swarm status`"
-            " tells what it sees"
+            f"only an observer has run in {folder}, which has no work to wait for: `swarm status`"
+            " shows what it sees"
         )
     running, settings, now = peer_folder.running(folder), run.settings, time.time()
     found = [explain(journal, settings, running.get(journal.parent.name), now) for journal in files]
@@ -124,7 +124,7 @@ def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
     me, name = state.recent.me, journal.parent.name
     row = state.peers.get(me) if me is not None else None
     if row is None:
-        says = f"has not begun yet (process {pid})" if pid is not None else "ended before it began"
+        says = f"has not started yet (process {pid})" if pid is not None else "ended before it started"
         log = (("log", _log(journal)),)
         return Explained(name, f"{name} {says}", log, DONE if pid is not None else CANNOT)
     reason = _stopped(state, row, now) if pid is None else _reason(state, row, now)
@@ -151,8 +151,8 @@ def _log(journal: Path) -> str:
 
 
 def _stopped(state: State, row: PeerRow, now: float) -> Reason:
-    how = "the command that began the run" if row.role is Role.SEED else "`swarm join WORD`"
-    again = f"{how} with the same --folder starts it again: it goes on where the swarm is"
+    how = "the command that started the run" if row.role is Role.SEED else "`swarm join INVITE`"
+    again = f"{how} with the same --folder restarts it, and it catches up with the swarm"
     if row.revoked:
         return Reason(f"{YOU}, {duration(now - row.heard)} ago", OUT, REFUSED)
     if row.gone == "left" and 0 < state.run.stop.versions <= (row.version or 0):
@@ -161,7 +161,7 @@ def _stopped(state: State, row: PeerRow, now: float) -> Reason:
     if row.gone == "left":
         return Reason(f"it left {duration(now - row.heard)} ago, as it was asked to", again, CANNOT)
     return Reason(
-        f"it ended {duration(now - row.heard)} ago without a farewell: killed, or the machine went down",
+        f"it ended {duration(now - row.heard)} ago without leaving: killed, or the machine went down",
         f"read the end of its log; {again}",
         CANNOT,
     )
@@ -170,7 +170,7 @@ def _stopped(state: State, row: PeerRow, now: float) -> Reason:
 def _does(state: State, row: PeerRow, now: float) -> str:
     since = duration(Situation(state, now).since(row))
     version = f"version {row.version}" if row.version >= 0 else "no policy yet"
-    newer = f" (the newest that it hears of is {state.version})" if state.version > row.version >= 0 else ""
+    newer = f" (the newest announced is {state.version})" if state.version > row.version >= 0 else ""
     groups = f"; {row.done:,} groups, {row.refused:,} refused" if row.role is Role.SAMPLER else ""
     return f"{PHASES[row.phase]}, for {since}; {version}{newer}{groups}"
 
@@ -209,7 +209,7 @@ def _waiting(s: Situation, row: PeerRow) -> Reason | None:
 
 def _hears(state: State, row: PeerRow, now: float) -> str:
     """Whom it hears, by role, with the credit of learners."""
-    return ", ".join(_heard(Situation(state, now), row)) or "nobody"
+    return ", ".join(_heard(Situation(state, now), row)) or "no other peer"
 
 
 def _heard(s: Situation, row: PeerRow) -> Iterator[str]:

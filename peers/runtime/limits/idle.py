@@ -49,24 +49,22 @@ class Cause(NamedTuple):
 WAIT = "wait: it is not long"
 
 NOBODY = Cause(
-    "no learner and no seed is heard",
-    "no learner and no seed of the run is heard",
-    "see that their machines run and that this one reaches them (`swarm doctor`); a new word has the"
-    " addresses that they have now",
+    "no learner or seed answers",
+    "no learner or seed of the run answers",
+    "check that their machines are up and that this one reaches them (`swarm doctor`); a new invite has"
+    " their current addresses",
     UNREACHED,
 )
 NO_LEARNER = Cause(
-    "no learner is heard",
-    "no learner is heard: nobody asks for groups",
-    "wait for a learner, or start one: `swarm join WORD` with a word for learners",
+    "no learner answers",
+    "no learner answers, so no groups are wanted",
+    "wait for a learner, or start one: `swarm join INVITE` with an invite for learners",
     UNREACHED,
 )
-AWAY = Cause("it is started again", "its engine is away", "it is started again by itself", CANNOT)
+AWAY = Cause("it is being restarted", "its engine is away", "it is restarted automatically", CANNOT)
 
 CAUSES: Mapping[Phase, Cause] = {
-    Phase.NO_POLICY: Cause(
-        "no peer has given a policy yet", "no peer that it hears has given it a policy yet", WAIT
-    ),
+    Phase.NO_POLICY: Cause("no peer has given a policy yet", "no peer has given it a policy yet", WAIT),
     Phase.NO_CREDIT: Cause(
         "the learners have all the groups that they can use",
         "the learners have all the groups that they can use",
@@ -81,12 +79,12 @@ CAUSES: Mapping[Phase, Cause] = {
     Phase.GATHERING: Cause("not enough groups yet", "the groups of a batch are not there yet", WAIT),
     Phase.CATCHING_UP: Cause("the swarm has a newer policy", "the swarm has a newer policy", WAIT),
     Phase.FALLING_IN: Cause(
-        "it takes over another learner's state",
-        "it takes over another learner's whole state, and the others wait for it",
+        "it syncs from another learner",
+        "it syncs: it copies another learner's full state, and the others wait for it",
         WAIT,
     ),
     Phase.NO_RELEASE: Cause("nothing new is released", "nothing new is released to evaluate", WAIT),
-    Phase.PAUSED: Cause("it is paused", "its owner paused it", "`swarm resume` lets it go on"),
+    Phase.PAUSED: Cause("it is paused", "its owner paused it", "`swarm resume` ends the pause"),
     Phase.LIMITED: Cause(
         "it works at other times", "its owner lets it work at other times", "`[peer.limits]` says when"
     ),
@@ -98,8 +96,8 @@ def cause(known: Known) -> Cause | None:
     """None where the peer works."""
     phase, plain = known.phase, CAUSES.get(known.phase)
     if known.silence:
-        silent = f"its engine gives no sign of life for {known.silence:.0f} s"
-        return Cause(silent, silent, "it is started again by itself if it stays so", CANNOT)
+        silent = f"its engine has not responded for {known.silence:.0f} s"
+        return Cause(silent, silent, "it is restarted automatically if that lasts", CANNOT)
     if phase in RESTING and plain is not None and known.rests:
         return plain._replace(short=known.rests, long=known.rests)
     if phase in (Phase.NO_POLICY, Phase.CATCHING_UP, Phase.STARTING) and known.fetched:

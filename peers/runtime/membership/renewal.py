@@ -221,7 +221,7 @@ def ending(membership: Membership | None, now: float) -> str:
         return ""
     return (
         f"its membership {_end(membership.delegation.expires - now)}: start the run's seed, or keep a"
-        " longer invite in this folder (`swarm invite --renew WORD`)"
+        " longer invite in this folder (`swarm invite --renew INVITE`)"
     )
 
 

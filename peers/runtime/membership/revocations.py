@@ -250,7 +250,7 @@ def damaged(run_folder: Path) -> str:
     """Of a list that cannot be read: what to do."""
     return (
         f"{run_folder / REVOKED} is damaged: a peer that runs here takes the list of others in its place;"
-        " where nobody of this run was revoked or pardoned there is no such list, and the file can be deleted"
+        " if nothing was ever revoked or pardoned there is no such list, and the file can be deleted"
     )
 
 
@@ -288,4 +288,4 @@ def sentence(known: Revocations) -> str:
     done = [f"revoked {' and '.join(told)}"] * bool(told)
     if back := ", ".join(one.peer for one in known.list.pardons[-NAMED:]):
         done.append(f"pardoned {back}")
-    return f"the run's owner has {', and '.join(done) or 'revoked nobody'}"
+    return f"the run's owner has {', and '.join(done) or 'revoked no peer'}"
