@@ -180,7 +180,7 @@ def test_a_learner_that_left_a_complete_run_says_so(
     left, run = events.Left(at=NOW + 90, peer=ME, name="", reason="ended"), Run(stop=Stop(versions=versions))
     said = told(tmp_path, Phase.GATHERING, role=Role.LEARNER, pid=None, later=300.0, more=[left], run=run)
     text = "\n".join(said.lines)
-    assert said.code == code and says in text and ("starts it again" in text) is (code == 3)
+    assert said.code == code and says in text and ("restarts it" in text) is (code == 3)
 
 
 def test_a_process_that_writes_nothing_any_more_hangs(tmp_path: Path) -> None:
