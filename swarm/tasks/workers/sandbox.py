@@ -29,7 +29,7 @@ import msgspec
 import swarm
 
 PACKAGE = Path(swarm.__file__).resolve().parent
-LIMITS = PACKAGE / "tasks" / "limits.py"
+LIMITS = PACKAGE / "tasks" / "workers" / "limits.py"
 SCRATCH = 64 << 20
 """Bytes of /tmp, and of /dev/shm: what tests of programs write, in memory."""
 
