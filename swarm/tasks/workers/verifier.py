@@ -78,7 +78,7 @@ class Verifier(OneByOne):
             "rows": f"{WORKER_FILE}:rows",
             self.environment: f"{WORKER_FILE}:scores",
         }
-        place = {WORKER_FILE: sandbox.PACKAGE / "tasks" / WORKER_FILE}
+        place = {WORKER_FILE: sandbox.PACKAGE / "tasks" / "workers" / WORKER_FILE}
         # No limit of memory: a package may bring torch, which reserves more than it uses.
         self._worker = Worker(functions, place, False, timeout, 0, python)
         self._rows: list[tuple[tuple[Message, ...], str]] = []
