@@ -25,7 +25,7 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
+.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,17 +88,8 @@ test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one,
 bench: .venv/.bench  ## most figures of docs/benchmarks.md, as a table: less than ten minutes
 	$(BIN)/swarm bench
 
-bench-releases: $(STAMP) namespaces  ## what a version costs: patches, progress, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
-	$(BIN)/swarm bench patches progress releases-all image loop lines swarms
-
 bench-plots: .venv/.bench  ## the pictures of docs/benchmarks, about ten minutes
 	$(BIN)/python -m lab.pictures docs/benchmarks
-
-bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
-	$(BIN)/swarm bench dashboard
-
-bench-engines: $(STAMP)  ## what engines and learners of real models cost, as a table (vLLM too, once `make test-vllm` has installed it)
-	$(if $(wildcard .venv-vllm/.installed),.venv-vllm/bin,$(BIN))/swarm bench engines
 
 bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hours; the same command goes on where it stopped
 	$(BIN)/swarm bench gradient --out docs/gradient

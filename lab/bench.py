@@ -4,8 +4,6 @@
     join       `swarm join` to its first accepted group, by stages     -
     installed  MB of an installation that reads, watches, takes part   -
     groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
-    intake     CPU of one group at its learner, by its size            -
-    heads      CPU of a group's check without the model, its bytes     its gradient; no heads
     averaging  seconds a round, 1M and 25M parameters, 2 and 4         bare hivemind; plain TCP, the limit
     averaging-100M  the same, 100M                                     the same
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
@@ -14,31 +12,13 @@
                tasks
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
-    progress   training at lr 1e-6 beside others and through kills     one learner
     releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
-    releases-all  the same, 100 MB and 200 receivers, five seeds       the same
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
-    image      memory and time of a version beside image and engine    all tensors (load)
-    loop       longest stall of an event loop, a version of 600 MB     -
-    relay      ms and MB/s of an answer over a third peer                  direct
-    limits     Mbit/s of blocks, up and down                           what was asked for
-    strangers  ms of a request while strangers would close mail, page  nobody else
-    lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     faults     next version and full strength after kills, stops, cuts -
-    swarms     five simulated swarms: share that learners compute      lines without an end
     simulator  peer-hours of virtual time a CPU second; what a seed    -
                hears of many samplers
-    splits     a swarm cut in halves, both lines merged: groups,       the longest line counts
-               rewards afterwards
     busy       share of their time that learners compute, with kills   gradients and rounds in turns
                and joins too; trained of sampled
-    unequal    groups trained with a fourth learner that is slower     the other three alone
-    scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
-    dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
-    engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
-               first token of a release; |delta log-prob|              no release; the learner's forward
-    ragged     tokens of `hf` where lengths are 1 to 512, a CPU second all rows full; prompts that enter
-               and a forward, cells of its cache                       as completions end (counted)
 
 Without names all rows run but LONG, one after the other, in processes of their own. A row that cannot be
 measured here (a package is missing, a peer died) has the reason in the table, and the others are measured.
@@ -64,8 +44,6 @@ ROWS = {
     "join": "lab.rows.joining",
     "installed": "lab.rows.installed",
     "groups": "lab.rows.groups",
-    "intake": "lab.rows.intake",
-    "heads": "lab.rows.heads",
     "averaging": "lab.rows.averaging",
     "averaging-100M": "lab.rows.averaging:large",
     "tokens": "lab.rows.tokens",
@@ -73,48 +51,20 @@ ROWS = {
     "accuracy": "lab.rows.accuracy",
     "memory": "lab.rows.memory",
     "patches": "lab.rows.patches",
-    "progress": "lab.rows.progress",
     "releases": "lab.rows.simulated.releases",
-    "releases-all": "lab.rows.simulated.releases:whole",
     "rounds": "lab.rows.rounds",
-    "image": "lab.rows.image",
-    "loop": "lab.rows.loop",
-    "relay": "lab.rows.relay",
-    "limits": "lab.rows.limits",
-    "strangers": "lab.rows.strangers",
-    "lines": "lab.rows.lines",
     "faults": "lab.rows.faults",
-    "swarms": "lab.rows.swarms",
     "simulator": "lab.rows.simulated.simulator",
-    "splits": "lab.rows.splits",
     "busy": "lab.rows.simulated.busy",
-    "unequal": "lab.rows.unequal",
-    "scoring": "lab.rows.scoring",
-    "dashboard": "lab.rows.dashboard",
-    "engines": "lab.rows.engines",
-    "ragged": "lab.rows.ragged",
 }
 """Row -> the module whose `measure(say)`, or the function behind the colon, returns its figures."""
 
 LONG = (
     "averaging-100M",
     "tokens-13M",
-    "releases-all",
-    "loop",
-    "relay",
-    "limits",
-    "strangers",
-    "lines",
     "faults",
-    "swarms",
     "simulator",
-    "splits",
-    "unequal",
     "busy",
-    "ragged",
-    "progress",
-    "dashboard",
-    "engines",
 )
 """Rows of half a minute or more each that the README does without, or that take several minutes: without
 names the others are measured, in less than ten minutes on two cores that nobody else uses."""

@@ -1,12 +1,11 @@
 """`make bench-plots`: pictures of what the swarm costs, for docs/benchmarks/.
 
-    scaling      simulated swarms of 100 to 10,000 peers -> peer-hours a CPU second, memory of a peer
-    slow-member  four learners of which one is slower    -> versions and groups an hour
-    flames       a swarm of a learner and a sampler      -> a flame graph of each
+    scaling  simulated swarms of 100 to 10,000 peers -> peer-hours a CPU second, memory of a peer
+    flames   a swarm of a learner and a sampler      -> a flame graph of each
 
     python -m lab.pictures FOLDER [PICTURE...]
 
-The first two are of CPU seconds and of virtual time, so that what else the machine does changes them little.
+The first is of CPU seconds and of virtual time, so that what else the machine does changes it little.
 Not handled here: how they look (peers.commands.journals.drawing, lab.flames).
 """
 
@@ -18,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lab import flames
-from lab.rows import unequal
 from lab.rows.simulated import simulator
 from lab.rows.tokens import trains
 from lab.swarms.local_swarm import LocalSwarm
@@ -29,7 +27,6 @@ PEERS = (100, 300, 1000, 3000, 10_000)
 HOURS = 0.1
 """Of virtual time: 10,000 peers take a minute and a half of a core for it."""
 
-SLOWER = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)
 WATCHED = 10
 """Seconds."""
 
@@ -49,19 +46,6 @@ def scaling(out: Path, peers: Sequence[int] = PEERS, hours: float = HOURS) -> li
     return [lines(out / "scaling.svg", panels)]
 
 
-def slow_member(out: Path, slower: Sequence[float] = SLOWER, minutes: float = unequal.MINUTES) -> list[Path]:
-    three = unequal.played(3, 1.0, minutes)
-    four = [unequal.played(4, times, minutes) for times in slower]
-    panels = []
-    for name in unequal.Played._fields:
-        curves = [
-            Curve("four learners", slower, [getattr(played, name) for played in four]),
-            Curve("the three others alone", slower, [getattr(three, name)] * len(slower)),
-        ]
-        panels.append(Panel("", "times slower", f"{name} an hour", curves, from_zero=True))
-    return [lines(out / "slow-member.svg", panels)]
-
-
 def flame_graphs(out: Path, seconds: int = WATCHED) -> list[Path]:
     with LocalSwarm() as home, tempfile.TemporaryDirectory() as scratch:
         peers = [home.join(Role.LEARNER), home.join(Role.SAMPLER)]
@@ -77,7 +61,6 @@ def flame_graphs(out: Path, seconds: int = WATCHED) -> list[Path]:
 
 PICTURES: dict[str, Callable[[Path], list[Path]]] = {
     "scaling": scaling,
-    "slow-member": slow_member,
     "flames": flame_graphs,
 }
 

@@ -332,13 +332,12 @@ def _add_windows(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    about = "measure and print the table of figures, or run a study"
+    about = "measure and print the table of figures, or run a study (in a checkout)"
     it = add_command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick", ("json",))
     rows = (
-        "join, installed, groups, intake, heads, averaging, tokens, accuracy, memory, patches, releases,"
-        " rounds, image, scoring; without one, all of these (under ten minutes on two idle cores). By name"
-        " alone: averaging-100M, tokens-13M, releases-all, loop, relay, limits, strangers, lines, faults,"
-        " swarms, simulator, splits, unequal, busy, ragged, progress, dashboard, engines"
+        "join, installed, groups, averaging, tokens, accuracy, memory, patches, releases, rounds; without"
+        " one, all of these (under ten minutes on two idle cores). By name alone: averaging-100M, tokens-13M,"
+        " faults, simulator, busy"
     )
     it.add_argument(
         "names",

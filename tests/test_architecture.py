@@ -202,7 +202,7 @@ def test_make_and_ci_run_the_same_checks() -> None:
         "test-wheel",
         "test-install",
     }
-    benches = {f"bench-{what}" for what in ("dashboard", "engines", "objectives", "plots", "releases")}
+    benches = {f"bench-{what}" for what in ("objectives", "plots")}
     others = {"demo", "docs-protocol", "bench", "lock", "check-deps", *benches}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()

@@ -57,9 +57,7 @@ OTHER_THINGS = {
         ),
         "a noun that is counted",
     ),
-    ("lab/rows/engines.py", "learner"): "a measurement",
     ("swarm/settings/loading.py", "sampling"): "a table of settings",
-    ("lab/swarms/synthetic_events.py", "learner"): "the kind of a made-up fault",
 }
 """(file, word) -> what the word means there."""
 

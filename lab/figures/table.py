@@ -26,15 +26,11 @@ TOO_MANY = "too many"
 """Unit of a count of what should not be: 0 is right on any machine."""
 
 HIGHER = frozenset(
-    {"groups/s", "tokens/s", "events/s", "MB/s", "GB/s", "Mbit/s", "groups", "tokens", "of wall time"}
-    | {"% of their time", "of the rate without it", "of reward", "thousandths of a nat"}
+    {"groups/s", "tokens/s", "groups", "of wall time", "% of their time", "of the rate without it"}
 )
 """Units of which more is better, beside those that end in `a CPU second` or `an hour`."""
 
-LOWER = frozenset(
-    {"s", "ms", "us", "s/round", "s/M", "MiB", "MB", "kB/s", "bytes", "cells", "tasks", "copies'", "nats"}
-    | {"CPU", "% of the release", "% of bf16", "% of the gradients", TOO_MANY}
-)
+LOWER = frozenset({"s", "s/round", "s/M", "MiB", "MB", "kB/s", "copies'", "CPU", "% of bf16", TOO_MANY})
 """Units of which less is better, or their first words. A bare `%` is none: a share of what is lost and one of
 what is won both begin with it."""
 

@@ -5,11 +5,10 @@ its releases are, and what making and applying them costs.
         -> {"step"} after each, what `_compared` tells of each rate in order, and
            {"parameters", "bytes" of a release, "composed": {"one", "parts"} in bytes}
 
-Gradients are those of the run's objective on made-up groups (lab.processes.training), new ones for
-every step. Weights have the spread of a language model's and lie anywhere between two bf16 values, as those
-of a policy do that has been trained for a while. Steps are at the first rate; one more is taken at each rate,
-from the same weights, moments and gradient. Others' formats are made of the same blocks with the same zstd,
-and their times with the same clock.
+Gradients are those of the run's objective on made-up groups, new ones for every step. Weights have the spread
+of a language model's and lie anywhere between two bf16 values, as those of a policy do that has been trained
+for a while. Steps are at the first rate; one more is taken at each rate, from the same weights, moments and
+gradient. Others' formats are made of the same blocks with the same zstd, and their times with the same clock.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from lab.processes.training import PROMPT, genesis, made, settings
 from lab.swarms.partner import Answer, opened, say
 from swarm.norm import norm
 from swarm.processes.processors import processors
+from swarm.settings import loading
 from swarm.storage import patches
+from swarm.types import Array, Digest, Group, PeerId, Times
 
 BLOCK = 1 << 20
 """Bytes that a patch is made of at a time."""
@@ -38,6 +38,21 @@ SPREAD = 0.02
 
 TURNS = 3
 """Each time is the middle one of so many."""
+
+SIZE, TOKENS = 4, 64
+"""Completions of a group, and tokens of each."""
+
+PROMPT = "What is the sum of 3 and 5?"
+
+SETTINGS = {
+    "run.model.training": "full",
+    "run.optimizer.name": "adamw",
+    "run.batch.groups": 4,
+    "run.batch.micro": 2,
+    "run.sampling.group_size": SIZE,
+    "run.sampling.max_tokens": TOKENS,
+    "run.optimizer.lr": 1e-6,
+}
 
 Blocks = Sequence[patches.Block]
 Coder = Callable[[patches.Block, patches.Block], patches.Block]
@@ -56,10 +71,10 @@ class Steps:
 
         torch.set_num_threads(processors())
         torch.manual_seed(0)
-        config = settings({"training": "full", "optimizer": "adamw"})
+        config = loading.load(None, [f"{name}={value}" for name, value in SETTINGS.items()]).config
         learner, self._tokenization = factory.learner(model, config)
         assert isinstance(learner, Learner)
-        learner.load(Weights.of(genesis(model, config), 0))
+        learner.load(Weights.of((model / "model.safetensors").read_bytes(), 0))
         self._learner, self._groups = learner, 0
         module: Any = learner.policy.module
         _scatter(module)
@@ -67,7 +82,7 @@ class Steps:
 
     def gradient(self) -> Any:
         """(P,) float32, of a group of its own."""
-        group = made(self._groups, self._tokenization.vocabulary)
+        group = _made(self._groups, self._tokenization.vocabulary)
         self._groups += 1
         return self._learner.gradient([group], [PROMPT], [group.rewards], time.time()).vector
 
@@ -125,6 +140,26 @@ def _scatter(module: Any) -> None:
                 parameter.mul_(SPREAD / tiny.INIT_STD)
             # Two bf16 values lie a 128th apart at most, a 256th at least.
             parameter.mul_(1 + (torch.rand_like(parameter) - 0.5) / 128)
+
+
+def _made(number: int, vocabulary: int) -> Group:
+    count = SIZE * TOKENS
+    tokens = np.random.default_rng(number).integers(0, vocabulary, count).astype("<i4")
+    logprobs = np.full(count, -np.log(vocabulary), "<f4")
+    return Group(
+        id=f"{number:032x}",
+        sampler=PeerId("bench"),
+        task=number,
+        version=0,
+        weights=Digest("0" * 64),
+        draw=0,
+        seed=number,
+        lengths=(TOKENS,) * SIZE,
+        tokens=Array(dtype="int32", shape=(count,), data=tokens.tobytes()),
+        logprobs=Array(dtype="float32", shape=(count,), data=logprobs.tobytes()),
+        rewards=tuple(float(i % 2) for i in range(SIZE)),
+        times=Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0),
+    )
 
 
 # --- formats ------------------------------------------------------------------------------------------------

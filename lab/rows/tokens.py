@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.figures.table import Figure, Gap, Line, Unmeasured
-from lab.rows.engines import FAMILY, WIDE
 from lab.swarms.local_swarm import LocalSwarm, settings
 from lab.swarms.partner import Answer, Partner
 from swarm import events
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 SIZES = ((1, 1), (2, 3))
 """(learners, samplers)."""
+
+WIDE = {"hidden": 512, "layers": 4}
+"""Of the model of row `tokens-13M`."""
 
 WIDE_SECONDS, WIDE_WARM = 60.0, 2
 """As SECONDS and WARM, for a model of which a version takes six seconds."""
@@ -79,7 +81,7 @@ def wide(say: Say) -> list[Line]:
     from swarm.learn.models import tiny
 
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
-        tiny.make(Path(folder), FAMILY, **WIDE)
+        tiny.make(Path(folder), "llama", **WIDE)
         windows = _windows(say, SIZES, _setup(WIDE_SECONDS, WIDE_WARM, f"run.model.name={folder}"))
     return _lines("tokens-13M", windows)
 

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_swarm import METRICS, START, Swarm
 from rich.console import Console
+from synthetic_events import Fault, swarm_events
 
 from dashboard.diagnosis import diagnose
 from dashboard.fold.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
 from dashboard.fold.state import State, fold
 from dashboard.fold.views import Problem
 from dashboard.serve.terminal import render
-from lab.swarms.synthetic_events import Fault, swarm_events
 from swarm import events as happened
 from swarm.core.gradient_checks.pair_conflict import UNEQUAL
 from swarm.membership.identity import human_name, peer_id

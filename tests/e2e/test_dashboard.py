@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from strangers import EVERY
 from swarm_processes import (
     ROOT,
@@ -33,7 +34,6 @@ from swarm_processes import (
     version,
 )
 
-from lab.swarms.browser import chromium, complaints
 from swarm import events
 
 pytestmark = pytest.mark.slow
@@ -49,6 +49,17 @@ kl = 0.01
 """
 )
 """Batches as small as those of SETTINGS for hundreds of versions: the pictures are of a model that learns."""
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 SOON = 10.0
 """Seconds until a fault is named; the promise of the page."""
@@ -125,8 +136,25 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as it:
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.fail("there is no chromium to look at the page: `make chromium` installs it", pytrace=False)
+    own = {name: text for name, text in os.environ.items() if not name.lower().endswith("_proxy")}
+    with sync_playwright() as playwright:
+        it = playwright.chromium.launch(executable_path=program, args=FLAGS, env=dict(own))
         yield it
+        it.close()
+
+
+def complaints(page: Page) -> list[str]:
+    """A list that collects the page's console messages from now on; there should be none."""
+    said: list[str] = []
+    page.on(
+        "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("requestfailed", lambda request: said.append(f"{request.url}: {request.failure}"))
+    return said
 
 
 @pytest.fixture(scope="module")

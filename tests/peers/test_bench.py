@@ -27,18 +27,11 @@ from lab.rows import (
     averaging,
     faults,
     groups,
-    heads,
     installed,
-    intake,
     joining,
-    limits,
-    lines,
-    loop,
     memory,
     patches,
-    progress,
     rounds,
-    scoring,
     tokens,
 )
 from lab.swarms.fault_trials import Report, Trial
@@ -216,18 +209,6 @@ def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() 
         assert any(isinstance(line, Gap) and "pyzmq" in line.why for line in lines)
 
 
-@pytest.mark.slow
-def test_the_event_loop_has_a_part_of_what_a_group_costs() -> None:
-    whole, loop = intake.measure(quiet, sizes={0: 2500})
-    assert 0 < loop.value <= whole.value
-
-
-@pytest.mark.slow
-def test_a_check_of_heads_costs_less_than_the_gradient_and_heads_cost_bytes() -> None:
-    check, _, size, *_ = heads.measure(quiet, groups=4, turns=2)
-    assert 0 < check.value < check.other and size.value > size.other
-
-
 class FakeKind(averaging.Kind):
     """Each round takes `seconds`, the first one ten times as long, and twice that of CPU."""
 
@@ -348,12 +329,6 @@ def test_a_join_says_something_has_joined_and_is_of_use_in_this_order() -> None:
 
 
 @pytest.mark.slow
-def test_what_passes_is_at_most_what_was_asked_for() -> None:
-    up, down = limits.measure(quiet, asked=(20.0,), seconds=4.0)
-    assert 0 < up.value < 22.0 and 0 < down.value < 22.0 and up.other == down.other == 20.0
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_swarm_and_one_process_train_on_tokens() -> None:
     lines = tokens.measure(quiet, seconds=3.0, sizes=((1, 1),), reference=False)
@@ -381,16 +356,9 @@ def test_every_role_is_weighed() -> None:
 
 def test_the_peak_memory_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
     held = b"x" * (300 << 20)
-    program = "from lab.figures.resident import PEAK, resident; print(resident(PEAK))"
+    program = "from lab.rows.simulated.simulator import PEAK, resident; print(resident(PEAK))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) < len(held)
-
-
-@pytest.mark.slow
-def test_scoring_in_chunks_takes_less_memory_than_all_logits_at_once() -> None:
-    memory_of, seconds = scoring.measure(quiet, tokens=512, vocabulary=65_536, hidden=64)
-    assert memory_of.ratio is not None and memory_of.ratio < 0.6
-    assert seconds.value > 0 and seconds.unit == "s"
 
 
 @pytest.mark.slow
@@ -418,41 +386,3 @@ def test_real_learners_find_out_whose_line_is_slow() -> None:
     except Unmeasured as why:
         pytest.skip(str(why))
     assert figure.ratio is not None and figure.ratio < 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_version_is_at_samplers_behind_slow_lines_sooner_than_a_whole_copy() -> None:
-    try:
-        figures = lines.measure(quiet, lines.Swarm(hidden=256, layers=4, samplers=2, versions=3))
-    except Unmeasured as why:
-        pytest.skip(str(why))
-    named = {figure.what: figure for figure in figures}
-    spread, sent = (
-        named["a version at the last of 2 samplers"],
-        named["weights that learners send for a version"],
-    )
-    assert spread.ratio is not None and spread.ratio < 1
-    assert sent.ratio is not None and sent.ratio < 1
-    assert named["from the kill of a publisher to the next version"].value > 0
-
-
-@pytest.mark.slow
-def test_the_loop_of_a_peer_is_watched_while_it_publishes_and_fetches() -> None:
-    figures = loop.measure(quiet, size=4_000_000)
-    assert [figure.what.split(" are ")[1] for figure in figures] == [
-        "published whole",
-        "fetched whole",
-        "published as a patch",
-        "fetched as a patch",
-    ]
-    assert all(0 < figure.value < 5000 for figure in figures)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_learners_that_miss_each_other_or_die_keep_what_they_trained_where_somebody_has_it() -> None:
-    figures = progress.measure(quiet, versions=20)
-    came = {figure.what: figure.ratio for figure in figures}
-    assert came.pop("one killed between checkpoints") is not None
-    assert len(came) == 5 and all(ratio is not None and ratio >= 0.95 for ratio in came.values())

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from lab import bench
 from lab.figures import comparison, table
 from lab.figures.table import Figure, Gap, Line, Machine, Results
-from lab.rows import faults, groups, intake, memory, swarms
+from lab.rows import faults, groups, memory
 from lab.rows.simulated import busy
 from lab.swarms.fault_trials import Report
 from peers.errors import WrongUsage
@@ -47,15 +46,15 @@ def turned(times: float, unit: str, scatter: float = 0.01) -> Figure:
         ("s/round", 1.2, True),
         ("s/round", 0.8, False),
         ("GB of bf16 a CPU second", 0.8, True),
-        ("us", 1.09, False),
-        ("thousandths of a nat", 5.0, False),
-        ("thousandths of a nat", 0.5, True),
-        ("bytes", 1.2, True),
-        ("cells", 1.2, True),
-        ("tokens", 0.8, True),
+        ("s", 1.09, False),
+        ("of the rate without it", 5.0, False),
+        ("of the rate without it", 0.5, True),
+        ("kB/s", 1.2, True),
+        ("MiB PSS", 1.2, True),
+        ("groups", 0.8, True),
         ("of wall time", 0.8, True),
-        ("events/s", 0.8, True),
-        ("% of the release", 1.2, True),
+        ("tokens/s", 0.8, True),
+        ("% of bf16", 1.2, True),
         ("%", 1.2, False),
         ("%", 0.8, False),
     ],
@@ -74,21 +73,10 @@ def busy_row(monkeypatch: pytest.MonkeyPatch, overlap: float, turns: float) -> l
     return busy.measure(lambda _: None)
 
 
-def swarms_row(monkeypatch: pytest.MonkeyPatch, lines: float, none: float) -> list[Figure]:
-    def played(scene: object) -> SimpleNamespace:
-        share = lines if next(shares) else none
-        return SimpleNamespace(share=share / 100, versions=60.0, text=lambda: "")
-
-    shares = iter((True, False))
-    monkeypatch.setattr(swarms, "played", played)
-    return swarms.measure(lambda _: None, ("two-homes",))
-
-
-@pytest.mark.parametrize("row", [busy_row, swarms_row])
 def test_learners_that_compute_less_of_their_time_are_worse_and_those_that_compute_more_are_not(
-    row: object, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    much, little = (results(*row(monkeypatch, share, 95.0)) for share in (90.0, 30.0))
+    much, little = (results(*busy_row(monkeypatch, share, 95.0)) for share in (90.0, 30.0))
     assert any("of their time" in line.unit for line in much.figures)
     assert comparison.worse(comparison.changes(much, little))
     assert not comparison.worse(comparison.changes(little, much))
@@ -97,25 +85,25 @@ def test_learners_that_compute_less_of_their_time_are_worse_and_those_that_compu
 def test_the_unit_of_today_says_which_way_is_worse_of_a_table_of_earlier() -> None:
     old = figure(90.0, "% of their time, with overlap", against="without", other=95.0)
     assert worse(old, figure(30.0, "% of their time", against="without", other=95.0))
-    assert not worse(figure(90.0, "s"), figure(9000.0, "ms"))
+    assert not worse(figure(90.0, "s"), figure(9000.0, "MiB"))
 
 
 def test_what_falls_to_nothing_is_worse_whoever_uses_the_machine() -> None:
     for machine in (QUIET, BUSY):
         assert worse(
-            figure(20.0, "Mbit/s", against="asked", other=20.0),
-            figure(0.0, "Mbit/s", against="asked", other=20.0),
+            figure(20.0, "tokens/s", against="asked", other=20.0),
+            figure(0.0, "tokens/s", against="asked", other=20.0),
             machine,
         )
         assert worse(figure(20.0), figure(0.0), machine)
         assert not worse(figure(0.0), figure(20.0), machine)
-    assert worse(figure(0.8, "thousandths of a nat"), figure(-0.2, "thousandths of a nat"))
+    assert worse(figure(0.8, "groups"), figure(-0.2, "groups"))
 
 
 def test_what_should_not_be_and_begins_is_worse() -> None:
-    assert worse(figure(0.0, "tasks"), figure(3.0, "tasks"))
-    assert not worse(figure(0.0, "tasks"), figure(3.0, "tasks"), BUSY)
-    assert not worse(figure(3.0, "tasks"), figure(0.0, "tasks"))
+    assert worse(figure(0.0, "MiB"), figure(3.0, "MiB"))
+    assert not worse(figure(0.0, "MiB"), figure(3.0, "MiB"), BUSY)
+    assert not worse(figure(3.0, "MiB"), figure(0.0, "MiB"))
 
 
 def faults_row(found: Report) -> list[Figure]:
@@ -145,15 +133,6 @@ def test_a_figure_that_its_row_no_longer_has_is_worse_and_says_so() -> None:
     (gone,) = comparison.worse(comparison.changes(old, results(figure(50.0))))
     assert (gone.what, gone.kind) == ("admitted, 0.8 KiB a group", "gone")
     assert "9 before, now its row has no such figure, or gives it another name" in str(gone)
-
-
-def intake_row(size: float) -> list[Figure]:
-    return list(intake._figures(90, {"bytes": size, "cpu": [1e-3] * 9, "loop": [1e-3] * 9}))
-
-
-def test_a_frame_of_other_bytes_does_not_rename_its_figures() -> None:
-    assert [one.what for one in intake_row(4000.0)] == [one.what for one in intake_row(4700.0)]
-    assert "4.6 KiB" in intake_row(4700.0)[0].note
 
 
 class Senders:
@@ -189,8 +168,8 @@ def test_groups_of_other_bytes_do_not_rename_their_figures(monkeypatch: pytest.M
 
 
 def test_turns_that_scatter_explain_more() -> None:
-    assert worse(turned(1.0, "us"), turned(1.4, "us"))
-    assert not worse(turned(1.0, "us", 0.3), turned(1.4, "us", 0.3))
+    assert worse(turned(1.0, "s"), turned(1.4, "s"))
+    assert not worse(turned(1.0, "s", 0.3), turned(1.4, "s", 0.3))
 
 
 def test_two_of_three_turns_that_are_alike_do_not_hide_the_third() -> None:
@@ -203,7 +182,7 @@ def test_a_figure_that_was_measured_once_has_to_be_half_as_bad_again() -> None:
 
 
 def test_where_others_used_the_machine_ratios_alone_are_judged() -> None:
-    assert not worse(turned(1.0, "us"), turned(9.0, "us"), BUSY)
+    assert not worse(turned(1.0, "s"), turned(9.0, "s"), BUSY)
     against = {"against": "bare TCP", "turns": STEADY, "other_turns": STEADY}
     assert worse(figure(50.0, other=100.0, **against), figure(50.0, other=200.0, **against), BUSY)
     assert not worse(figure(50.0, other=100.0, **against), figure(10.0, other=20.0, **against), BUSY)
@@ -266,7 +245,7 @@ def test_a_table_of_which_nothing_can_be_compared_is_wrong_usage(
     monkeypatch.setattr(bench, "measure", lambda name: pytest.fail(f"{name} was measured"))
     for names, lines in (
         ([], [figure(1.0, row="codec")]),
-        ([], [Gap(row="image", why="torch is missing")]),
+        ([], [Gap(row="memory", why="torch is missing")]),
         ([], []),
         (["memory"], [figure(1.0)]),
     ):

@@ -6,7 +6,7 @@
 
 The roles that ship, in virtual time, with folders that outlive their peers; the toy task's table. Prices are
 made up: a group takes 2 s to learn on, a version 0.7 s to step, copy and pack, and about a second to average.
-Not handled here: learners of different speed (row `unequal`).
+Not handled here: learners of different speed.
 """
 
 from __future__ import annotations

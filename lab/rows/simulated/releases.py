@@ -1,8 +1,7 @@
 """Row `releases`: when the last of n receivers has a version, in copies over one line, in virtual time.
 
 Everybody has a home line, and the stores of blobs are those that ship (swarm.net.blobs.store); beside it
-stands a plain server that sends n copies over the same line. Not handled here: real lines (row `lines`),
-packets.
+stands a plain server that sends n copies over the same line. Not handled here: real lines, packets.
 """
 
 from __future__ import annotations
@@ -26,14 +25,10 @@ UP, DOWN = 20e6 / 8, 100e6 / 8
 ONE_WAY_TRIP = 0.04
 """Seconds of a message."""
 
-SEEDS, ALL_SEEDS = 2, 5
-
-LARGE = 1e9
-"""Bytes that are received in all, above which one seed must do: they take minutes to check."""
+SEEDS = 2
 
 SIZES = {12_000_000: (4, 16, 32)}
-ALL_SIZES = {12_000_000: (1, 4, 16, 32, 200), 100_000_000: (1, 4, 16, 32)}
-"""Bytes -> numbers of receivers. 200 receivers of 100 MB have 20 GB of blocks to check."""
+"""Bytes -> numbers of receivers."""
 
 HIDDEN = 0.4
 """Share of the receivers that nobody can dial, in the second figure of each."""
@@ -46,29 +41,21 @@ class Outcome(NamedTuple):
     """Bytes that the publisher sent, in copies."""
 
 
-def measure(
-    say: Say, sizes: Mapping[int, Sequence[int]] = SIZES, seeds: int = SEEDS, row: str = "releases"
-) -> list[Figure]:
+def measure(say: Say, sizes: Mapping[int, Sequence[int]] = SIZES, seeds: int = SEEDS) -> list[Figure]:
     found = []
     for size, numbers in sizes.items():
         for receivers in numbers:
             for hidden in sorted({0, round(HIDDEN * receivers)}):
                 say(f"{size / 1e6:.0f} MB to {receivers} receivers, {hidden} of them one-way")
-                tries = 1 if size * receivers > LARGE else seeds
-                outcomes = [spread(size, receivers, hidden, seed) for seed in range(tries)]
-                found.append(_figure(row, size, receivers, hidden, outcomes))
+                outcomes = [spread(size, receivers, hidden, seed) for seed in range(seeds)]
+                found.append(_figure(size, receivers, hidden, outcomes))
     return found
 
 
-def whole(say: Say) -> list[Figure]:
-    """The row `releases-all`."""
-    return measure(say, ALL_SIZES, ALL_SEEDS, "releases-all")
-
-
-def _figure(row: str, size: int, receivers: int, hidden: int, outcomes: Sequence[Outcome]) -> Figure:
+def _figure(size: int, receivers: int, hidden: int, outcomes: Sequence[Outcome]) -> Figure:
     last = [one.last for one in outcomes]
     return Figure(
-        row=row,
+        row="releases",
         what=f"{size / 1e6:.0f} MB to {receivers}" + (f", {hidden} of them one-way" if hidden else ""),
         value=mean(last),
         unit="copies' time",

@@ -5,7 +5,7 @@
 
 The CPU includes the making of all peers, which a longer run does once. Each size has a process of its own: a
 process's peak of memory does not fall. Not handled here: what peers of other
-scenarios do (`swarms`), gossip's copies on a real mesh.
+scenarios do, gossip's copies on a real mesh.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lab.figures.resident import NOW, PEAK, resident
 from lab.figures.table import Figure, number
 from peers.commands import sim
 from peers.commands.parsing import shipped
@@ -31,6 +30,8 @@ from swarm.sim.world import World
 
 if TYPE_CHECKING:
     from lab.figures.table import Say
+
+NOW, PEAK = "VmRSS:", "VmHWM:"
 
 PEERS = (100, 1000)
 
@@ -153,3 +154,9 @@ def _heard(scene: Scenario) -> Figure:
         value=heard.bytes / heard.seconds / 1000,
         unit="kB/s",
     )
+
+
+def resident(which: str) -> int:
+    """Bytes of this process's memory: NOW, or the PEAK since it began. From /proc, since getrusage's maximum
+    begins with what the parent had held."""
+    return int(Path("/proc/self/status").read_text().partition(which)[2].split()[0]) << 10

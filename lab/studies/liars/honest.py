@@ -7,8 +7,7 @@ The policy is a table whose logits are rounded as a language model's are: in eac
 precision that grow with the logit and depend on how many completions are in the call. How large they are is
 set by what real models show (docs/trust.md, Measured). Replays, tolerances and consequences are those that
 ship (swarm.learn.replay, swarm.core.audits.auditing), and no group is left out. One sampler is hotter, so
-that the table also shows somebody who is named. Not handled here: real engines
-(lab.processes.replays).
+that the table also shows somebody who is named. Not handled here: real engines.
 """
 
 from __future__ import annotations

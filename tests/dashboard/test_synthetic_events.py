@@ -8,9 +8,9 @@ from itertools import islice, pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic_events import BEHIND, Fault, swarm_events
 
 from dashboard.fold.state import State, fold
-from lab.swarms.synthetic_events import BEHIND, Fault, swarm_events
 from swarm import events
 from swarm.journal import from_line, to_line
 from swarm.protocol import Role

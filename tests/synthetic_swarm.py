@@ -1,4 +1,4 @@
-"""The peers of a synthetic swarm and the events of each; lab.swarms.synthetic_events schedules them.
+"""The peers of a synthetic swarm and the events of each; synthetic_events schedules them.
 
 Everything is drawn from the caller's generator, so that the same seed gives the same run.
 """

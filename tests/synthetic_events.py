@@ -1,5 +1,5 @@
-"""Generates the events of a synthetic swarm of any size, as a seed's bus sees them, for benchmarks and page
-tests.
+"""Generates the events of a synthetic swarm of any size, as a seed's bus sees them,
+for tests of the page.
 
     swarm_events(peers, seconds, start)
         -> Started, Heard, Moved, Averaged, Trained, Counted, Shown, Released, Adopted, Evaluated, ...
@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Literal, NamedTuple
 
-from lab.swarms import synthetic_swarm
-from lab.swarms.synthetic_swarm import HOSTILE, ROUND, SIZE, Member
+import synthetic_swarm
+from synthetic_swarm import HOSTILE, ROUND, SIZE, Member
+
 from swarm import events as happened
 from swarm.core.agreement.rounds import Cause
 from swarm.protocol import Phase, Role
