@@ -26,7 +26,7 @@ SPIN = f"import os, time\nwhile sum(os.times()[:2]) < {BUSY}: pass\n"
 
 PEER = f"""
 import subprocess, sys, time
-from swarm import process
+from swarm.processes import process
 engine = process.Child([sys.executable, "-c", {SPIN + "time.sleep(99)"!r}])
 subprocess.run([sys.executable, "-c", {SPIN!r}])
 print("done", flush=True)
