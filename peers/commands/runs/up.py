@@ -38,7 +38,7 @@ from peers.commands.journals import journals
 from peers.commands.runs.leaving import Leaving
 from peers.console import drawable, spoken
 from peers.errors import BUG, WARNING, CannotHere, Interrupted, Refusal, UserError, WrongUsage
-from peers.runtime.peer_folder import PeerFolder, peer_of
+from peers.runtime.peer_folder import PeerFolder, Place, peer_of
 from peers.runtime.signals import ENDED, FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm.frames.grammar import some
 from swarm.journal import Tail
@@ -63,6 +63,9 @@ WAIT_TOLD = 20.0
 
 ROOM = 1 << 20
 """Bytes without which a disk is called full: words are a kilobyte, and what else a seed writes is more."""
+
+TOLD = 1 << 20
+"""Bytes of a child's log that are looked through for what it said."""
 
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
@@ -177,14 +180,20 @@ class PeerProcess:
     def warnings(self) -> list[str]:
         """What it has warned of since its last start."""
         try:
-            said = self.log.read_bytes()[self.begins :].decode(errors="replace")
+            said = self._said(self.begins)
         except OSError:
             return []  # the disk fails: its log says the same once it can be read
         return [line for line in said.splitlines() if line.startswith(WARNING)]
 
+    def _said(self, since: int) -> str:
+        """The last TOLD bytes of its log at most, of what it said since there."""
+        with open(self.log, "rb") as log:
+            log.seek(max(since, log.seek(0, os.SEEK_END) - TOLD))
+            return log.read().decode(errors="replace")
+
     def last_line(self) -> str:
         try:
-            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+            lines = [line for line in self._said(0).splitlines() if line.strip()]
         except OSError as error:
             return f"{self.log} cannot be read: {error.strerror}"
         return lines[-1].removeprefix("swarm: ") if lines else "(no output yet)"
@@ -222,7 +231,7 @@ class Children:
         self.state.starts = starts(self.config.peer.swarm)
         self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
-        self._place = self.folder.stat()
+        self._place = Place(self.folder)
         self.console = spoken("stderr")
         self._line_due = 0.0
         self._problem = ""
@@ -264,7 +273,7 @@ class Children:
         have not left LEAVE_PATIENCE after this began, or at a second signal."""
         running = {name: one.process for name, one in self.children.items() if one.process is not None}
         leaving = Leaving(running, time.monotonic())
-        if not self._is_here():  # what they would write before they leave begins another folder
+        if not self._place.is_here():  # what they would write before they leave begins another folder
             _kill(running.values())
         if self.signalled is not None and running:
             peers = some(len(running), "peer")
@@ -364,23 +373,8 @@ class Children:
     def _is_full(self) -> bool:
         return shutil.disk_usage(self.folder).free < ROOM
 
-    def _is_here(self) -> bool:
-        """Whether the run folder is where it was when this began, as far as the disk tells."""
-        try:
-            return os.path.samestat(self._place, self.folder.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            return True
-
     def _look(self) -> None:
-        if not self._is_here():
-            raise CannotHere(
-                f"the run folder {self.folder} was moved or removed while its swarm ran, and all its peers"
-                " were stopped, since they would write to another folder in its place. If it was moved, the"
-                " same"
-                " command with --folder and its new place resumes it; remove what is at the old place"
-            )
+        self._place.check("swarm", "all its peers were")
         self._read()
         for child in self.children.values():
             code = child.ended()
