@@ -22,8 +22,7 @@ from swarm.core.membership import UNSHOWN
 from swarm.frames import wire
 from swarm.frames.run_types import Membership
 from swarm.limits import MAIL_LIMIT, REQUEST, Limit
-from swarm.net.ports import Handler, Keyring, Mail, Refused
-from swarm.net.turns import AnswerTurns
+from swarm.net.ports import Handler, Keyring, Mail, Refused, Turns
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 
@@ -122,5 +121,5 @@ class MemberMail:
         self._shown.add(to)
         return True
 
-    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         await self._mail.serve(service, handler, turns)

@@ -20,8 +20,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from swarm.net.ports import Gossip, Handler, Mail, Ports, Refused, Silent
-from swarm.net.turns import AnswerTurns
+from swarm.net.ports import Gossip, Handler, Mail, Ports, Refused, Silent, Turns
 from swarm.protocol import SERVICES
 from swarm.types import Link, PeerId
 
@@ -150,7 +149,7 @@ class CountedMail:
             traffic.answered(to, loop.time() - began)
         return answer
 
-    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         async def counted(sender: PeerId, message: bytes) -> bytes:
             self._traffic.received(ASKED.get(service, OTHER), len(message), sender)
             answer = await handler(sender, message)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from swarm.core.gradient_checks.step_recipe import MeanRecipe
     from swarm.net.averaging.sketch import Sketches
-    from swarm.net.turns import AnswerTurns
 
 T = TypeVar("T")
 
@@ -138,6 +137,15 @@ class Gossip(Protocol):
         ...
 
 
+class Turns(Protocol):
+    """Bounds how many answers of a service are sent at once (swarm.net.turns)."""
+
+    async def take(self, peer: PeerId) -> Callable[[], None]:
+        """Wait for a turn. Returns the function that ends it, to be called once the answer has left. Raises
+        Busy."""
+        ...
+
+
 class Mail(Protocol):
     """A message with an acknowledgement, at most 4 MiB each way."""
 
@@ -155,7 +163,7 @@ class Mail(Protocol):
         """
         ...
 
-    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         """Answer `service` with `handler` from now on. Concurrent calls are bounded for each service; beyond
         the bound senders get Busy.
 

@@ -15,8 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from swarm.net.ports import Gossip, Handler, Mail, Ports, Work
-from swarm.net.turns import AnswerTurns
+from swarm.net.ports import Gossip, Handler, Mail, Ports, Turns, Work
 from swarm.protocol import Kind, Service, Topic
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ class TrappedMail:
         self._mail, self._trap, self._gossip = mail, trap, gossip
         self.send, self.guard = mail.send, mail.guard
 
-    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         async def watched(sender: Any, message: bytes) -> bytes:
             answer = await handler(sender, message)
             if self._gossip.announced:

@@ -24,8 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 from swarm.core.delays import draw
 from swarm.events import Bus, Event
 from swarm.journal import to_line
-from swarm.net.memory.mail import as_it_is
-from swarm.net.memory.network import MemoryNetwork
+from swarm.net.memory.network import MemoryNetwork, as_it_is
 from swarm.net.ports import Ports
 from swarm.protocol import Role
 from swarm.settings.config import Config, EngineSettings, Peer

@@ -20,8 +20,7 @@ from liars import lie
 from peers.runtime.traffic import Traffic
 from swarm.frames.wire import topic
 from swarm.net.blobs.store import Blobs
-from swarm.net.memory.mail import CONCURRENT
-from swarm.net.memory.network import MemoryNetwork
+from swarm.net.memory.network import CONCURRENT, MemoryNetwork
 from swarm.net.messaging.gossip import QUEUE
 from swarm.net.ports import Busy, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns

@@ -21,8 +21,7 @@ from swarm.core.agreement.rounds import Cause
 from swarm.core.group_accounts import audit
 from swarm.events import Averaged, Lost, Moved, Noted, Trained
 from swarm.learn.learners.learner import Learner
-from swarm.net.memory.gossip import MemoryGossip
-from swarm.net.memory.network import MemoryAverager
+from swarm.net.memory.network import MemoryAverager, MemoryGossip
 from swarm.net.ports import Average, NotFinite, RoundLost
 from swarm.settings.config import Averaging, BatchSize, DelayLaw, Pace, Releasing
 from swarm.sim.scenario import Fault

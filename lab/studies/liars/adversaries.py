@@ -34,8 +34,8 @@ from peers.runtime.releases import doubts, votes
 from swarm.core.gradient_checks import clipping, norm_screening, opposition, pair_conflict
 from swarm.events import Averaged, Event, Rejected, RoundBroke, Trained
 from swarm.net.memory import rounds
-from swarm.net.memory.means import Hands
 from swarm.net.memory.network import MemoryAverager
+from swarm.net.memory.rounds import Hands
 from swarm.net.ports import Average, Averager, RoundLost
 from swarm.protocol import Role, Service, Topic
 from swarm.settings import config as settings

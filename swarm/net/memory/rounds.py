@@ -18,16 +18,27 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import permutations
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, permutations
+from typing import TYPE_CHECKING, NamedTuple
+
+from blake3 import blake3
 
 from swarm.core.agreement import shares
-from swarm.core.gradient_checks.clipping import Cosines
-from swarm.core.gradient_checks.norm_screening import Claim, Standing, largest_mean_norm, once, standings
-from swarm.core.gradient_checks.opposition import Opponents, left_out
+from swarm.core.gradient_checks.clipping import Agreement, Cosines
+from swarm.core.gradient_checks.norm_screening import (
+    Allowance,
+    Claim,
+    Standing,
+    Usual,
+    largest_mean_norm,
+    once,
+    standings,
+)
+from swarm.core.gradient_checks.opposition import Opponents, Opposition, left_out
 from swarm.core.gradient_checks.pair_conflict import Discord
-from swarm.net.memory.means import digest, flat, hand_out, presences, spans
-from swarm.net.memory.seats import Kept, Said, Seat, Waits
+from swarm.core.gradient_checks.reducer_checks import presence
+from swarm.net.memory.links import Dials, Links, Passage
 from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
 from swarm.settings.config import Averaging
 from swarm.types import PeerId
@@ -36,8 +47,63 @@ if TYPE_CHECKING:
     import torch
 
     from swarm.net.averaging.sketch import Sketches
-    from swarm.net.memory.mail import Dials
-    from swarm.net.memory.network import Links, Passage
+
+Hands = Callable[[PeerId, "torch.Tensor"], "torch.Tensor"]
+"""A member, the mean of the values that I reduce -> what I hand to it instead."""
+
+
+class Said(NamedTuple):
+    """What a member says beside its tensors: see the Averager port."""
+
+    marks: bytes = b""
+    against: frozenset[PeerId] = frozenset()
+    key: int = 0
+    hands: Hands | None = None
+    """What it hands out in place of the means that it reduces."""
+
+
+class Kept(NamedTuple):
+    """What a member remembers of its rounds."""
+
+    usual: Usual
+    presences: Opposition
+    """Of its part in each reducer's means."""
+
+
+class Waits(NamedTuple):
+    """How long a member waits; see the Averager port."""
+
+    deadline: float
+    patience: float
+
+
+@dataclass(eq=False)
+class Seat:
+    """A peer in a meeting, from its call to its outcome."""
+
+    peer: PeerId
+    tensors: Sequence[torch.Tensor]
+    claim: Claim
+    kept: Kept
+    expects: frozenset[PeerId]
+    said: Said
+    window: float
+    """Loop time until which it waits for others."""
+
+    def __post_init__(self) -> None:
+        self.awaits = self.expects
+        """Those of them that are not known to be gone."""
+        loop = asyncio.get_running_loop()
+        self.since = loop.time()
+        self.outcome: asyncio.Future[Average | None] = loop.create_future()
+
+    def settle(self, outcome: Average | RoundLost | None) -> None:
+        if self.outcome.done():
+            return
+        if isinstance(outcome, RoundLost):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
 
 
 class Meeting:
@@ -352,3 +418,59 @@ def _average(
             seat.tensors[k].copy_(made.value)
     cosines: dict[str, Cosines] = {seat.peer: its.cosines for seat, its in zip(seats, seen, strict=True)}
     return [one.share * its.share for one, its in zip(judged, seen, strict=True)], cosines
+
+
+# --- members that reduce falsely ----------------------------------------------------------------------------
+
+
+def spans(reduced: Mapping[PeerId, int], values: int) -> dict[PeerId, slice]:
+    """Reducer -> its values of a vector, by what each reduces."""
+    total = sum(reduced.values())
+    ends = [values * part // total for part in accumulate(reduced.values(), initial=0)]
+    return {peer: slice(*ends) for peer, ends in zip(reduced, pairwise(ends), strict=True)}
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """(values,) float32, a copy."""
+    import torch
+
+    return torch.cat([tensor.float().reshape(-1) for tensor in tensors])
+
+
+def digest(tensors: Sequence[torch.Tensor]) -> bytes:
+    """Of the bytes of a mean."""
+    return blake3(flat(tensors).numpy().tobytes()).digest()
+
+
+def hand_out(
+    to: PeerId,
+    tensors: Sequence[torch.Tensor],
+    hands: Mapping[PeerId, Hands],
+    cut: Mapping[PeerId, slice],
+    largest: float,
+) -> torch.Tensor:
+    """Replace in place the mean that a member has by what each reducer hands to it: nothing that is not
+    finite, and nothing beyond `largest`, the largest norm that a mean can have. Returns all of it, flat."""
+    from swarm.norm import norm
+
+    has = flat(tensors)
+    for reducer, its in hands.items():
+        told = its(to, has[cut[reducer]].clone())
+        size = norm(told)
+        has[cut[reducer]] = told * Allowance(largest).take(size) if math.isfinite(size) else told.zero_()
+    for tensor, values in zip(tensors, has.split([each.numel() for each in tensors]), strict=True):
+        tensor.copy_(values.view_as(tensor))
+    return has
+
+
+def presences(
+    part: torch.Tensor, has: torch.Tensor, cut: Mapping[PeerId, slice], share: float
+) -> dict[str, float]:
+    """Reducer -> how much of my part, which has this share of all weights, is in what I have of it."""
+    found = dict[str, float]()
+    for peer, span in cut.items():
+        mine, mean = part[span], has[span]
+        agreement = Agreement(float(mine @ mean), float(mine @ mine), float(mean @ mean))
+        if agreement.mine * share > 0:
+            found[peer] = presence(agreement, share)
+    return found

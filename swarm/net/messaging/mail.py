@@ -27,9 +27,9 @@ from swarm.limits import FRAME_LIMIT, REASON_LIMIT, cut
 from swarm.net.messaging.mail_pool import Pool
 from swarm.net.messaging.step_deadline import StepDeadline
 from swarm.net.messaging.streams import Stream, StreamDaemon
-from swarm.net.ports import NOTHING_CAME, Busy, Gate, Handler, Refused, Silent, Unreachable
+from swarm.net.ports import NOTHING_CAME, Busy, Gate, Handler, Refused, Silent, Turns, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
-from swarm.net.turns import AnswerTurns, no_turn
+from swarm.net.turns import no_turn
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 
@@ -86,7 +86,7 @@ class StreamMail:
         """Bytes of the last block that came. A question for another waits until the line has taken as many:
         what is on its way cannot be held back, since the buffers between two peers hold a block."""
         self._line, self._find, self._hang_up, self._bug = line, find, hang_up, bug
-        self._services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
+        self._services: dict[str, tuple[Handler, Turns | None]] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
         self._closing = False
         self._serving: set[asyncio.Task[None]] = set()
@@ -187,7 +187,7 @@ class StreamMail:
 
     # --- serving --------------------------------------------------------------------------------------------
 
-    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         line = await self._line()
         self._services[service] = handler, turns
         with contextlib.suppress(Unreachable):  # that p2pd is gone: the next one has all services
