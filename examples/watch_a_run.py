@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
-from dashboard.fold.state import State, fold
+from dashboard.diagnosis import diagnose
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
+from dashboard.serve.state_view import head_of
 from swarm.events import AnyEvent, Left, Released
 from swarm.journal import Tail
 from swarm.protocol import Role
@@ -35,13 +38,13 @@ def watch(events: Iterator[AnyEvent], say: Callable[[str], None] = print) -> Sta
     wrong: Set[str] = set()
     for event in events:
         fold(state, event)
-        problems = {problem.key: problem.text for problem in state.problems(state.last)}
+        problems = {problem.key: problem.text for problem in diagnose(state, state.last)}
         for key in problems.keys() - wrong:
             say(f"  ! {problems[key]}")
         wrong = problems.keys()
         match event:
             case Released():
-                head = state.head(event.at)
+                head = head_of(state, event.at)
                 reward = "" if head.reward is None else f", reward {head.reward:.2f}"
                 say(f"version {head.version}: {head.trained} groups trained{reward}")
             case Left() if event.peer in state.peers and state.peers[event.peer].role is Role.SEED:

@@ -19,7 +19,7 @@ from typing import Any, Literal, TextIO, cast
 from rich.console import Console
 from rich.segment import Segment
 
-from dashboard.fold.text import printable
+from dashboard.text import printable
 from peers.errors import drawn, unneeded
 
 BLANKS = re.compile(r" +(?=\n)")

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from dashboard.fold.text import one_line, printable
+from dashboard.text import one_line, printable
 from swarm import extras
 
 SENTENCE = 4000

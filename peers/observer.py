@@ -136,12 +136,12 @@ class Observer:
     def _choose_state(self, theirs: ReceivedHistory | None) -> float:
         """Choose between a seed's State and mine. Returns when the chosen one was made, by this peer's
         clock."""
-        mine, now = self.state, self._host.now()
+        mine = self.state
         # A seed that lost its own history has recent events only.
         if (
             theirs is None
             or theirs.state.last <= mine.last
-            or theirs.state.head(now).trained < mine.head(now).trained
+            or theirs.state.tally.trained < mine.tally.trained
         ):
             return float("-inf")
         theirs.state.starts = self._starts

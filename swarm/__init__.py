@@ -20,7 +20,10 @@ tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them
     swarm.net.ports           Ports, Clock, Board, Gossip, Mail, Averager, Work, NetError
     swarm.sim.scenario        Scenario, load
     swarm.sim.world           World, SimPeer, SimulationOutcome
-    dashboard.fold.state           State, fold
+    dashboard.fold.folds      fold
+    dashboard.fold.state      State
+    dashboard.diagnosis       diagnose
+    dashboard.serve.state_view    view_of, head_of
 
 Everything else may change with any version.
 """

@@ -12,6 +12,7 @@ import pytest
 from nouns import beat
 
 from dashboard.serve.replay import Replay
+from dashboard.serve.state_view import view_of
 from swarm import journal
 from swarm.events import AnyEvent, Event, Heard, Noted
 from swarm.journal import Damage, Journal, Tail, Thinned, parts, read_journal
@@ -101,7 +102,7 @@ def test_a_replay_has_all_files(tmp_path: Path) -> None:
     replay = Replay(kept.path)
     assert (replay.span.first, replay.span.last) == (found[0].at, 59.0)
     for at in (found[0].at, 30.5, 59.0):
-        assert replay.moment(at).state.view(at) == Replay(found).moment(at).state.view(at)
+        assert view_of(replay.moment(at).state, at) == view_of(Replay(found).moment(at).state, at)
 
 
 def test_heartbeats_that_say_nothing_new_are_thinned() -> None:

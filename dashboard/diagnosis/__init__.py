@@ -12,16 +12,15 @@ earlier (the list of events tells that).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from dashboard.diagnosis import apart, discord, learners, learning, parts, presence, samplers
-from dashboard.diagnosis.situation import Situation
-from dashboard.fold.views import Problem
-
-if TYPE_CHECKING:
-    from dashboard.fold.state import State
+from dashboard.diagnosis.situation import Situation, strange
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
+from dashboard.views import Problem
+from swarm.events import Event
 
 LONGEST = 24
 """Problems at once: more than a person reads; those that cost least are left out."""
@@ -72,8 +71,16 @@ def diagnose(state: State, now: float) -> tuple[Problem, ...]:
     if situation.over:
         return ()
     found = [problem for rule in RULES for problem in rule(situation)]
-    found = [replace(one, level="info") if state.strange(one) else one for one in found]
-    return tuple(sorted(found, key=lambda one: (state.strange(one), _ORDER[one.level]))[:LONGEST])
+    found = [replace(one, level="info") if strange(state, one) else one for one in found]
+    return tuple(sorted(found, key=lambda one: (strange(state, one), _ORDER[one.level]))[:LONGEST])
 
 
-__all__ = ["RULES", "Situation", "diagnose"]
+def follow(state: State, event: Event) -> None:
+    """Fold an event; at the end of each slot of time, what is wrong then becomes incidents."""
+    slot = state.pulse.slot
+    fold(state, event)
+    if state.pulse.slot != slot >= 0:
+        state.incidents.take(diagnose(state, state.last), state.last)
+
+
+__all__ = ["RULES", "Situation", "diagnose", "follow"]

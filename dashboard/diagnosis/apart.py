@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from dashboard.diagnosis.situation import HISTORY, MANY, Situation, listed, problem
 from dashboard.fold.peer import PeerRow
-from dashboard.fold.text import duration
-from dashboard.fold.views import Problem
+from dashboard.text import duration
+from dashboard.views import Problem
 from swarm.frames.grammar import some
 from swarm.types import PeerId
 

@@ -5,34 +5,57 @@
 
 It says nothing that the table of peers denies (tests/dashboard/test_verdicts.py). A window that never heard
 anybody says so, and does not say that all was well before; a run in which nothing was trained yet waits for
-whoever trains. What is wrong with strangers alone is not said here, and neither is what stays as it is
-(dashboard.diagnosis.protection). Not handled: what is wrong (dashboard.diagnosis), and a page that has lost
-its own peer (the page notices that).
+whoever trains. What is wrong with strangers alone is not said here.
+
+How many samplers the learners can use follows from how long each waits for the other: the learners for groups
+in their last steps, the samplers between theirs. Nothing is said where neither waits long, where both do
+(something else is slow), or of a swarm in which this window hears no samplers. Learners' seconds and
+samplers' busy shares are what they claim: the sentence advises, and nothing follows from it.
+
+What so few learners are not protected from (docs/trust.md) is so as long as they are so few: a note, which
+the page and the terminal show apart from what is wrong or well. Not handled: what is wrong
+(dashboard.diagnosis), and a page that has lost its own peer (the page notices that).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping, Sequence
 
-from dashboard.diagnosis.balance import balance
 from dashboard.diagnosis.presence import AWAITED, LOADING
-from dashboard.diagnosis.situation import Situation
-from dashboard.fold.text import duration
-from dashboard.fold.views import Condition, Problem
+from dashboard.diagnosis.situation import Situation, strange
+from dashboard.fold.state import State
+from dashboard.text import duration
+from dashboard.views import Condition, Problem
 from swarm.frames.grammar import some
 from swarm.protocol import Role
-
-if TYPE_CHECKING:
-    from dashboard.fold.state import State
 
 SILENT = 10.0
 """Seconds without a word of another peer, in which several heartbeats of every peer are missing."""
 
+STEPS = 16
+"""Steps of learners before anything is said: the first ones wait for everybody to come."""
+
+HUNGRY, FED = 0.25, 0.05
+"""Share of their time in which learners wait for groups: from the first on there are too few, below the
+second enough. A batch is never there to the second, so that some waiting stays."""
+
+BUSY, IDLE = 0.8, 0.6
+"""Share of their time in which samplers sample: from the first on they do all they can, below the second they
+have time for more. They adopt policies and draw tasks in the rest."""
+
+UNPROTECTED: Mapping[int, str] = {
+    1: "One learner trains: no other checks what it does.",
+    2: "Two learners train: neither can outvote the other; if their gradients oppose each other, or"
+    " differ grossly in length, both stop.",
+    3: "Three learners train: they outvote one that lies, until one of them goes.",
+}
+"""Learners that are here -> what to know. From four on one may go, and one lie."""
+
 
 def condition(state: State, now: float, problems: Sequence[Problem], quiet: float = 0.0) -> Condition:
     """`problems`, worst first; `quiet`: seconds since another peer was heard, 0 in a replay."""
-    if problems := [problem for problem in problems if not state.strange(problem)]:
+    if problems := [problem for problem in problems if not strange(state, problem)]:
         worst = problems[0]
         kind = "waiting" if worst.key.startswith((AWAITED, LOADING)) else worst.level
         join = any(problem.key == AWAITED for problem in problems)
@@ -59,5 +82,39 @@ def condition(state: State, now: float, problems: Sequence[Problem], quiet: floa
     peers = f"{some(len(here), 'peer')} {'is' if len(here) == 1 else 'are'} here"
     if not state.begun:
         return Condition(kind="waiting", text=f"Nothing is trained yet: {peers}.")
-    said = (f"All is well: {peers}.", balance(state, now))
+    said = (f"All is well: {peers}.", _balance(state, now))
     return Condition(kind="ok", text=" ".join(filter(None, said)))
+
+
+def _balance(state: State, now: float) -> str:
+    """A sentence about how many samplers more, or less, the learners can use; empty where they have what they
+    use."""
+    situation, spent = Situation(state, now), state.recent.spent
+    samplers = situation.working(Role.SAMPLER)
+    if len(spent) < STEPS or not samplers or not situation.hears(Role.SAMPLER):
+        return ""
+    waits = sum(gather for gather, _ in spent) / max(sum(whole for _, whole in spent), 1e-9)
+    busy = sum(peer.busy for peer in samplers) / len(samplers)
+    if HUNGRY <= waits < 1.0 and busy >= BUSY:
+        return _more(math.ceil(len(samplers) * waits / (1.0 - waits)), waits)
+    used = max(1, math.ceil(len(samplers) * busy))
+    if waits <= FED and busy <= IDLE and used < len(samplers):
+        return (
+            f"The samplers have nothing to do in {1.0 - busy:.0%} of their time: the learners can use the"
+            f" groups of about {used} of these {len(samplers)}."
+        )
+    return ""
+
+
+def _more(count: int, waits: float) -> str:
+    samplers = "1 more sampler" if count == 1 else f"{count} more samplers"
+    return (
+        f"The learners wait for groups in {waits:.0%} of their time: about {samplers} like those here would"
+        " be of use."
+    )
+
+
+def unprotected(state: State, now: float) -> str:
+    """Empty where no learner is here, or enough are."""
+    learners = [peer for peer in state.alive(Role.LEARNER, now) if state.counts(peer.id)]
+    return UNPROTECTED.get(len(learners), "")

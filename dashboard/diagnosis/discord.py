@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dashboard.diagnosis.situation import Situation, problem
-from dashboard.fold.text import duration
-from dashboard.fold.views import Problem
+from dashboard.text import duration
+from dashboard.views import Problem
 
 
 def frozen(s: Situation) -> Iterator[Problem]:

@@ -10,8 +10,8 @@ from statistics import median
 from dashboard.diagnosis.samplers import refusal
 from dashboard.diagnosis.situation import Situation, listed, problem
 from dashboard.fold.peer import PeerRow
-from dashboard.fold.text import duration
-from dashboard.fold.views import Problem
+from dashboard.text import duration
+from dashboard.views import Problem
 from swarm.core.agreement.shares import SHORTEST, SLOWER, UNKNOWN
 from swarm.core.gradient_checks.norm_screening import FAR
 from swarm.events import NOT_FINITE

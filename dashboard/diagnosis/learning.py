@@ -9,7 +9,7 @@ from statistics import fmean, median, pstdev
 
 from dashboard.diagnosis.situation import Situation, problem
 from dashboard.fold.recent import STRETCH
-from dashboard.fold.views import Problem
+from dashboard.views import Problem
 
 LAST = 5
 """Versions over which a figure is averaged: one batch's alone scatters."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dashboard.diagnosis.situation import Situation, problem
 from dashboard.fold.peer import PeerRow
 from dashboard.fold.recent import OpenFault
-from dashboard.fold.text import duration, is_full
-from dashboard.fold.views import Problem
+from dashboard.text import duration, is_full
+from dashboard.views import Problem
 from swarm.protocol import PARTS, Part
 
 REPLACED_WITHIN = 5.0

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, listed, problem
 from dashboard.fold.peer import PeerRow
-from dashboard.fold.text import duration
-from dashboard.fold.views import Level, Problem
+from dashboard.text import duration
+from dashboard.views import Level, Problem
 from swarm.frames.grammar import some
 from swarm.protocol import RESTING, Role
 from swarm.types import PeerId

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem
 from dashboard.fold.peer import PeerRow
 from dashboard.fold.sentences import named
-from dashboard.fold.text import TEXT_LIMIT, clean, duration
-from dashboard.fold.views import Problem
+from dashboard.text import TEXT_LIMIT, clean, duration
+from dashboard.views import Problem
 from swarm.core.audits.auditing import FOREVER
 from swarm.events import LOGPROBS, REWARDS
 from swarm.frames.grammar import some

@@ -12,18 +12,15 @@ import itertools
 import math
 from collections.abc import Collection, Iterable
 from statistics import median
-from typing import TYPE_CHECKING
 
 from dashboard.fold.peer import PeerRow
 from dashboard.fold.recent import Trace
-from dashboard.fold.text import clean
-from dashboard.fold.views import Level, Problem
+from dashboard.fold.state import State
+from dashboard.text import clean
+from dashboard.views import Level, Problem
 from swarm.core.completion import is_complete
 from swarm.protocol import RESTING, Phase, Role
 from swarm.types import PeerId, Release
-
-if TYPE_CHECKING:
-    from dashboard.fold.state import State
 
 LONGEST_BEAT = 1.25
 """Heartbeats come at the run's pace plus up to a quarter of jitter."""
@@ -195,6 +192,11 @@ class Situation:
 
     def names(self, peers: Iterable[PeerRow]) -> str:
         return listed([peer.name for peer in peers])
+
+
+def strange(state: State, problem: Problem) -> bool:
+    """Whether a problem is one of strangers alone."""
+    return bool(problem.peers) and not any(state.counts(PeerId(peer)) for peer in problem.peers)
 
 
 def problem(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dashboard.fold.text import clean, whole
-from dashboard.fold.views import AgreementView
+from dashboard.text import clean, whole
+from dashboard.views import AgreementView
 from swarm.types import Digest, PeerId
 
 WINDOW = 16

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from dashboard.fold.text import count, moment, number, proper, whole
-from dashboard.fold.views import Flow, TrafficView
+from dashboard.text import count, moment, number, proper, whole
+from dashboard.views import Flow, TrafficView
 from swarm import events as happened
 
 Purpose = Literal["rollouts", "weights", "gradients", "other"]

@@ -1,27 +1,26 @@
-"""One function for each kind of event: how it changes a State.
+"""Folds events into a State: one function for each kind of event.
 
 Each takes (state, event, when it happened by this peer's clock), cleans what peers wrote and passes it to the
-part that keeps it. Judged, Sampled and other kinds without a function here become sentences, or nothing.
+part that keeps it. Judged, Sampled and other kinds without a function here become sentences, or nothing. No
+clock and no I/O: the same events give the same state, live or from a journal. Not handled here: whether a
+sender may report an event (the roles check that).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dashboard.fold import pulse
 from dashboard.fold.peer import known_verdicts
 from dashboard.fold.rounds import Mean, members
-from dashboard.fold.sentences import News
-from dashboard.fold.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole
+from dashboard.fold.sentences import News, sentence_of
+from dashboard.fold.state import State
+from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole
 from swarm import events as happened
 from swarm.core.revocation import WAS_REVOKED
 from swarm.membership.identity import human_name
 from swarm.protocol import Phase, Role
 from swarm.types import PeerId
-
-if TYPE_CHECKING:
-    from dashboard.fold.state import State
 
 
 def _started(state: State, event: happened.Started, at: float) -> None:
@@ -215,3 +214,23 @@ FOLDS: dict[type[happened.Event], Callable[..., None]] = {
     happened.Forked: _caught_up,
     happened.Evaluated: _evaluated,
 }
+
+
+def fold(state: State, event: happened.Event) -> None:
+    """Update the state with one event."""
+    if event.peer not in state.peers and not proper(event.peer):
+        return
+    state.revision += 1
+    now = state.timeline.take(event)
+    if (ended := state.pulse.enter(now)) is not None:
+        for name, value in pulse.measure(
+            state.proven(), ended, state.run.pace.patience, state.version
+        ).items():
+            state.plot(name, ended, ended, value)
+    state.recent.take(event)
+    take = FOLDS.get(type(event))
+    if take is not None:
+        take(state, event, state.timeline.when(event))
+    news = sentence_of(event, state.name)
+    if news is not None:
+        state.say(state.timeline.when(event), news)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dashboard.fold.text import moment, number, proper
-from dashboard.fold.views import HeatView
+from dashboard.text import moment, number, proper
+from dashboard.views import HeatView
 
 SLOT = 5.0
 """Seconds of a column at first: two heartbeats."""

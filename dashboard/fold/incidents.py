@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dashboard.fold.text import clean, moment, proper
-from dashboard.fold.views import Incident, Level, Problem
+from dashboard.text import clean, moment, proper
+from dashboard.views import Incident, Level, Problem
 
 DAY = 86400.0
 """Seconds for which an incident is kept after its end."""

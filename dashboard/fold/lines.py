@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from dashboard.fold.sentences import News
-from dashboard.fold.text import TEXT_LIMIT, clean, moment, proper, whole
-from dashboard.fold.views import Line
+from dashboard.text import TEXT_LIMIT, clean, moment, proper, whole
+from dashboard.views import Line
 
 RECENT = 6
 """Newest lines among which a repeated sentence is counted instead of listed again."""

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import msgspec
 
-from dashboard.fold.text import clean, moment, number, proper, version_of, whole
-from dashboard.fold.views import Causes, Claims, FetchView, Row, Status
+from dashboard.text import clean, moment, number, proper, version_of, whole
+from dashboard.views import Causes, Claims, FetchView, Row, Status
 from swarm.core.beat_pace import granted
 from swarm.limits import SLOWEST
 from swarm.membership.identity import human_name

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dashboard.fold.peer import MOVING, PeerRow
-from dashboard.fold.text import moment
+from dashboard.text import moment
 from swarm.protocol import RESTING, Role
 
 NAMES = ("peers", "groups_per_second", "tokens_per_second", "busy", "lag_max")

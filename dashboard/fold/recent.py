@@ -15,7 +15,7 @@ from statistics import fmean
 
 from dashboard.fold.findings import Distrust, Frozen, SetAside
 from dashboard.fold.peer import known_verdicts
-from dashboard.fold.text import LARGEST, clean, number
+from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
 from swarm.core.gradient_checks.pair_conflict import UNEQUAL
 from swarm.core.revocation import WAS_REVOKED

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import msgspec
 
 from dashboard.fold.peer import PeerRow
-from dashboard.fold.text import moment, number, proper, version_of, whole
-from dashboard.fold.views import PhaseView, RoundView
+from dashboard.text import moment, number, proper, version_of, whole
+from dashboard.views import PhaseView, RoundView
 from swarm.protocol import RESTING, ROUND, Phase
 from swarm.types import PeerId
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dashboard.fold.text import LARGEST, clean, moment, number, proper, prose, whole
-from dashboard.fold.views import Sample
+from dashboard.text import LARGEST, clean, moment, number, proper, prose, whole
+from dashboard.views import Sample
 from swarm import events as happened
 from swarm.types import PeerId
 

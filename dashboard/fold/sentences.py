@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dashboard.fold.text import TEXT_LIMIT, clean, duration, is_full
-from dashboard.fold.views import Level
+from dashboard.text import TEXT_LIMIT, clean, duration, is_full
+from dashboard.views import Level
 from swarm import events as happened
 from swarm.core.audits.auditing import FOREVER, Finding
 from swarm.core.revocation import WAS_REVOKED

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from dashboard.fold.text import LARGEST, moment, number, whole
+from dashboard.text import LARGEST, moment, number, whole
 
 LIMIT = 2000
 """Points: more than a wide screen has pixels for a chart."""

@@ -23,8 +23,8 @@ from dashboard.fold.series import Series
 from dashboard.fold.spread import KEPT, Spreads
 from dashboard.fold.state import CURVES, State, curve_name
 from dashboard.fold.tally import VerdictTally
-from dashboard.fold.text import LARGEST, number, proper, whole
 from dashboard.fold.timeline import Timeline
+from dashboard.text import LARGEST, number, proper, whole
 from swarm.frames.compression import CompressionError, Zstd
 from swarm.limits import UNREADABLE
 from swarm.settings.config import Run

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dashboard.fold.text import clean, moment, number, proper, whole
-from dashboard.fold.views import ReleaseView
+from dashboard.text import clean, moment, number, proper, whole
+from dashboard.views import ReleaseView
 from swarm.types import Release
 
 KEPT = 64

@@ -1,13 +1,13 @@
-"""The State: everything the page shows, folded from events.
+"""The State: everything that the dashboard shows, folded from events.
 
-    event -> fold(state, event) -> state.view(now) -> page, terminal, JSON, metrics, replay
+    event -> fold(state, event) -> State -> diagnosis, page, terminal, JSON, metrics
 
-`fold` uses no clock and no I/O: the same events give the same state, live or from a journal. Each concern is
-a part of its own, with what it takes, what it keeps (bounded, whatever the events contain) and what it shows.
-Every change has a revision number, so that `view(now, since)` returns only what is newer than revision
-`since`; a change that an update cannot carry (a thinned curve) makes the next view a full one. Strings and
-numbers of peers are cleaned here, once. Not handled here: whether a sender may report an event (the roles
-check that); how a state is saved (dashboard.fold.snapshot).
+Only dashboard.fold.folds changes it. Each concern is a part of its own, with what it takes, what it keeps
+(bounded, whatever the events contain) and what it shows. Every change has a revision number, so that a reader
+at revision `since` needs only what is newer; a change that an update cannot carry (a thinned curve) makes the
+next view a full one. Strings and numbers of peers are cleaned here, once. Not handled here: what is wrong
+(dashboard.diagnosis); the view of all (dashboard.serve.state_view); how a state is saved
+(dashboard.fold.snapshot).
 """
 
 from __future__ import annotations
@@ -18,29 +18,24 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from dashboard.diagnosis import diagnose
-from dashboard.diagnosis.condition import condition
-from dashboard.diagnosis.protection import unprotected
-from dashboard.fold import pulse, views
+from dashboard import views
+from dashboard.fold import pulse
 from dashboard.fold.agreement import Agreement
 from dashboard.fold.flows import Flows
-from dashboard.fold.folds import FOLDS
 from dashboard.fold.heat import Heat
 from dashboard.fold.incidents import Incidents
-from dashboard.fold.lines import WIRE as LINES_AT_ONCE
 from dashboard.fold.lines import Lines
 from dashboard.fold.peer import MOVING, PeerRow
 from dashboard.fold.recent import Recent
 from dashboard.fold.rounds import LearnerRounds
 from dashboard.fold.samples import Samples
-from dashboard.fold.sentences import News, sentence_of
+from dashboard.fold.sentences import News
 from dashboard.fold.series import WIRE as POINTS_AT_ONCE
 from dashboard.fold.series import Point, Series
-from dashboard.fold.spread import KEPT, Spreads
+from dashboard.fold.spread import Spreads
 from dashboard.fold.tally import VerdictTally
-from dashboard.fold.text import LARGEST, clean, moment, proper
 from dashboard.fold.timeline import Timeline
-from swarm import events as happened
+from dashboard.text import LARGEST, clean, moment, proper
 from swarm.membership.identity import human_name
 from swarm.protocol import ROLES, Role, Topic
 from swarm.settings.config import Run, Swarm
@@ -136,10 +131,6 @@ class State:
         me = self.peers.get(self.recent.me) if self.recent.me is not None else None
         return me is None or ROLES[me.role].observes or ROLES[role].heartbeat is Topic.BEAT
 
-    def strange(self, problem: views.Problem) -> bool:
-        """Whether a problem is one of strangers alone."""
-        return bool(problem.peers) and not any(self.counts(PeerId(peer)) for peer in problem.peers)
-
     def alive(self, role: Role, now: float) -> list[PeerRow]:
         patience = self.run.pace.patience
         return [
@@ -156,85 +147,7 @@ class State:
                 row.gone = "lost"
                 row.changed(self.revision)
 
-    # --- views ----------------------------------------------------------------------------------------------
-
-    def view(
-        self,
-        now: float,
-        since: int = 0,
-        quiet: float = 0.0,
-        replay: views.Span | None = None,
-        flows: bool = True,
-    ) -> views.StateView:
-        """What changed after revision `since`; everything when it is 0, or when an update is not enough
-        (`full` is set then). `flows`: include flows in an update."""
-        full = since < self.reset or since == 0 or since > self.revision
-        start = 0 if full else since
-        learners, problems = self.alive(Role.LEARNER, now), self.problems(now)
-        series = {
-            name: points
-            for name, curve in self.series.items()
-            if (points := self._points(name, curve, start))
-        }
-        return views.StateView(
-            full=full,
-            revision=self.revision,
-            now=now,
-            last=self.last,
-            quiet=quiet,
-            run=self._run(),
-            head=self.head(now),
-            condition=condition(self, now, problems, 0.0 if replay else quiet),
-            problems=problems,
-            round=self.rounds.view(learners),
-            peers=self.rows(now, start),
-            gone=self.gone(start),
-            verdicts=dict(self.tally.verdicts),
-            tokens=self.tokens(),
-            lag=self.tally.view(),
-            agreement=self.agreement.view(),
-            events=self.lines.view(start, most=LINES_AT_ONCE),
-            series=series,
-            releases=self.release_views(now, start, KEPT),
-            flows=self.flows.view(now) if flows or full else None,
-            traffic=self.flows.traffic(now),
-            samples=self.samples.view(start),
-            replay=replay,
-        )
-
-    def head(self, now: float) -> views.Head:
-        patience, newest, reward = self.run.pace.patience, self.newest, self.series.get("reward")
-        here: Counter[Role] = Counter()
-        known: Counter[Role] = Counter()
-        groups = tokens = busy = 0.0
-        strangers = 0
-        for peer in self.peers.values():
-            status = peer.status(now, patience)
-            if not self.counts(peer.id):
-                strangers += status == "alive"
-                continue
-            known[peer.role] += status != "left"
-            if status == "alive":
-                here[peer.role] += 1
-                if peer.role is Role.LEARNER:
-                    groups, tokens, busy = groups + peer.rate, tokens + peer.tokens, busy + peer.busy
-        learners = here[Role.LEARNER]
-        return views.Head(
-            version=self.version,
-            released=moment(newest.released) if newest else None,
-            age=max(now - moment(newest.released), 0.0) if newest else None,
-            note=unprotected(self, now),
-            weights=clean(newest.weights[:12]) if newest else None,
-            trained=self.tally.trained,
-            reward=reward.last() if reward else None,
-            first_accuracy=self.accuracies.get("first"),
-            last_accuracy=self.accuracies.get("last"),
-            roles={str(role): (here[role], known[role]) for role in Role if known[role]},
-            strangers=strangers,
-            groups_per_second=groups,
-            tokens_per_second=tokens,
-            busy=busy / learners if learners else None,
-        )
+    # --- views ---------------------------------------------------------------------------------------------
 
     def tokens(self) -> dict[str, int]:
         """What became of groups -> their tokens, by learners' counts and by samplers' own."""
@@ -277,14 +190,10 @@ class State:
         ]
         return tuple(self.spreads.view(self.releases[version], using, len(moving)) for version in fresh)
 
-    def heat_view(self) -> views.HeatView:
-        return self.heat.view()
-
-    def problems(self, now: float) -> tuple[views.Problem, ...]:
-        """What is wrong now, worst first."""
-        return diagnose(self, now)
-
-    def _points(self, name: str, curve: Series, since: int) -> tuple[Point, ...]:
+    def points(self, name: str, since: int = 0) -> tuple[Point, ...]:
+        """Points of a curve that changed after revision `since`; as many of all as a full view has when it is
+        0."""
+        curve = self.series[name]
         if since:
             return curve.points(since)
         changed, points = self._drawn.get(name, (-1, ()))
@@ -292,18 +201,6 @@ class State:
             points = curve.points(0, POINTS_AT_ONCE)
             self._drawn[name] = curve.changed, points
         return points
-
-    def _run(self) -> views.RunView:
-        run = self.run
-        return views.RunView(
-            name=clean(run.name),
-            task=clean(run.task.name),
-            model=clean(run.model.name),
-            objective=clean(run.objective.name),
-            private=run.private,
-            patience=run.pace.patience,
-            window=views.WindowView(versions=run.window.versions, seconds=run.window.seconds),
-        )
 
     def _row(self, peer: PeerRow, now: float, newest: int) -> views.Row:
         release = self.releases.get(peer.version)
@@ -393,25 +290,3 @@ def starts(wanted: Swarm) -> Mapping[Role, int]:
 def curve_name(name: str) -> bool:
     """Whether this can be the name of a curve."""
     return _CURVE_NAME.fullmatch(name) is not None
-
-
-def fold(state: State, event: happened.Event) -> None:
-    """Update the state with one event."""
-    if event.peer not in state.peers and not proper(event.peer):
-        return
-    state.revision += 1
-    now = state.timeline.take(event)
-    if (ended := state.pulse.enter(now)) is not None:
-        for name, value in pulse.measure(
-            state.proven(), ended, state.run.pace.patience, state.version
-        ).items():
-            state.plot(name, ended, ended, value)
-    state.recent.take(event)
-    take = FOLDS.get(type(event))
-    if take is not None:
-        take(state, event, state.timeline.when(event))
-    news = sentence_of(event, state.name)
-    if news is not None:
-        state.say(state.timeline.when(event), news)
-    if ended is not None:
-        state.incidents.take(state.problems(now), now)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import msgspec
 
 from dashboard.fold.peer import ENDS, UNJUDGED, known, known_verdicts
-from dashboard.fold.text import count, number, proper, whole
-from dashboard.fold.views import LagView
+from dashboard.text import count, number, proper, whole
+from dashboard.views import LagView
 
 OLDEST = 1024
 """Largest lag with a count of its own: larger than any admission window in use."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dashboard.fold.text import moment
+from dashboard.text import moment
 from swarm import events as happened
 from swarm.types import PeerId
 

@@ -23,12 +23,12 @@ from starlette.exceptions import HTTPException as HTTPError
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
 
-from dashboard.fold.views import InviteView
 from dashboard.serve.json_api import Absent, Instant, routes, timeless
 from dashboard.serve.openapi import describe, frames, refusals
 from dashboard.serve.replay import FASTEST
 from dashboard.serve.safety import Hosts, Safety
 from dashboard.serve.source import Source
+from dashboard.views import InviteView
 from swarm import __version__
 
 ABOUT = (

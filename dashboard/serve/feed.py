@@ -15,8 +15,10 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from dashboard.fold.state import State, fold
+from dashboard.diagnosis import follow
+from dashboard.fold.state import State
 from dashboard.serve.source import Moment
+from dashboard.serve.state_view import view_of
 from swarm.events import Event, Heard
 from swarm.types import PeerId
 
@@ -63,7 +65,7 @@ class Feed:
         next, the view's own revision: more may be folded in before another reader gets it)."""
 
     def __call__(self, event: Event) -> None:
-        fold(self.state, event)
+        follow(self.state, event)
         if (event.subject if isinstance(event, Heard) else event.peer) != self._me:
             self._heard = self.clock()
 
@@ -104,7 +106,7 @@ class Feed:
             self._tick, self._texts = tick, {}
         if (since, flows) not in self._texts:
             state, now, quiet, _ = self.moment()
-            view = state.view(now, since, quiet, flows=flows)
+            view = view_of(state, now, since, quiet, flows=flows)
             wait = SLOWER if not view.full and len(view.peers) > MANY else 1
             self._texts[since, flows] = _json.encode(view).decode(), wait, view.revision
         return self._texts[since, flows]

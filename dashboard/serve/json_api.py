@@ -1,6 +1,6 @@
 """The JSON API: everything that the page shows, for scripts, with one read-only endpoint for each block.
 
-Makes a router from a Source and an optional invite. Each answer is a struct of dashboard.fold.views; curves
+Makes a router from a Source and an optional invite. Each answer is a struct of dashboard.views; curves
 are also available as CSV, the invite as a QR code, the figures as Prometheus metrics. A live page answers for
 the present and refuses `at`; a replay answers for the journal time `at`. Unknown parameters are ignored. Not
 handled here: the stream and the page (dashboard.serve.app), who may request them (dashboard.serve.safety).
@@ -21,14 +21,17 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from dashboard import views
+from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import SILENT, condition
-from dashboard.fold import pulse, views
+from dashboard.fold import pulse
 from dashboard.fold.series import Point, Series
 from dashboard.fold.state import curve_name
-from dashboard.fold.text import LARGEST
 from dashboard.serve import metrics
 from dashboard.serve.openapi import Answers, answers, refusals
 from dashboard.serve.source import Moment, Source
+from dashboard.serve.state_view import view_of
+from dashboard.text import LARGEST
 from swarm.membership import invite as invites
 from swarm.types import PeerId
 
@@ -143,7 +146,7 @@ def _swarm(router: Endpoints, moment: Callable[..., Any]) -> None:
         "/api/problems", answers(tuple[views.Problem, ...], "What is wrong now; empty when all is well.")
     )
     async def problems(now: Now) -> Response:
-        return _json(now.state.problems(now.now))
+        return _json(diagnose(now.state, now.now))
 
     @router.endpoint(
         "/api/incidents",
@@ -155,7 +158,7 @@ def _swarm(router: Endpoints, moment: Callable[..., Any]) -> None:
     @router.endpoint("/api/condition", answers(views.Condition, "How it stands, in one line."))
     async def in_a_line(now: Now) -> Response:
         quiet = 0.0 if now.span else now.quiet
-        return _json(condition(now.state, now.now, now.state.problems(now.now), quiet))
+        return _json(condition(now.state, now.now, diagnose(now.state, now.now), quiet))
 
     @router.endpoint(
         "/api/events",
@@ -189,7 +192,7 @@ def _whole(router: Endpoints, source: Source, moment: Callable[..., Any]) -> Non
 
     @router.endpoint("/api/state", answers(views.StateView, "Everything that the page shows."))
     async def state(now: Now) -> Response:
-        return _json(now.state.view(now.now, quiet=now.quiet, replay=now.span))
+        return _json(view_of(now.state, now.now, quiet=now.quiet, replay=now.span))
 
     @router.endpoint(
         "/api/samples", answers(tuple[views.Sample, ...], "The newest trained groups that were shown.")
@@ -199,7 +202,7 @@ def _whole(router: Endpoints, source: Source, moment: Callable[..., Any]) -> Non
 
     @router.endpoint("/api/heat", answers(views.HeatView, "Version lag by peer and time."))
     async def heat(now: Now) -> Response:
-        return _json(now.state.heat_view())
+        return _json(now.state.heat.view())
 
     @router.endpoint(
         "/healthz", answers(views.HealthView, "The page answers; the status says whether it hears the swarm.")

@@ -21,9 +21,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from dashboard.fold import views
+from dashboard import views
 from dashboard.fold.state import State
 from dashboard.serve.source import Moment
+from dashboard.serve.state_view import view_of
 
 CURVES = {
     "accuracy": ("swarm_accuracy_ratio", "Held-out accuracy of the version that was judged last."),
@@ -61,7 +62,7 @@ class _Figures(Collector):
 
     def collect(self) -> Iterable[Metric]:
         state, now = self._moment.state, self._moment.now
-        view = state.view(now, quiet=self._moment.quiet, replay=self._moment.span)
+        view = view_of(state, now, quiet=self._moment.quiet, replay=self._moment.span)
         yield from _run(view)
         yield from _head(view.head)
         yield from _peers(view.peers)

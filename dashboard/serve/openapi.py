@@ -1,6 +1,6 @@
 """OpenAPI description of the JSON API, generated from the types that its endpoints return.
 
-The schemas come from the structs of dashboard.fold.views and the docstrings under their fields, so that
+The schemas come from the structs of dashboard.views and the docstrings under their fields, so that
 description and code cannot differ. Not handled here: parameters (FastAPI reads them from the endpoints).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
-from dashboard.fold import views
+from dashboard import views
 from swarm.settings.loading import field_docs
 
 REF = "#/components/schemas/{name}"

@@ -25,13 +25,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from dashboard.diagnosis import follow
 from dashboard.fold.recent import Recent
 from dashboard.fold.snapshot import dump, load
-from dashboard.fold.state import State, fold
-from dashboard.fold.text import number
-from dashboard.fold.views import Span
+from dashboard.fold.state import State
 from dashboard.serve.feed import PAUSE, PULSE
 from dashboard.serve.source import Moment
+from dashboard.serve.state_view import view_of
+from dashboard.text import number
+from dashboard.views import Span
 from swarm.events import AnyEvent, Event
 from swarm.journal import Damage, from_line, parts
 from swarm.limits import remember
@@ -167,7 +169,7 @@ class Track:
     def fold(self, state: State, start: int, end: int) -> None:
         for event in self._events.between(start, end):
             if event is not None:
-                fold(state, event)
+                follow(state, event)
 
     def _read(self) -> None:
         """Fold the journal once, to record the time of each event and to save states."""
@@ -177,7 +179,7 @@ class Track:
             if place % self.stride == 0:
                 self._kept.append(StateAt(dump(state), copy.deepcopy(state.recent)))
             if event is not None:
-                fold(state, event)
+                follow(state, event)
             if state.timeline.keeper is None:
                 early = place + 1
             self.times.append(state.last)
@@ -260,6 +262,6 @@ class _ReplayReader:
         return place > before
 
     def view(self, now: float) -> str:
-        view = self._state.view(now, self._seen, self._track.quiet(self._place, now), self._span)
+        view = view_of(self._state, now, self._seen, self._track.quiet(self._place, now), self._span)
         self._seen = self._state.revision
         return _json.encode(view).decode()

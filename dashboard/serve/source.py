@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol
 
 from dashboard.fold.state import State
-from dashboard.fold.views import Span
+from dashboard.views import Span
 
 
 class Moment(NamedTuple):

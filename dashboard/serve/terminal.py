@@ -18,12 +18,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dashboard.diagnosis.condition import condition
-from dashboard.diagnosis.protection import unprotected
+from dashboard.diagnosis import diagnose
+from dashboard.diagnosis.condition import condition, unprotected
 from dashboard.fold.series import Series
 from dashboard.fold.state import State
-from dashboard.fold.text import clean, duration
-from dashboard.fold.views import Problem, Row
+from dashboard.serve.state_view import head_of
+from dashboard.text import clean, duration
+from dashboard.views import Problem, Row
 from swarm.frames.grammar import some
 from swarm.protocol import Role
 from swarm.types import Verdict
@@ -75,7 +76,7 @@ def render(
     since anything was heard, where that is not what `now` says."""
     curves = _curves(state, max(min(width - 30, 60), 10))
     parts: list[RenderableType] = [_top(state, now), Text()]
-    problems = state.problems(now) if problems is None else problems
+    problems = diagnose(state, now) if problems is None else problems
     parts.append(_problems(problems) if problems else _condition(state, now, quiet))
     if note := unprotected(state, now):
         parts.append(Text(f"  {note}", style="dim"))
@@ -110,7 +111,7 @@ def summary(
 
 def headline(state: State, now: float) -> str:
     """The swarm in one line."""
-    head = state.head(now)
+    head = head_of(state, now)
     accuracy = (
         f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
     )
@@ -143,7 +144,7 @@ def sparkline(curve: Series, width: int, low: float | None = None, high: float |
 
 
 def _top(state: State, now: float) -> Text:
-    head = state.head(now)
+    head = head_of(state, now)
     age = f" ({duration(head.age)} old)" if head.age is not None else ""
     parts = [f"version {head.version}{age}"]
     if head.last_accuracy is not None:

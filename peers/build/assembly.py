@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboard.fold.state import starts
-from dashboard.fold.views import InviteView
+from dashboard.views import InviteView
 from peers.build import new_run, run_folder, run_sources
 from peers.build.joining import handshake, invitations, spec_transfer
 from peers.build.joining.adopted_releases import take_releases

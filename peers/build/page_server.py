@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from dashboard.fold.views import InviteView
+from dashboard.views import InviteView
 from peers.errors import say
 from swarm.membership import invite as invites
 from swarm.protocol import Role

@@ -9,7 +9,7 @@ too.
 
 from __future__ import annotations
 
-from dashboard.fold.text import duration
+from dashboard.text import duration
 from swarm.core.agreement.shares import WIRE_BYTES
 from swarm.learn.learners.contribution import largest
 from swarm.settings.config import Run

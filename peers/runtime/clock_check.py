@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dashboard.fold.text import duration
+from dashboard.text import duration
 from swarm import events
 from swarm.core.roster import CLOCK
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, beat, digest
 from hypothesis import strategies as st
 
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import StateView
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
+from dashboard.views import StateView
 from swarm import events as happened
 from swarm.protocol import Role
 from swarm.types import Link, PeerId, Release, Verdict

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, digest
 
-from dashboard.diagnosis import diagnose
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import Problem
+from dashboard.diagnosis import diagnose, follow
+from dashboard.fold.state import State
+from dashboard.views import Problem
 from swarm import events as happened
 from swarm.membership.identity import human_name
 from swarm.protocol import PHASES, ROLES, Phase, Role, Topic
@@ -87,7 +87,7 @@ class Swarm:
         self._release(0)
 
     def emit(self, what: type[happened.Event], peer: PeerId, **fields: object) -> None:
-        fold(self.state, what(at=self.now, peer=peer, **fields))  # type: ignore[arg-type]
+        follow(self.state, what(at=self.now, peer=peer, **fields))  # type: ignore[arg-type]
 
     def problems(self) -> dict[str, Problem]:
         return {problem.key: problem for problem in diagnose(self.state, self.now)}

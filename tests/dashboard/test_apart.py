@@ -6,9 +6,10 @@ from dashboard_story import LEARNERS, SAMPLERS, story
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.situation import HISTORY
+from dashboard.fold.folds import fold
 from dashboard.fold.sentences import sentence_of
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import Problem
+from dashboard.fold.state import State
+from dashboard.views import Problem
 from swarm import events as happened
 from swarm.types import Digest, PeerId
 

@@ -20,11 +20,11 @@ from starlette.testclient import TestClient
 
 from dashboard.fold import pulse
 from dashboard.fold.state import State
-from dashboard.fold.views import InviteView
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
 from dashboard.serve.replay import Replay
 from dashboard.serve.server import serve
+from dashboard.views import InviteView
 from swarm.events import Bus, Noted
 from swarm.membership import invite
 

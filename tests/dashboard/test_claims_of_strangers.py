@@ -10,9 +10,12 @@ import pytest
 from dashboard_story import LEARNERS, SAMPLERS, heard, story, who
 from still_host import membership, still_host
 
+from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition
+from dashboard.fold.folds import fold
 from dashboard.fold.peer import LONGEST
-from dashboard.fold.state import State, fold
+from dashboard.fold.state import State
+from dashboard.serve.state_view import head_of
 from peers.runtime.watching.reporters import REPORTERS
 from swarm import events as happened
 from swarm.limits import EVENT_LIMIT
@@ -47,13 +50,13 @@ def invade(state: State, at: float) -> None:
 def test_a_crowd_of_strangers_changes_nothing_but_how_many_they_are() -> None:
     quiet, loud = told(), told()
     at = quiet.last + 0.1
-    before = quiet.head(at)
+    before = head_of(quiet, at)
     invade(loud, at)
-    assert loud.head(at) == msgspec.structs.replace(before, strangers=len(STRANGERS))
+    assert head_of(loud, at) == msgspec.structs.replace(before, strangers=len(STRANGERS))
     assert before.tokens_per_second == sum(quiet.peers[learner].tokens for learner in LEARNERS)
-    assert condition(loud, at, loud.problems(at)) == condition(quiet, at, quiet.problems(at))
-    assert not [one for one in loud.problems(at) if one.level != "info" and one not in quiet.problems(at)]
-    assert len(loud.heat_view().rows) == len(quiet.heat_view().rows)
+    assert condition(loud, at, diagnose(loud, at)) == condition(quiet, at, diagnose(quiet, at))
+    assert not [one for one in diagnose(loud, at) if one.level != "info" and one not in diagnose(quiet, at)]
+    assert len(loud.heat.view().rows) == len(quiet.heat.view().rows)
     assert loud.release_views(at)[-1] == quiet.release_views(at)[-1]
 
 
@@ -132,7 +135,7 @@ def test_a_stranger_counts_once_learners_took_a_group_of_it() -> None:
             at=state.last, peer=LEARNERS[0], verdicts={"admit": 1}, versions={}, seconds={}, samplers=ones
         ),
     )
-    assert state.head(state.last).strangers == len(STRANGERS) - 1
+    assert head_of(state, state.last).strangers == len(STRANGERS) - 1
     assert state.counts(STRANGERS[0]) and not state.counts(STRANGERS[1])
 
 

@@ -8,8 +8,9 @@ from made_up_swarm import Swarm
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import SILENT, condition
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import Condition
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
+from dashboard.views import Condition
 from swarm.protocol import Role
 from swarm.types import PeerId
 

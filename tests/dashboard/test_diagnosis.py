@@ -19,10 +19,11 @@ from rich.console import Console
 from synthetic_events import Fault, swarm_events
 
 from dashboard.diagnosis import diagnose
+from dashboard.fold.folds import fold
 from dashboard.fold.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import Problem
+from dashboard.fold.state import State
 from dashboard.serve.terminal import render
+from dashboard.views import Problem
 from swarm import events as happened
 from swarm.core.gradient_checks.pair_conflict import UNEQUAL
 from swarm.membership.identity import human_name, peer_id

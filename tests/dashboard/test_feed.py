@@ -11,9 +11,10 @@ from dashboard_happenings import Reader
 from dashboard_story import SAMPLERS, heard, story
 
 from dashboard.fold.state import State
-from dashboard.fold.views import StateView
 from dashboard.serve import feed as feeds
 from dashboard.serve.feed import MANY, Feed
+from dashboard.serve.state_view import view_of
+from dashboard.views import StateView
 from swarm.sim.clock import run
 from swarm.types import PeerId
 
@@ -41,13 +42,14 @@ async def next_view(updates: AsyncIterator[str]) -> dict:  # type: ignore[type-a
 
 def test_readers_of_one_revision_share_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    original = State.view
 
-    def counted(self: State, now: float, since: int = 0, quiet: float = 0.0, flows: bool = True) -> StateView:
+    def counted(
+        state: State, now: float, since: int = 0, quiet: float = 0.0, flows: bool = True
+    ) -> StateView:
         made.append(since)
-        return original(self, now, since, quiet, flows=flows)
+        return view_of(state, now, since, quiet, flows=flows)
 
-    monkeypatch.setattr(State, "view", counted)
+    monkeypatch.setattr("dashboard.serve.feed.view_of", counted)
 
     async def scene() -> None:
         feed, _ = fed()
@@ -161,7 +163,7 @@ def test_a_reader_of_the_stream_ends_where_the_state_is() -> None:
             clock.take(view)
         clock.take(view)
         fresh = Reader()
-        fresh.take(feed.state.view(100.0))
+        fresh.take(view_of(feed.state, 100.0))
         assert clock.shows(24) == fresh.shows(24)
 
     run(scene())

@@ -10,12 +10,13 @@ from made_up_swarm import Swarm
 from rich.console import Console
 
 from dashboard.diagnosis import diagnose
-from dashboard.diagnosis.condition import condition
-from dashboard.diagnosis.protection import UNPROTECTED
+from dashboard.diagnosis.condition import UNPROTECTED, condition
+from dashboard.fold.folds import fold
 from dashboard.fold.sentences import sentence_of
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import Problem
+from dashboard.fold.state import State
+from dashboard.serve.state_view import head_of
 from dashboard.serve.terminal import render
+from dashboard.views import Problem
 from swarm import events as happened
 from swarm.core.gradient_checks.pair_conflict import OPPOSED, UNEQUAL
 
@@ -54,7 +55,7 @@ def test_a_note_and_no_verdict_says_what_so_few_learners_are_not_protected_from(
     swarm = Swarm()
     swarm.dead.update(LEARNERS[learners:])
     swarm.run(40.0)
-    assert swarm.state.head(swarm.now).note == UNPROTECTED[learners]
+    assert head_of(swarm.state, swarm.now).note == UNPROTECTED[learners]
     shown = Console(width=200, file=(text := StringIO()))
     shown.print(render(swarm.state, swarm.now, 200))
     assert UNPROTECTED[learners] in text.getvalue()

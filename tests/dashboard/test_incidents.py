@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from dashboard.fold.incidents import AGAIN, DAY, MOST, Incidents
 from dashboard.fold.pulse import SLOT
 from dashboard.fold.snapshot import dump, load
-from dashboard.fold.views import Problem
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
+from dashboard.views import Problem
 
 KILLED = 20.0
 """Seconds for which a learner is away."""

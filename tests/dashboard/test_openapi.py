@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.python.asgi import HOST
 from starlette.testclient import TestClient
 
-from dashboard.fold import views
+from dashboard import views
 from dashboard.fold.state import State
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed

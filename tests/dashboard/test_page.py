@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Response, Route, ViewportSize, async_playwright, expect
 
 from dashboard.fold.state import State
-from dashboard.fold.views import InviteView
 from dashboard.serve.app import STATIC, create_app
 from dashboard.serve.feed import Feed
 from dashboard.serve.replay import Replay
 from dashboard.serve.server import serve
+from dashboard.views import InviteView
 from swarm import events as happened
 from swarm.membership.identity import human_name
 from swarm.protocol import Role

@@ -15,9 +15,10 @@ from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.fold.views import StateView
 from dashboard.serve import replay as replays
 from dashboard.serve.replay import Replay
+from dashboard.serve.state_view import view_of
+from dashboard.views import StateView
 from swarm import events as happened
 from swarm.journal import Journal
 
@@ -39,7 +40,9 @@ def test_a_moment_is_the_fold_of_what_had_come(
         shown = replay.moment(moment)
         now = min(max(moment, replay.span.first), replay.span.last)
         assert shown.now == now
-        assert shown.state.view(now) == folded(*(event for event in journal if event.at <= now)).view(now)
+        assert view_of(shown.state, now) == view_of(
+            folded(*(event for event in journal if event.at <= now)), now
+        )
 
 
 def test_clocks_of_others_do_not_move_the_slider() -> None:
@@ -65,9 +68,9 @@ def test_a_file_shows_what_its_events_show_and_a_torn_line_is_left_out(tmp_path:
     with open(journal.path, "ab") as file:
         file.write(b'{"event":"no')
     for moment in (1000.0, 1007.3, 1018.0):
-        assert Replay(journal.path).moment(moment).state.view(moment) == Replay(told).moment(
-            moment
-        ).state.view(moment)
+        assert view_of(Replay(journal.path).moment(moment).state, moment) == view_of(
+            Replay(told).moment(moment).state, moment
+        )
 
 
 def test_an_empty_journal_is_an_empty_state(tmp_path: Path) -> None:

@@ -125,11 +125,13 @@ def test_closing_ends_the_streams_and_the_same_feed_can_be_served_again(
     run(scene)
 
 
-def test_an_error_of_ours_is_in_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_ours_is_in_the_servers_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboard.serve.json_api.view_of", lambda *_, **__: 1 / 0)
+
     async def scene() -> None:
-        feed = fed()
-        feed.state.view = lambda *_, **__: 1 / 0  # type: ignore[method-assign, assignment, misc]
-        async with page(feed) as server:
+        async with page() as server:
             answer = await ask(server, "api/state")
             assert answer.status_code == 500 and "division" not in answer.text
 

@@ -8,10 +8,11 @@ from dashboard_story import LEARNERS, SAMPLERS, story
 from rich.console import Console
 
 from dashboard.diagnosis import diagnose
+from dashboard.fold.folds import fold
 from dashboard.fold.sentences import sentence_of
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import Problem
+from dashboard.fold.state import State
 from dashboard.serve.terminal import render
+from dashboard.views import Problem
 from swarm import events as happened
 from swarm.core.audits.auditing import FOREVER
 from swarm.membership.identity import human_name

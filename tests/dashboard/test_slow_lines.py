@@ -15,7 +15,8 @@ from test_blocks import DRAWER, opened, row
 from test_page import Play, past, play
 
 from dashboard.diagnosis import diagnose
-from dashboard.fold.state import State, fold
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
 from swarm import events as happened
 from swarm.protocol import Phase, Role
 from swarm.types import Fetching, Patch, PeerId
@@ -45,7 +46,7 @@ def test_a_peer_without_a_policy_is_at_no_version_and_behind_nothing() -> None:
     told = state.row(JOINER, now=5.4)
     assert told is not None and (told.version, told.lag, told.released) == (None, None, None)
     assert told.claims.fetching is not None and told.claims.fetching.held == SIZE // 4
-    assert JOINER not in state.heat_view().rows
+    assert JOINER not in state.heat.view().rows
     newest = state.release_views(5.4)[-1]
     assert newest.have == newest.of - 1 - 2, "all but the joiner, and the two that the story leaves behind"
 

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.fold import snapshot
+from dashboard.fold.folds import fold
 from dashboard.fold.snapshot import SnapshotError, dump, load
-from dashboard.fold.state import State, fold
-from dashboard.fold.views import Condition, StateView
+from dashboard.fold.state import State
+from dashboard.serve.state_view import view_of
+from dashboard.views import Condition, StateView
 from swarm import events as happened
 from swarm.settings.page import History
 
@@ -39,8 +41,8 @@ def test_a_state_that_was_kept_goes_on_as_if_it_had_never_stopped(
     for event in after:
         fold(state, event)
         fold(again, event)
-    assert apart_from_problems(again.view(50.0)) == apart_from_problems(state.view(50.0))
-    assert again.heat_view() == state.heat_view() and again.revision == state.revision
+    assert apart_from_problems(view_of(again, 50.0)) == apart_from_problems(view_of(state, 50.0))
+    assert again.heat.view() == state.heat.view() and again.revision == state.revision
 
 
 def test_the_phase_of_a_learner_without_a_policy_is_kept_as_it_is() -> None:
@@ -51,18 +53,18 @@ def test_the_phase_of_a_learner_without_a_policy_is_kept_as_it_is() -> None:
 def test_a_reader_from_before_the_restart_is_told_everything_anew() -> None:
     state = folded(*story(5, start=0.0))
     again = load(dump(state))
-    assert again.view(3.0, since=state.revision - 4).full
+    assert view_of(again, 3.0, since=state.revision - 4).full
     fold(again, heard(SAMPLERS[0], 5, 3.0, seq=99))
-    assert not again.view(3.0, since=state.revision).full
+    assert not view_of(again, 3.0, since=state.revision).full
 
 
 @pytest.mark.parametrize("limit", [40_000, 20_000, 12_000])
 def test_a_state_gets_coarser_until_it_fits(limit: int) -> None:
     state = folded(*story(700, start=0.0))
     assert len(dump(state)) > limit
-    before = state.view(420.0)
+    before = view_of(state, 420.0)
     packed = dump(state, limit)
-    assert len(packed) <= limit and apart_from_problems(state.view(420.0)) == apart_from_problems(before)
+    assert len(packed) <= limit and apart_from_problems(view_of(state, 420.0)) == apart_from_problems(before)
     again = load(packed)
     assert again.peers.keys() == state.peers.keys() and again.tally.trained == state.tally.trained
     assert again.series["reward"].xs[-1] == state.series["reward"].xs[-1]
@@ -91,7 +93,7 @@ def test_a_damaged_state_is_refused_or_fit_to_be_shown(data: st.DataObject) -> N
         return
     for event in story(4, start=5.0):
         fold(state, event)
-    msgspec.json.encode(state.view(9.0))
+    msgspec.json.encode(view_of(state, 9.0))
     assert len(state.peers) <= SMALL.peers and all(
         len(curve.xs) <= SMALL.points for curve in state.series.values()
     )

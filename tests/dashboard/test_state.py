@@ -27,12 +27,13 @@ from dashboard_story import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.fold.folds import FOLDS
+from dashboard.fold.folds import FOLDS, fold
 from dashboard.fold.recent import _NOTICES
 from dashboard.fold.sentences import _SENTENCES
 from dashboard.fold.series import LIMIT, Series
-from dashboard.fold.state import CURVES, State, fold
-from dashboard.fold.text import clean, prose
+from dashboard.fold.state import CURVES, State
+from dashboard.serve.state_view import view_of
+from dashboard.text import clean, prose
 from swarm import events as happened
 from swarm.journal import from_line, to_line
 from swarm.membership.identity import human_name
@@ -55,7 +56,7 @@ def test_every_event_is_folded_told_or_noticed_unless_it_is_for_the_journal_alon
 @given(st.lists(happenings, max_size=25))
 def test_folding_a_journal_equals_folding_the_live_feed(told: list[happened.Event]) -> None:
     replayed = [from_line(to_line(one)) for one in told]
-    assert folded(*replayed).view(50.0) == folded(*told).view(50.0)
+    assert view_of(folded(*replayed), 50.0) == view_of(folded(*told), 50.0)
 
 
 @settings(max_examples=150, deadline=None)
@@ -68,10 +69,10 @@ def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(
     for one in told:
         fold(state, one)
         if data.draw(st.booleans()):
-            reader.take(state.view(50.0, reader.revision))
-    reader.take(state.view(50.0, reader.revision))
+            reader.take(view_of(state, 50.0, reader.revision))
+    reader.take(view_of(state, 50.0, reader.revision))
     fresh = Reader()
-    fresh.take(state.view(50.0))
+    fresh.take(view_of(state, 50.0))
     mine, theirs = reader.shows(history.samples), fresh.shows(history.samples)
     reader.lines = {number: line for number, line in reader.lines.items() if number in fresh.lines}
     assert reader.lines == fresh.lines
@@ -85,14 +86,14 @@ def test_a_reader_of_differences_survives_thinned_curves_and_dropped_peers() -> 
             state, happened.Evaluated(at=1.0, peer=EVALUATOR, version=number, accuracy=number / 9999, tasks=1)
         )
         if number % 70 == 0 or number == LIMIT + 299:
-            reader.take(state.view(2.0, reader.revision))
+            reader.take(view_of(state, 2.0, reader.revision))
     assert reader.curves["accuracy"].keys() >= {x for x, _, _ in state.series["accuracy"].points()[-140:]}
     assert reader.rest is not None and not reader.rest.full, "a view after the thinning is a difference again"
     most = state.history.peers
     for number in range(most + 60):
         fold(state, heard(PeerId(f"peer{number}"), 1, 1.0))
         if number > most - 2:
-            reader.take(state.view(2.0, reader.revision))
+            reader.take(view_of(state, 2.0, reader.revision))
             assert not reader.rest.full, "dropped rows are told as gone"
     assert len(reader.peers) == most and reader.peers.keys() == state.peers.keys()
 
@@ -100,7 +101,7 @@ def test_a_reader_of_differences_survives_thinned_curves_and_dropped_peers() -> 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(happenings, max_size=25))
 def test_a_view_is_strict_json_without_control_or_bidi_characters(told: list[happened.Event]) -> None:
-    view = folded(*told).view(50.0)
+    view = view_of(folded(*told), 50.0)
     text = json.dumps(msgspec.to_builtins(view), allow_nan=False, ensure_ascii=False)
     assert not {character for character in text if unicodedata.category(character)[0] == "C"}
 
@@ -120,7 +121,7 @@ def test_memory_is_bounded_after_twenty_thousand_events() -> None:
         and max(len(curve.xs) for curve in state.series.values()) <= history.points
     )
     assert len(state.releases) <= history.releases and len(state.samples.view(0)) <= history.samples
-    assert state.heat_view().columns <= history.columns and len(state.heat_view().rows) <= history.peers
+    assert state.heat.view().columns <= history.columns and len(state.heat.view().rows) <= history.peers
     assert sizes[1] < sizes[0] * 1.1 and sizes[1] < 20e6
 
 
@@ -361,9 +362,9 @@ def test_prose_is_bounded_and_settled_after_once(text: str, limit: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_an_event_of_an_impossible_peer_changes_nothing(told: list[happened.Event], peer: PeerId) -> None:
     state = folded(*told)
-    before = state.view(50.0)
+    before = view_of(state, 50.0)
     fold(state, happened.Left(at=1.0, peer=PeerId(f"{peer} \u202e"), name="", reason=""))
-    assert state.view(50.0) == before
+    assert view_of(state, 50.0) == before
 
 
 def test_a_clock_that_is_off_is_told_and_moves_nothing() -> None:
@@ -446,7 +447,7 @@ def test_tokens_made_for_nothing_are_counted_by_cause_and_samplers_cannot_claim_
         beat = msgspec.structs.replace(made.beat, wasted=claims)
         beats.append(msgspec.structs.replace(made, beat=beat))
     state = folded(*beats, counted)
-    assert state.view(2.0).tokens == {"trained": 990, "expired": 6, "doomed": 6, "over-quota": 1}
+    assert view_of(state, 2.0).tokens == {"trained": 990, "expired": 6, "doomed": 6, "over-quota": 1}
     state.tally.sanitize()
     assert state.tokens()["trained"] == 990
 

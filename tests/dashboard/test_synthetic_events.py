@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_events import BEHIND, Fault, swarm_events
 
-from dashboard.fold.state import State, fold
+from dashboard.diagnosis import diagnose
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
 from swarm import events
 from swarm.journal import from_line, to_line
 from swarm.protocol import Role
@@ -63,13 +65,13 @@ def test_it_goes_on_for_as_long_as_it_is_asked() -> None:
 
 def test_a_healthy_one_has_nothing_wrong() -> None:
     state = folded(seconds=300.0)
-    assert state.problems(state.last) == ()
+    assert diagnose(state, state.last) == ()
 
 
 @pytest.mark.parametrize("kind", ["learner", "stale"])
 def test_a_broken_one_is_told_from_a_healthy_one(kind: str) -> None:
     state = folded(seconds=330.0, fault=Fault(kind, START + 300.0))  # type: ignore[arg-type]
-    assert state.problems(state.last)
+    assert diagnose(state, state.last)
 
 
 def test_a_stale_sampler_says_so_in_its_heartbeats() -> None:

@@ -18,8 +18,8 @@ from rich.console import Console
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition
 from dashboard.fold.state import State
-from dashboard.fold.views import Problem, Row
 from dashboard.serve.terminal import render
+from dashboard.views import Problem, Row
 from swarm import events as happened
 from swarm.core.gradient_checks.pair_conflict import OPPOSED, UNEQUAL
 from swarm.membership.identity import human_name

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.fold.flows import MOST
+from dashboard.fold.folds import fold
 from dashboard.fold.heat import Heat
 from dashboard.fold.samples import COMPLETION
 from dashboard.fold.series import Series
-from dashboard.fold.state import fold
-from dashboard.fold.views import Flow
+from dashboard.serve.state_view import view_of
+from dashboard.views import Flow
 from swarm import events as happened
 from swarm.types import Link, PeerId
 
@@ -172,14 +173,15 @@ def test_the_phase_strip_follows_each_learner() -> None:
     state = folded(heard(first, 1, 1000.0), heard(second, 1, 1000.0), moved(1001.0, first, 1, "matching"))
     fold(state, moved(1000.5, first, 1, "gathering"))
     phases = {
-        phase.peer: (phase.state, phase.since, phase.version) for phase in state.view(1001.0).round.learners
+        phase.peer: (phase.state, phase.since, phase.version)
+        for phase in view_of(state, 1001.0).round.learners
     }
     assert phases == {
         first: ("matching", 1001.0, 1),
         second: ("learning", 1000.0, 1),
     }, "late words change nothing"
     fold(state, happened.Averaged(at=1002.0, peer=second, version=2, members=LEARNERS, seconds=0.2))
-    ended = state.view(1002.0).round
+    ended = view_of(state, 1002.0).round
     assert (ended.last_version, set(ended.last_members), ended.last_seconds, ended.last_at) == (
         2,
         set(LEARNERS),
@@ -187,7 +189,7 @@ def test_the_phase_strip_follows_each_learner() -> None:
         1002.0,
     )
     fold(state, happened.Left(at=1003.0, peer=second, name="", reason=""))
-    assert [phase.peer for phase in state.view(1003.0).round.learners] == [first]
+    assert [phase.peer for phase in view_of(state, 1003.0).round.learners] == [first]
 
 
 def test_groups_to_read_are_the_newest_clean_and_cut() -> None:
@@ -208,7 +210,7 @@ def test_groups_to_read_are_the_newest_clean_and_cut() -> None:
         for number in range(30)
     ]
     state = folded(heard(SEED, 0, 1029.0), *for_reading)
-    samples = state.view(1030.0).samples
+    samples = view_of(state, 1030.0).samples
     assert [sample.id for sample in samples] == [f"g{number}" for number in range(6, 30)]
     newest = samples[-1]
     assert (
@@ -246,7 +248,7 @@ def test_the_same_news_again_is_counted_and_the_list_is_bounded() -> None:
 def test_a_peer_of_which_too_many_know_nothing_makes_room() -> None:
     state = folded(*(heard(who(number), 1, 1000.0 + number) for number in range(5)))
     state._drop(who(0))
-    assert who(0) not in state.heat_view().rows and who(0) not in state.spreads.reached
+    assert who(0) not in state.heat.view().rows and who(0) not in state.spreads.reached
     assert state.gone(since=1) == (who(0),)
     fold(state, heard(who(0), 1, 1010.0, seq=4))
     assert state.gone(since=1) == ()

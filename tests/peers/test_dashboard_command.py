@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.serve.replay import Replay
+from dashboard.serve.state_view import view_of
 from peers.build import run_folder
 from peers.build.assembly import _invite_shown
 from peers.build.page_server import loopback, private_invite, public_invite
@@ -128,7 +129,7 @@ def test_a_line_that_is_no_event_is_left_out_and_named_with_its_number(
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(note(1) + note(2) + b'{"type":"Sung"}\n' + note(3))
     replay, whole = dashboard.replayed(journal, Config()), [from_line(note(k)) for k in (1, 2, 3)]
-    assert replay.moment().state.view(NOW) == Replay(whole, Config().run).moment().state.view(NOW)
+    assert view_of(replay.moment().state, NOW) == view_of(Replay(whole, Config().run).moment().state, NOW)
     assert f"no event and is left out: line 3 of {journal}" in capsys.readouterr().err
 
 
@@ -139,7 +140,7 @@ NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(WrongUsage, match="is no journal"):
-        dashboard.serve.replay(tmp_path / "file", Config(), 1.0)
+        dashboard.replay(tmp_path / "file", Config(), 1.0)
 
 
 def test_damaged_lines_of_a_journal_that_is_followed_are_left_out_and_told_once(

@@ -15,7 +15,8 @@ from nouns import beat
 from still_host import membership, still_host
 
 from dashboard.fold import snapshot
-from dashboard.fold.state import State, fold
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
 from peers import observer as module
 from peers.observer import ANSWER_LIMIT, Observer
 from peers.runtime.host import Host
@@ -113,7 +114,7 @@ def curve(state: State) -> list[int]:
 
 
 def groups(watch: Observer) -> int:
-    return watch.state.head(EPOCH).trained
+    return watch.state.tally.trained
 
 
 def test_a_window_that_starts_again_knows_what_was(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from nouns import NOW, beat, release
 
+from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition
-from dashboard.fold.state import State, fold, starts
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State, starts
 from dashboard.serve.terminal import headline, new_problem
 from peers.commands.runs import up
 from peers.errors import CannotHere, guarded
@@ -35,7 +37,7 @@ def test_it_says_which_peers_are_loading_and_misses_and_invites_none_meanwhile()
             said_by = beat(role=role, seq=second + 1, at=NOW + second)
             heard = events.Heard(at=NOW + second, peer=seed, subject=subject, beat=said_by)
             fold(state, heard)
-        found = state.problems(NOW + second)
+        found = diagnose(state, NOW + second)
         said = condition(state, NOW + second, found)
         assert not any("swarm invite" in one.todo or "swarm join" in one.todo for one in found), second
         assert (said.kind, said.join) == ("waiting", False) or second > 91
@@ -58,7 +60,7 @@ def test_peers_of_an_earlier_life_of_the_run_have_not_come_to_this_one() -> None
         if second == 1:
             again = {"name": "", "role": Role.SEED, "version": 0, "hardware": ""}
             fold(state, events.Started(at=NOW + 995, peer=seed, **again))  # type: ignore[arg-type]
-    (loading, *_) = state.problems(NOW + 1000)
+    (loading, *_) = diagnose(state, NOW + 1000)
     assert loading.text == "2 of 2 peers are loading (5.0 s so far): 1 learner and 1 sampler."
 
 
@@ -72,7 +74,7 @@ def test_it_says_the_worst_problem_once_until_it_is_another_one() -> None:
         if second == 10:
             detail = "mine.py:f raised KeyError"
             fold(state, events.Faulted(at=NOW + second, peer=sampler, part="rewards", detail=detail))
-        text, last = new_problem(state.problems(NOW + second), last)
+        text, last = new_problem(diagnose(state, NOW + second), last)
         told += [text] if text else []
     rewards, credit = told
     assert "mine.py:f raised KeyError: Try it with `swarm task try`" in rewards

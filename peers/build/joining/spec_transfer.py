@@ -25,7 +25,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from dashboard.fold.text import duration, volume
+from dashboard.text import duration, volume
 from peers.build import run_folder
 from peers.build.run_folder import BASE, FETCHING, MODEL_FILES, TASK, DamagedSpec, RunFolder, file_digest
 from peers.errors import CannotHere, Refusal, Unreached, say

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dashboard.fold.text import one_line
+from dashboard.text import one_line
 from peers.commands.doctor.findings import Finding
 from peers.errors import CANNOT, DONE, SENTENCE, drawn, say
 from swarm import extras

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from dashboard.fold.text import duration
+from dashboard.text import duration
 from peers.build.joining import invitations, issued_invites
 from peers.build.joining.issued_invites import Word
 from peers.console import Listing

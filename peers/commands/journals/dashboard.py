@@ -11,7 +11,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboard.fold.views import InviteView
+from dashboard.views import InviteView
 from peers.build import run_folder, watching
 from peers.build.page_server import page, public_invite
 from peers.commands.journals.journals import no_journal

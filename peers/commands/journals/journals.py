@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from dashboard.fold.state import State, fold
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
 from peers.errors import WrongUsage, say
 from swarm.core.roster import CLOCK
 from swarm.events import AnyEvent, Started

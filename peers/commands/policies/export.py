@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dashboard.fold.state import State, fold
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
 from peers.build import run_folder
 from peers.build.joining import spec_transfer
 from peers.build.run_folder import RunFolder

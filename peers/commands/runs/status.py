@@ -15,9 +15,11 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from dashboard.fold.state import State, fold
-from dashboard.fold.text import duration
+from dashboard.fold.folds import fold
+from dashboard.fold.state import State
+from dashboard.serve.state_view import view_of
 from dashboard.serve.terminal import render
+from dashboard.text import duration
 from peers.build import run_folder
 from peers.commands.journals import journals
 from peers.commands.runs.leaving import Leaving
@@ -118,7 +120,7 @@ def _asleep(state: State, now: float, folder: Path) -> tuple[float, str, float]:
 def _show(state: State, at: float, as_json: bool, quiet: float) -> None:
     """As it stands `at` a time, `quiet` seconds after anything was heard."""
     if as_json:
-        print(msgspec.json.encode(state.view(at, quiet=quiet)).decode())
+        print(msgspec.json.encode(view_of(state, at, quiet=quiet)).decode())
     else:
         console = Listing()
         console.print(render(state, at, console.width, quiet=quiet))

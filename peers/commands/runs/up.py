@@ -29,10 +29,11 @@ from typing import IO, Any
 
 from rich.live import Live
 
+from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.presence import returning
 from dashboard.fold.state import State, starts
-from dashboard.fold.views import Problem
 from dashboard.serve.terminal import headline, new_problem, render, summary
+from dashboard.views import Problem
 from peers.build.run_folder import close, make_folder, read
 from peers.commands.journals import journals
 from peers.commands.runs.leaving import Leaving
@@ -444,7 +445,7 @@ class Children:
 
     def _problems(self, now: float) -> list[Problem]:
         """What is wrong. Whom it starts itself nobody is told to start again."""
-        found = self.state.problems(now)
+        found = diagnose(self.state, now)
         back = self._returning(now) if found else set[str]()
         return [returning(one, back) for one in found]
 

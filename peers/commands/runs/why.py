@@ -21,8 +21,8 @@ from typing import NamedTuple
 from dashboard.diagnosis import Situation, diagnose
 from dashboard.fold.peer import PeerRow
 from dashboard.fold.state import State
-from dashboard.fold.text import duration
-from dashboard.fold.views import Line, Problem
+from dashboard.text import duration
+from dashboard.views import Line, Problem
 from peers.build import run_folder
 from peers.commands.journals import journals
 from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage

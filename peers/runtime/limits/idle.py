@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dashboard.fold.text import volume
+from dashboard.text import volume
 from peers.errors import CANNOT, DONE, UNREACHED
 from peers.runtime.host import Host
 from swarm.protocol import RESTING, Phase, Role

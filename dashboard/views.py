@@ -4,7 +4,7 @@ OpenAPI describes them.
 Figures that only the peer itself reports are under `claims`; all others were counted, timed or signed by
 other peers or by the one that serves the page. Times are unix seconds, durations seconds, sizes bytes, rates
 per second. Ids are peer ids. Strings of peers were cleaned when they were folded. Not handled here: how a
-view is made (dashboard.fold.state) and sent (dashboard.serve.feed).
+view is made (dashboard.serve.state_view) and sent (dashboard.serve.feed).
 """
 
 from __future__ import annotations
