@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lab.studies.experiments import Row
-from lab.studies.liars.adversary_table import cheats_table, heads_table
-from lab.studies.liars.cheating import HEADS, Cheated, plan, suffer
+from lab.studies.liars.cheating import HEADS, Cheated, cheats_table, heads_table, plan, suffer
 from lab.studies.liars.cheats import CHEATS, LIES
 from peers.cli import main
 

@@ -27,8 +27,8 @@ from unittest import mock
 import msgspec
 
 from lab.studies.experiments import Row, measured
-from lab.studies.liars.adversary_table import table, two_table
 from lab.studies.liars.false_publishers import MEMBERS, RELEASES, liar
+from lab.studies.liars.means import each, mean
 from peers.commands import sim
 from peers.runtime.releases import doubts, votes
 from swarm.core.gradient_checks import clipping, norm_screening, opposition, pair_conflict
@@ -215,6 +215,36 @@ have against each other."""
 
 
 # --- one training -------------------------------------------------------------------------------------------
+
+
+def table(done: Sequence[tuple[Attacked, Row]]) -> str:
+    """Markdown: a row an attack of a learner, means over seeds."""
+    lines = [
+        "| attack | reward | undefended | named after | named in | others named | recomputed | named after |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    recomputed = [(cell, row) for cell, row in done if cell.gradients]
+    again = {attack: rows for attack, rows, _ in each(recomputed, lambda cell: cell.attack)}
+    plain = [(cell, row) for cell, row in done if not cell.gradients]
+    for attack, with_, without in each(plain, lambda cell: cell.attack):
+        more = again.get(attack, [])
+        lines.append(
+            f"| {attack} | {mean(with_, 'reward'):.3f} | {mean(without, 'reward'):.3f} |"
+            f" {mean(with_, 'rounds'):.1f} | {mean(with_, 'named'):.0%} | {mean(with_, 'innocent'):.1%} |"
+            f" {mean(more, 'reward'):.3f} | {mean(more, 'rounds'):.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def two_table(done: Sequence[tuple[Attacked, Row]]) -> str:
+    """Markdown: a row an attack of one of two learners, means over seeds."""
+    lines = ["| of two, attack | reward | undefended | versions | frozen |", "|---|---|---|---|---|"]
+    for attack, with_, without in each(done, lambda cell: cell.attack):
+        lines.append(
+            f"| {attack} | {mean(with_, 'reward'):.3f} | {mean(without, 'reward'):.3f} |"
+            f" {mean(with_, 'versions'):.0f} | {mean(with_, 'frozen'):.1f} |"
+        )
+    return "\n".join(lines)
 
 
 def suffer(one: Attacked) -> Row:

@@ -27,7 +27,6 @@ import numpy as np
 
 from lab.studies.experiments import Row, measured
 from lab.studies.liars import liars
-from lab.studies.liars.adversary_table import cheats_table, heads_table
 from lab.studies.liars.cheats import (
     BUCKETS,
     CHEATS,
@@ -40,6 +39,7 @@ from lab.studies.liars.cheats import (
     drawn_again,
     draws_of,
 )
+from lab.studies.liars.means import each, mean
 from peers.commands import sim
 from peers.runtime.host import Host
 from peers.sampler.new_group import Drawn, make_group
@@ -110,6 +110,49 @@ FIGURES = ("reward", "poison", "trained", "refused", "named", "by", "after", "gr
 groups trained on; share of the cheats' groups that was refused; share of cheats that were named, by what,
 seconds and groups after the first false one (of the first that was named); honest samplers that were named or
 refused for what they sent; versions made."""
+
+
+def cheats_table(done: Sequence[tuple[Cheated, Row]]) -> str:
+    """Markdown: a row a cheat of samplers, means over seeds; what named it first is that of the first
+    seed."""
+    lines = [
+        "| the cheats | reward | believes all | poison | believes all | refused | named | by | after |"
+        " honest named |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cheat, with_, without in each(done, lambda cell: cell.cheat):
+        lines.append(
+            f"| {cheat} | {mean(with_, 'reward'):.3f} | {mean(without, 'reward'):.3f} |"
+            f" {mean(with_, 'poison'):.1%} | {mean(without, 'poison'):.1%} |"
+            f" {mean(with_, 'refused'):.0%} | {mean(with_, 'named'):.0%} | {_by(with_)} |"
+            f" {_after(with_)} | {sum(float(row['innocent']) for row in with_):.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def heads_table(done: Sequence[tuple[Cheated, Row]]) -> str:
+    """Markdown: the same of runs with heads, where nobody believes all."""
+    lines = [
+        "| with heads, the cheats | reward | poison | refused | named | by | after | honest named |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cheat, rows, _ in each(done, lambda cell: cell.cheat):
+        lines.append(
+            f"| {cheat} | {mean(rows, 'reward'):.3f} | {mean(rows, 'poison'):.1%} |"
+            f" {mean(rows, 'refused'):.0%} | {mean(rows, 'named'):.0%} | {_by(rows)} | {_after(rows)} |"
+            f" {sum(float(row['innocent']) for row in rows):.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _by(rows: Sequence[Row]) -> str:
+    return ", ".join(sorted({str(row["by"]) for row in rows if row["by"]}))
+
+
+def _after(rows: Sequence[Row]) -> str:
+    if not (found := [row for row in rows if row["by"]]):
+        return ""
+    return f"{mean(found, 'groups'):.0f} groups, {mean(found, 'after'):.1f} s"
 
 
 def suffer(one: Cheated) -> Row:

@@ -25,7 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from lab.studies.experiments import Row, measured
+<<<<<<< HEAD
 from lab.studies.liars.adversary_table import honest_table, steered_table
+=======
+>>>>>>> 7b389d41 (Tables of the studies of liars lie with the studies: no circle of imports in lab)
 from swarm.core.audits.auditing import Audits, Finding
 from swarm.draws import noise
 from swarm.draws.replays import weigh
@@ -136,6 +139,28 @@ FIGURES = ("groups", "tokens", "differ", "largest", "mean", "hard", "off", "unde
 """Groups and tokens replayed; share of tokens that the learner would have drawn otherwise; largest and mean
 margin in nats; the learner's tolerance for a token; tokens that are off; groups that decide nothing; whether
 the sampler was set aside, after so many groups; share of first tokens that one which steers likes."""
+
+
+def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
+    """Markdown: a row a pair of precisions, over seeds and calls of so many completions."""
+    lines = [
+        "| sampled, replayed | groups | tokens | differ | largest | tolerance | mean | off | set aside |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for how in dict.fromkeys((cell.sampled, cell.replayed, cell.temperature) for cell, _ in done):
+        its = [row for one, row in done if (one.sampled, one.replayed, one.temperature) == how]
+        groups, tokens = (sum(int(row[name]) for row in its) for name in ("groups", "tokens"))
+        differ, mean = (
+            sum(float(row[name]) * int(row["tokens"]) for row in its) / tokens for name in ("differ", "mean")
+        )
+        off, named = (sum(int(row[name]) for row in its) for name in ("off", "named"))
+        hot = f", at temperature {how[2]:g}" if how[2] != 1 else ""
+        lines.append(
+            f"| {how[0]}, {how[1]}{hot} | {groups:,} | {tokens:,} | {differ:.1%} |"
+            f" {max(float(row['largest']) for row in its):.3g} |"
+            f" {min(float(row['hard']) for row in its):.2f} | {mean:.2g} | {off} | {named} of {len(its)} |"
+        )
+    return "\n".join(lines)
 
 
 def audited(one: Mixed) -> Row:
