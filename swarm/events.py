@@ -195,7 +195,7 @@ class Stepped(Event):
 
 
 class Audited(Event):
-    """A learner or an auditor replayed a group; where `until` is above 0 it sets the sampler aside."""
+    """A learner or an auditor replayed a group; where `until` is above 0 it suspends the sampler."""
 
     group: Word
     sampler: PeerId
@@ -212,7 +212,7 @@ class Audited(Event):
 
 
 class SetAside(Event):
-    """This peer hears that a learner sets a sampler aside, itself perhaps; evidence is kept of `group`."""
+    """This peer hears that a learner suspends a sampler, itself perhaps; evidence is kept of `group`."""
 
     by: PeerId
     sampler: PeerId

@@ -84,7 +84,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     ),
     Service.UNKEPT: ServiceRow(16, FRAME_LIMIT, "seeds", "TrainedSteps: not on a learner's disk", "nothing"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
-    Service.ACCUSED: ServiceRow(16, REQUEST, "who audits", "AccusedQuery", "Group that it judged"),
+    Service.ACCUSED: ServiceRow(16, REQUEST, "who accuses", "AccusedQuery", "Group that it accuses"),
     Service.SUBMITTED: ServiceRow(16, REQUEST, "learners", "SubmittedQuery", "Submitted, or a Group of it"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(16, REQUEST, "the owner and who was invited", "Membership", "Membership"),

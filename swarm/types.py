@@ -66,7 +66,7 @@ class Verdict(StrEnum):
     UNSCORED = "unscored"
     """Its rewards could not be recomputed at the learner."""
     UNVERIFIED = "unverified"
-    """Its sampler is set aside, since a replay of its groups says that they are not what it claims."""
+    """Its sampler is suspended: a replay of its groups says that they are not what it claims."""
 
 
 class Noise(StrEnum):
@@ -179,7 +179,7 @@ class Receipt(Struct, tag="receipt"):
     kept: bool = False
     """Whether an admitted group is on the learner's disk: a learner that dies takes it up again."""
     until: Finite = 0.0
-    """Unix seconds until which its sampler is set aside, for the reason that `detail` has; 0: it is not."""
+    """Unix seconds until which its sampler is suspended, for the reason in `detail`; 0: it is not."""
     unkept: bool = False
     """Whether the learner's disk refused an admitted group: its sampler delivers it again where the learner
     dies before long."""

@@ -46,7 +46,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     learners.differing,
     learners.far,
     samplers.unfetched,
-    samplers.set_aside,
+    samplers.suspended,
     samplers.late,
     samplers.refused,
     parts.identities,

@@ -12,7 +12,6 @@ from dashboard.fold.peer import PeerRow
 from dashboard.fold.sentences import named
 from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Problem
-from swarm.core.audits.auditing import FOREVER
 from swarm.events import LOGPROBS, REWARDS
 from swarm.frames.grammar import some
 from swarm.protocol import RESTING, Phase, Role
@@ -45,7 +44,7 @@ REFUSALS = {
     ),
     "unverified": (
         "a replay of its groups says that they are not what its policy and seed draw, or that it claims false"
-        " log-probabilities: it is set aside",
+        " log-probabilities: it is suspended",
         (
             "Its engine may use another temperature, precision or version; the events say what was found, and"
             " `swarm verify` replays the evidence."
@@ -133,27 +132,27 @@ def _has_policy(peer: PeerRow) -> bool:
     return peer.phase not in (Phase.UNKNOWN, Phase.STARTING, Phase.NO_POLICY, Phase.LEAVING, *RESTING)
 
 
-def _is_aside(s: Situation, peer: PeerRow) -> bool:
-    found = s.recent.aside.get(peer.id)
+def _is_suspended(s: Situation, peer: PeerRow) -> bool:
+    _, found = s.recent.suspended.get(peer.id, ("", None))
     return found is not None and s.now < found.until
 
 
-def set_aside(s: Situation) -> Iterator[Problem]:
+def suspended(s: Situation) -> Iterator[Problem]:
     """Samplers whose groups were not what they claim."""
-    for sampler, found in list(s.recent.aside.items())[-MANY:]:
+    for sampler, (by, found) in list(s.recent.suspended.items())[-MANY:]:
         if s.now >= found.until:
             continue
         peer, whole = s.state.peers.get(sampler), clean(sampler, TEXT_LIMIT)
-        how = "for good" if found.until >= FOREVER else f"for another {duration(found.until - s.now)}"
         yield problem(
-            f"aside {whole}",
+            f"suspended {whole}",
             "warning",
             (
-                f"{s.name(found.by)} sets sampler {s.name(sampler)} aside {how}: its groups are refused.",
+                f"{s.name(by)} suspends sampler {s.name(sampler)} for another"
+                f" {duration(found.until - s.now)}: its groups are refused.",
                 f"{found.why[:1].upper()}{named(found.why[1:], s.name)}.",
                 "Who runs it: look at its engine's settings. `swarm verify"
-                f" {clean(found.group) or '*'}.evidence` replays what lies in folder `evidence` of"
-                f" {s.name(found.by)}, on any machine with the run's folder; the run's owner lets it back:"
+                f" {clean(found.evidence) or '*'}.evidence` replays what lies in folder `evidence` of"
+                f" {s.name(by)}, on any machine with the run's folder; the run's owner lets it back:"
                 f" `swarm pardon {whole}`.",
             ),
             [peer] if peer else [],
@@ -309,7 +308,7 @@ def refused(s: Situation) -> Iterator[Problem]:
         if REFUSALS.keys().isdisjoint(counts):
             continue
         verdict = max(REFUSALS, key=lambda name: counts.get(name, 0))
-        if verdict == Verdict.UNVERIFIED and _is_aside(s, peer):
+        if verdict == Verdict.UNVERIFIED and _is_suspended(s, peer):
             continue
         share = _share(s, peer, (verdict,), FULL if verdict == "over-quota" else FEW)
         if share is None:
@@ -357,7 +356,7 @@ def refusal(s: Situation, peers: list[PeerRow], verdict: str) -> tuple[str, str]
 def idle(s: Situation) -> Iterator[Problem]:
     """Samplers that wait for long: for credit, or for a first policy."""
     least = max(LINGER, 8 * s.beat, 10 * (s.usual or 0.0))
-    waiting = (p for p in s.samplers() if p.phase is Phase.NO_CREDIT and not _is_aside(s, p))
+    waiting = (p for p in s.samplers() if p.phase is Phase.NO_CREDIT and not _is_suspended(s, p))
     hungry = [p for p in waiting if _workless(s, p) > least]
     if hungry and s.working(Role.LEARNER):
         yield _hungry(s, hungry)

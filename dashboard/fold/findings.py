@@ -6,8 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from swarm.types import PeerId
-
 FRAMES = 16
 """Refused frames of a sender that are remembered."""
 
@@ -21,16 +19,6 @@ class Distrust:
     revoked: bool = False
     """This window itself refused one since its sender was revoked."""
     marks: deque[float] = field(default_factory=lambda: deque(maxlen=FRAMES))
-
-
-class SetAside(NamedTuple):
-    """What a learner found of a sampler, and the group that is its evidence."""
-
-    by: PeerId
-    since: float
-    until: float
-    why: str
-    group: str
 
 
 class Frozen(NamedTuple):

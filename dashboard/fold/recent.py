@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from dashboard.fold.findings import Distrust, Frozen, SetAside
+from dashboard.fold.findings import Distrust, Frozen
 from dashboard.fold.peer import known_verdicts
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
 from swarm.core.gradient_checks.pair_conflict import UNEQUAL
 from swarm.core.revocation import WAS_REVOKED
+from swarm.core.suspensions import Suspension
 from swarm.protocol import Phase
 from swarm.types import PeerId
 
@@ -181,7 +182,7 @@ class Recent:
         self.faults: dict[tuple[PeerId, str], OpenFault] = {}
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
-        self.aside: dict[PeerId, SetAside] = {}
+        self.suspended: dict[PeerId, tuple[PeerId, Suspension]] = {}
         """Samplers whose groups are not what they claim, by the last learner that said so."""
         self.frozen: dict[PeerId, Frozen] = {}
         self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
@@ -366,19 +367,19 @@ class Recent:
 
     def _audited(self, event: happened.Audited, now: float) -> None:
         if (until := number(event.until)) > now:
-            self._set_aside(event.sampler, event.peer, now, until, event.why, event.group)
+            self._suspend(event.sampler, event.peer, now, until, event.why, event.group)
 
-    def _told_aside(self, event: happened.SetAside, now: float) -> None:
-        before, until = self.aside.pop(event.sampler, None), number(event.until)
-        group = event.group or (before.group if before and before.by == event.by else "")
+    def _told_suspended(self, event: happened.SetAside, now: float) -> None:
+        (by, before), until = self.suspended.pop(event.sampler, ("", Suspension(0.0))), number(event.until)
+        group = event.group or (before.evidence if by == event.by else "")
         if until > now:
-            self._set_aside(event.sampler, event.by, now, until, event.why, group)
+            self._suspend(event.sampler, event.by, now, until, event.why, group)
 
-    def _set_aside(self, sampler: PeerId, by: PeerId, now: float, until: float, why: str, group: str) -> None:
-        self.aside.pop(sampler, None)
-        self.aside[sampler] = SetAside(by, now, until, clean(why, 240), group)
-        for each in [*self.aside][:-SENDERS]:
-            del self.aside[each]
+    def _suspend(self, sampler: PeerId, by: PeerId, now: float, until: float, why: str, group: str) -> None:
+        self.suspended.pop(sampler, None)
+        self.suspended[sampler] = by, Suspension(until, why=clean(why, 240), since=now, evidence=group)
+        for each in [*self.suspended][:-SENDERS]:
+            del self.suspended[each]
 
     def _rejected(self, event: happened.Rejected, now: float) -> None:
         if event.sender == event.peer:
@@ -408,6 +409,6 @@ _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
     happened.Started: Recent._came_or_left,
     happened.Left: Recent._came_or_left,
     happened.Audited: Recent._audited,
-    happened.SetAside: Recent._told_aside,
+    happened.SetAside: Recent._told_suspended,
     happened.Rejected: Recent._rejected,
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dashboard.text import TEXT_LIMIT, clean, duration, is_full
 from dashboard.views import Level
 from swarm import events as happened
-from swarm.core.audits.auditing import FOREVER, Finding
+from swarm.core.audits.auditing import Finding
 from swarm.core.revocation import WAS_REVOKED
 from swarm.frames.grammar import some
 from swarm.protocol import PARTS, Part
@@ -174,9 +174,9 @@ def _recovered(event: happened.Recovered, name: Namer) -> News:
 def _audited(event: happened.Audited, name: Namer) -> News | None:
     who, about = name(event.sampler), (event.sampler, event.peer)
     if event.until > 0:
-        how = "for good" if event.until >= FOREVER else f"for {duration(event.until - event.at)}"
-        text = f"{name(event.peer)} sets {who} aside {how}: {named(event.why, name)}."
-        return News(f"aside {event.sampler}", "warning", text, about)
+        how = f"for {duration(event.until - event.at)}: {named(event.why, name)}"
+        text = f"{name(event.peer)} suspends {who} {how}."
+        return News(f"suspended {event.sampler}", "warning", text, about)
     if event.finding == Finding.UNLIKELY:
         text = f"A token of {who} is not what its seed draws, by {event.largest:.3g} nats: bad luck, or it"
         text += " will show in its next groups, which are all replayed."

@@ -4,16 +4,15 @@
     topic `accused` -> a new case (swarm.core.audits.accusations) -> the group, from the first of its accusers
     that
         shows it (peers.audits.shown_groups) -> the auditor's replays
-            agreed      the sampler is set aside here, too, and this peer accuses it itself: so who was first
-                        hears that there is a second one
+            agreed      the sampler is suspended here, too, and this peer accuses it itself
             disagreed   Rejected event with the accuser's name
             undecided   nothing: the replay does not tell, or the memory is not here
             let go      nothing, for want of room, until it is said again
 
-Learners and auditors accuse; learners act, and everybody hears that a learner sets somebody aside
-(peers.runtime.watching.set_aside). Groups of samplers that this learner does not audit
-(`peer.audit.invited`) are not looked at, nor is anything new of whom this learner has set aside, or of a
-version that is not here: that may come before it is said again. Not handled here: replays
+Learners and auditors accuse; learners act, and all peers hear that a learner suspends a sampler
+(peers.runtime.watching.suspensions). Groups of samplers that this learner does not audit
+(`peer.audit.invited`) are not looked at, nor is anything of a sampler that this learner has suspended, or of
+a version that is not here: that may come before it is said again. Not handled here: replays
 (peers.audits.auditor).
 """
 
@@ -29,10 +28,10 @@ from peers.audits.shown_groups import Shown, ShownGroups, shown
 from peers.intake.inbox import LearnerInbox
 from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
-from peers.runtime.watching.set_aside import Accusation, unverifying
+from peers.runtime.watching.suspensions import Accusation, unverifying
 from swarm import events
 from swarm.core.audits.accusations import Accusations, Claim, Opinion
-from swarm.core.audits.auditing import APART, FINAL, Consequence
+from swarm.core.suspensions import Suspension
 from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.ports import NetError
@@ -55,16 +54,12 @@ class Replays(Protocol):
         """Whether groups of these weights can be replayed here."""
         ...
 
-    def aside(self, sampler: PeerId) -> Consequence | None:
-        """What follows for a sampler that is set aside here, or None."""
+    def suspended(self, sampler: PeerId) -> Suspension | None:
+        """Why a sampler is suspended here, or None."""
         ...
 
     def enqueue(self, shown: Shown) -> None:
         """Replay it when there is time, then call `judged`."""
-        ...
-
-    def second(self, sampler: PeerId, strikes: int, by: PeerId) -> None:
-        """Another learner agrees with this one."""
         ...
 
 
@@ -76,7 +71,7 @@ class Accuser:
         self.tasks = asyncio.TaskGroup()
         """Of whoever runs it."""
 
-    def accuse(self, group: Group, frame: bytes, aside: Consequence | None = None) -> None:
+    def accuse(self, group: Group, frame: bytes, suspension: Suspension | None = None) -> None:
         """Tell that a replay of this group shows a forgery, and what follows for its sampler here."""
         digest = self._shown.put(frame)
         said = Accusation(
@@ -84,9 +79,9 @@ class Accuser:
             group=digest,
             version=group.version,
             weights=group.weights,
-            until=aside.until if aside is not None else 0.0,
-            evidence=group.id if aside is not None else "",
-            why=aside.why if aside is not None else "",
+            until=suspension.until if suspension is not None else 0.0,
+            evidence=group.id if suspension is not None else "",
+            why=suspension.why if suspension is not None else "",
         )
         self.tasks.create_task(self._say(said))
 
@@ -120,11 +115,10 @@ class AccusationExchange:
         async with self._accuser.tasks:
             await self._host.listen(Topic.ACCUSED, self.hear)
 
-    def accuse(self, group: Group, frame: bytes, strikes: int, aside: Consequence | None) -> None:
-        """As Accuser; by this learner's count it is its sampler's `strikes`th forgery."""
-        claim = Claim(group.sampler, digest_of(frame), group.version, group.weights)
-        self._cases.mine(claim, strikes)
-        self._accuser.accuse(group, frame, aside)
+    def accuse(self, group: Group, frame: bytes, suspension: Suspension | None) -> None:
+        """As Accuser."""
+        self._cases.mine(Claim(group.sampler, digest_of(frame), group.version, group.weights))
+        self._accuser.accuse(group, frame, suspension)
 
     # --- of others ------------------------------------------------------------------------------------------
 
@@ -135,15 +129,13 @@ class AccusationExchange:
         accuser = opened.sender
         if (why := unverifying(host, opened)) is not None:
             raise wire.WireError(f"accusation by {accuser}: {why}")
-        host.aside.take(opened, said)
+        host.suspensions.take(opened, said)
         claim = Claim(said.sampler, said.group, said.version, said.weights)
         if accuser == host.ports.me or not (self._cases.has_opinion(claim) or self._looks_at(claim)):
             return
         if (case := self._cases.heard(accuser, claim, host.now())) is None:
             return
-        if case.opinion is Opinion.AGREED:
-            self._replays.second(said.sampler, case.strikes, accuser)
-        elif case.opinion is Opinion.DISAGREED:
+        if case.opinion is Opinion.DISAGREED:
             self._name(accuser, f"it accuses {said.sampler} of a group that is honest by a replay here")
         elif case.opinion is None and not case.asking:
             case.asking = True
@@ -151,11 +143,8 @@ class AccusationExchange:
 
     def _looks_at(self, claim: Claim) -> bool:
         """Whether a new accusation may tell something, and can be replayed here."""
-        aside, now = self._replays.aside(claim.sampler), self._host.now()
-        # who agrees with a last strike is told so, and makes it one for good
-        if aside is not None and now < aside.until - APART and aside.strikes < FINAL:
-            return False
-        return self._replays.holds(claim.version, claim.weights)
+        replays = self._replays
+        return replays.suspended(claim.sampler) is None and replays.holds(claim.version, claim.weights)
 
     async def _fetch(self, claim: Claim) -> None:
         """Have an accused group replayed, as whoever shows it."""
@@ -191,6 +180,6 @@ class AccusationExchange:
 
     def _name(self, accuser: PeerId, reason: str) -> None:
         host = self._host
-        if self._cases.false(accuser, host.now()):
-            reason += ", and no other accusation of it is looked at for a while"
+        if (suspension := self._cases.false(accuser, reason, host.now())) is not None:
+            reason += f"; its accusations are suspended for {suspension.left(host.now())}"
         host.emit(events.Rejected, sender=accuser, kind=Service.ACCUSED, reason=reason)

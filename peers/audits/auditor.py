@@ -1,4 +1,4 @@
-"""A learner's duty to audit: replays some of the groups that it admitted, and sets samplers aside by what it
+"""A learner's duty to audit: replays some of the groups that it admitted, and suspends samplers by what it
 finds.
 
     a group is admitted --drawn?--> waits here, with the weights that it names
@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from peers.audits.accusations import AccusationExchange
-from peers.audits.evidence import ASIDE, SUFFIX, Evidence, keep, read_aside, stamp, update_aside
+from peers.audits.evidence import SUFFIX, SUSPENDED, Evidence, keep, read_suspended, stamp, update_suspended
 from peers.audits.replay_queue import Drawn, ReplayQueue
 from peers.audits.replayer import MakeReplay, Replayer
 from peers.audits.shown_groups import Shown, ShownGroups
@@ -35,9 +35,10 @@ from peers.intake.inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.audits.accusations import Opinion, speaks_alone
-from swarm.core.audits.auditing import COUNT, Audits, Consequence, Finding, Weighed
+from swarm.core.audits.auditing import COUNT, Audits, Finding, Weighed
 from swarm.core.intake.batcher import NO_LIMIT, Room
 from swarm.core.roster import CLOCK
+from swarm.core.suspensions import Suspension
 from swarm.draws.replays import Replayed
 from swarm.protocol import Kind, Role
 from swarm.storage.blocks import Damaged
@@ -56,7 +57,7 @@ class Auditor:
         self._replayer = Replayer(host, make, self._gave_up)
         self._queue = ReplayQueue(self.audits.proven, self._is_urgent)
         self._seen = (0, 0)
-        """The file of those that are set aside as I read it last: when it was written, nanoseconds, and its
+        """The file of suspended samplers as I read it last: when it was written, nanoseconds, and its
         inode."""
         self._listed: frozenset[PeerId] = frozenset()
         """Who is in that file, as far as I read or wrote it: `swarm pardon` takes names out of it."""
@@ -65,12 +66,12 @@ class Auditor:
         self._obeyed: dict[PeerId, float] = {}
         """Whom that list lets back, and when the owner said so: a pardon forgets nothing a second time."""
         self._unwritten = False
-        """Somebody is set aside for another time than the file says."""
+        """A sampler is suspended for another time than the file says."""
         self._news = asyncio.Event()
         self._shown, self._submitted = ShownGroups(host), SubmittedGroups(host)
         self._accusations = AccusationExchange(host, inbox, self, self._shown)
         if self._works():
-            inbox.audit, inbox.aside, inbox.unseen = self.draw, self.aside, self.room
+            inbox.audit, inbox.suspended, inbox.unseen = self.draw, self.suspended, self.room
             inbox.batcher.unproven = self._queue.unproven
             inbox.batcher.replayable = self.is_replayable
             self._look()
@@ -78,29 +79,30 @@ class Auditor:
     def _works(self) -> bool:
         return self._replayer.works and self.host.config.peer.audit.share > 0
 
-    def aside(self, sampler: PeerId) -> Consequence | None:
-        """What follows for a sampler that is set aside now, or None."""
+    def suspended(self, sampler: PeerId) -> Suspension | None:
+        """Why a sampler is suspended now, or None."""
         now = self.host.now()
-        if self.audits.aside(sampler, now) is not None:
+        if self.audits.suspensions.of(sampler, now) is not None:
             self._look()  # it may have been pardoned in this folder
         self._obey_pardons()
-        return self.audits.aside(sampler, now)
+        return self.audits.suspensions.of(sampler, now)
 
     def _look(self) -> None:
-        """Take up the file of those that are set aside: an earlier life's, or one that `swarm pardon` changed
+        """Take up the file of suspended samplers: an earlier life's, or one that `swarm pardon` changed
         meanwhile."""
-        path = self._folder and self._folder / ASIDE
+        path = self._folder and self._folder / SUSPENDED
         if path is None or not path.exists() or stamp(path) == self._seen:
             return
         try:
-            self._seen, aside = stamp(path), read_aside(path.parent)
+            self._seen, listed = stamp(path), read_suspended(path.parent)
         except (OSError, Torn, msgspec.DecodeError) as error:
-            self.host.disk_damaged(f"{path} is damaged ({error}): who was set aside is forgotten")
+            self.host.disk_damaged(f"{path} is damaged ({error}): which samplers were suspended is forgotten")
             return
-        self._let_back(self._listed - aside.keys())
-        known = self._listed | self.audits.all_aside().keys()
-        self.audits.restore({sampler: each for sampler, each in aside.items() if sampler not in known})
-        self._listed = frozenset(aside)
+        self._let_back(self._listed - listed.keys())
+        suspensions = self.audits.suspensions
+        known = self._listed | suspensions.all().keys()
+        suspensions.restore({sampler: each for sampler, each in listed.items() if sampler not in known})
+        self._listed = frozenset(listed)
 
     def _let_back(self, pardoned: Collection[PeerId]) -> None:
         for sampler in pardoned:
@@ -114,9 +116,9 @@ class Auditor:
             return
         self._list, before = revocations.number, self._obeyed
         self._obeyed = {one.peer: one.at for one in revocations.list.pardons}
-        for sampler, aside in self.audits.all_aside().items():
+        for sampler, suspension in self.audits.suspensions.all().items():
             at = self._obeyed.get(sampler)
-            if at is not None and at != before.get(sampler) and aside.since <= self._here(at) + CLOCK:
+            if at is not None and at != before.get(sampler) and suspension.since <= self._here(at) + CLOCK:
                 self.audits.pardon(sampler)
                 self._unwritten = True
                 self._news.set()
@@ -192,14 +194,6 @@ class Auditor:
         else:
             self._accusations.judged(shown, Opinion.UNDECIDED)
 
-    def second(self, sampler: PeerId, strikes: int, by: PeerId) -> None:
-        if (aside := self.audits.second(sampler, strikes, self.host.now())) is not None:
-            self._tell(
-                "", sampler, Finding.FORGED, None, aside._replace(why=f"{aside.why}; {by} found it, too")
-            )
-            self._unwritten = True
-            self._news.set()
-
     async def run(self) -> None:
         """Replay what waits, until cancelled."""
         if self._works():
@@ -213,7 +207,7 @@ class Auditor:
         while True:
             await self._news.wait()
             if self._unwritten:
-                await self._write_aside()
+                await self._write_suspended()
             while self._queue and await self._replayer.ready():
                 drawn = self._queue.take(self._replayer.loaded)
                 spent = await self._audit(drawn)
@@ -246,35 +240,35 @@ class Auditor:
         replayed, spent = await self._replayer.replayed(drawn)
         if replayed is None:
             self._undecided(drawn)
-        elif (aside := self._judge(drawn, replayed)) is not None:
-            await self._keep(drawn, aside)
+        elif (suspension := self._judge(drawn, replayed)) is not None:
+            await self._keep(drawn, suspension)
         return spent
 
-    def _judge(self, drawn: Drawn, replayed: Replayed) -> Consequence | None:
+    def _judge(self, drawn: Drawn, replayed: Replayed) -> Suspension | None:
         group = drawn.group
         found, opinion = self._replayer.weighed(drawn, replayed)
         self._look()  # what was pardoned counts no more
         self._obey_pardons()
         if drawn.shown is None:
-            finding, aside = self.audits.take(group.sampler, found, self.host.now(), self._alone())
-            accuses = aside is not None and speaks_alone(found)
+            finding, suspension = self.audits.take(group.sampler, found, self.host.now())
+            accuses = suspension is not None and speaks_alone(found)
         else:
             self._accusations.judged(drawn.shown, opinion)
-            finding, aside = self._judge_accused(drawn.shown, found, opinion)
+            finding, suspension = self._judge_accused(drawn.shown, found, opinion)
             accuses = opinion is Opinion.AGREED
-        self._tell(group.id, group.sampler, finding, found, aside)
-        if aside is not None:
+        self._tell(group.id, group.sampler, finding, found, suspension)
+        if suspension is not None:
             self._drop(group.sampler)
         if accuses:
-            now, strikes = self.host.now(), self.audits.strikes(group.sampler)
-            self._accusations.accuse(group, drawn.frame, strikes, self.audits.aside(group.sampler, now))
-        return aside
+            in_force = self.audits.suspensions.of(group.sampler, self.host.now())
+            self._accusations.accuse(group, drawn.frame, in_force)
+        return suspension
 
     def _judge_accused(
         self, accused: Shown, found: Weighed, opinion: Opinion
-    ) -> tuple[Finding, Consequence | None]:
+    ) -> tuple[Finding, Suspension | None]:
         """An honest group that an accuser chose verifies nobody."""
-        host, group, aside = self.host, accused.group, None
+        host, group, suspension = self.host, accused.group, None
         if opinion is Opinion.DISAGREED:
             return Finding.HONEST, None
         if opinion is Opinion.UNDECIDED:
@@ -284,14 +278,10 @@ class Auditor:
         if (release := host.releases.named(group.version, group.weights)) is not None:
             released = host.releases.released_here(release)
             if not self._is_pardoned(group):
-                aside = self.audits.accused(group.sampler, found, released, host.now())
-        if aside is not None:
-            aside = aside._replace(why=f"{aside.why}; {accused.accuser} found it first")
-        return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, aside
-
-    def _alone(self) -> bool:
-        """Whether the run has no other learner."""
-        return not {*self.host.roster.learners()} - {self.host.ports.me}
+                suspension = self.audits.accused(group.sampler, found, released, host.now())
+        if suspension is not None:
+            suspension = suspension._replace(why=f"{suspension.why}; {accused.accuser} found it first")
+        return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, suspension
 
     def _undecided(self, drawn: Drawn) -> None:
         """A group is not replayed: that blames nobody."""
@@ -299,19 +289,19 @@ class Auditor:
             self._accusations.judged(drawn.shown, Opinion.UNDECIDED)
 
     def _tell(
-        self, group: str, sampler: PeerId, finding: Finding, found: Weighed | None, aside: Consequence | None
+        self, group: str, sampler: PeerId, finding: Finding, found: Weighed, suspension: Suspension | None
     ) -> None:
         self.host.emit(
             events.Audited,
             group=group,
             sampler=sampler,
             finding=finding,
-            tokens=found.tokens if found else 0,
-            off=found.off if found else 0,
-            largest=round(found.largest, 4) if found else 0.0,
-            until=aside.until if aside is not None else 0.0,
-            strikes=aside.strikes if aside is not None else 0,
-            why=aside.why if aside is not None else "",
+            tokens=found.tokens,
+            off=found.off,
+            largest=round(found.largest, 4),
+            until=suspension.until if suspension is not None else 0.0,
+            strikes=suspension.strikes if suspension is not None else 0,
+            why=suspension.why if suspension is not None else "",
         )
 
     def _drop(self, sampler: PeerId) -> None:
@@ -322,10 +312,10 @@ class Auditor:
         self._queue.drop(sampler)
         self._submitted.drop(sampler)
 
-    async def _keep(self, drawn: Drawn, aside: Consequence) -> None:
-        """Write who is set aside, and evidence that others can replay, where the disk has room for it."""
+    async def _keep(self, drawn: Drawn, suspension: Suspension) -> None:
+        """Write who is suspended, and evidence that others can replay, where the disk has room for it."""
         host, group = self.host, drawn.group
-        await self._write_aside()
+        await self._write_suspended()
         release = host.releases.named(group.version, group.weights)
         if self._folder is None or release is None:
             return
@@ -335,7 +325,7 @@ class Auditor:
             release=host.releases.sealed(release),
             auditor=host.ports.me,
             at=host.now(),
-            why=aside.why,
+            why=suspension.why,
         )
         try:
             await host.ports.work.run(Kind.SAVE, keep, self._folder, group.id, said, drawn.weights)
@@ -347,24 +337,24 @@ class Auditor:
         text = f"evidence against {group.sampler} is kept: `swarm verify {path}` replays it"
         host.emit(events.Noted, level="info", text=text)
 
-    async def _write_aside(self) -> None:
-        """Write who was set aside, but for those that were pardoned in the file since I read or wrote it."""
+    async def _write_suspended(self) -> None:
+        """Write who was suspended, but for those that were pardoned in the file since I read or wrote it."""
         self._unwritten = False
         if self._folder is None:
             return
         self._look()
-        aside = self.audits.all_aside()
+        suspended = self.audits.suspensions.all()
         try:
             pardoned = await self.host.ports.work.run(
-                Kind.SAVE, update_aside, self._folder, aside, self._listed
+                Kind.SAVE, update_suspended, self._folder, suspended, self._listed
             )
         except OSError as error:
             self._unwritten = True
-            self.host.disk.tell("set aside", str(error))
+            self.host.disk.tell("suspensions", str(error))
             return
-        self.host.disk.tell("set aside", "")
+        self.host.disk.tell("suspensions", "")
         self._let_back(pardoned)
-        self._listed = frozenset(aside.keys() - pardoned)
+        self._listed = frozenset(suspended.keys() - pardoned)
 
     def make_room(self) -> None:
         """A gradient does not fit into memory: give back what the second policy takes."""

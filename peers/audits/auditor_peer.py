@@ -7,11 +7,11 @@ gradients.
     each release     -> its bytes are held, for as long as its groups come
 
 Drawn are groups by the rates of swarm.core.audits.auditing and randomness that only this peer's key gives. A
-sampler is accused once, and none of its groups is drawn then until the next release, or until it would be let
-back: who did not set it aside hears it again. The auditor sets nobody aside: learners act on their own
-replays. What it finds in groups of which none shows a cheat by itself is its own knowledge alone. Learners
-are asked beside each other, have equal shares of the room for groups that wait, and take turns: one that is
-slow, or lists much, costs the others nothing.
+sampler is accused once, and none of its groups is drawn then until the next release: a learner that did not
+suspend it hears it again. The auditor suspends nobody: learners act on their own replays. What it finds in
+groups of which none shows a cheat by itself is its own knowledge alone. Learners are asked beside each other,
+have equal shares of the room for groups that wait, and take turns: one that is slow, or lists much, costs the
+others nothing.
 Not handled here: what follows from an accusation (peers.audits.auditor).
 """
 
@@ -32,7 +32,7 @@ from peers.runtime.frames import UnknownKey
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.audits.accusations import speaks_alone
-from swarm.core.audits.auditing import SET_ASIDE, Audits, Finding, Weighed
+from swarm.core.audits.auditing import Audits, Finding, Weighed
 from swarm.draws.replays import Replayed
 from swarm.frames import wire
 from swarm.limits import remember
@@ -76,8 +76,8 @@ class AuditorPeer:
         self._seen: OrderedDict[Digest, None] = OrderedDict()
         """Groups that came: what a learner lists and does not show may be another one's to show."""
         self._requested: OrderedDict[tuple[PeerId, Digest], None] = OrderedDict()
-        self._accused: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
-        """Sampler -> the newest release when it was accused, and until when that lasts."""
+        self._accused: OrderedDict[PeerId, int] = OrderedDict()
+        """Sampler -> the newest release when it was accused."""
         self._version = -1
         """The newest release."""
 
@@ -168,8 +168,7 @@ class AuditorPeer:
 
     def _is_accused(self, sampler: PeerId) -> bool:
         """Whether learners heard of it, and nothing changed since."""
-        version, until = self._accused.get(sampler, (-1, 0.0))
-        return version == self._version and self.host.now() < until
+        return self._accused.get(sampler) == self._version
 
     async def _take(self, learner: PeerId, one: SubmittedGroup) -> None:
         try:
@@ -233,8 +232,7 @@ class AuditorPeer:
     def _accuse_once(self, group: Group, frame: bytes) -> None:
         """Each accusation costs learners a replay, of which they allow one accuser so many."""
         if not self._is_accused(group.sampler):
-            accused = self._version, self.host.now() + SET_ASIDE[0]
-            remember(self._accused, group.sampler, accused, SEEN)
+            remember(self._accused, group.sampler, self._version, SEEN)
             self._accuser.accuse(group, frame)
         self._queue.drop(group.sampler)
 

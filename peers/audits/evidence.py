@@ -2,8 +2,8 @@
 
     evidence/GROUP.evidence       the group as its sampler signed it, the release as its publisher did
     evidence/GROUP.safetensors    the version's bytes: another name of the file that the peer holds
-    evidence/aside                samplers that were set aside, and what for: it outlives the peer
-    evidence/aside.lock           whoever holds it reads and writes that list
+    evidence/suspended            samplers that were suspended, and what for: it outlives the peer
+    evidence/suspended.lock       whoever holds it reads and writes that list
 
 `swarm verify` reads them (peers.commands.journals.verify), `swarm pardon` takes a sampler out of the last
 one. The newest KEPT pieces stay.
@@ -21,8 +21,8 @@ from msgspec import Meta
 
 from peers.intake.group_opening import noise_of
 from peers.runtime.frames import Frames
-from swarm.core.audits.auditing import Consequence
 from swarm.core.intake.admission import malformation
+from swarm.core.suspensions import Suspension
 from swarm.draws.heads import contradiction
 from swarm.frames import wire
 from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, Limit
@@ -31,7 +31,7 @@ from swarm.storage.durable import Torn, locked, make_folder, read_checked, write
 from swarm.storage.weights import Weights
 from swarm.types import Digest, Finite, Group, PeerId, Struct, Text
 
-FOLDER, SUFFIX, BYTES, ASIDE = "evidence", ".evidence", ".safetensors", "aside"
+FOLDER, SUFFIX, BYTES, SUSPENDED = "evidence", ".evidence", ".safetensors", "suspended"
 
 KEPT = 8
 """Pieces of evidence in a folder: each keeps the bytes of a version."""
@@ -80,40 +80,40 @@ def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None
 
 
 @contextlib.contextmanager
-def changing_aside(folder: Path) -> Iterator[None]:
-    """Read and write who was set aside while no other process does so: a learner adds to it, `swarm pardon`
+def changing_suspended(folder: Path) -> Iterator[None]:
+    """Read and write who was suspended while no other process does so: a learner adds to it, `swarm pardon`
     takes out of it. Blocks; raises OSError."""
     make_folder(folder)
-    with locked(folder / f"{ASIDE}.lock"):
+    with locked(folder / f"{SUSPENDED}.lock"):
         yield
 
 
-def keep_aside(folder: Path, aside: Mapping[PeerId, Consequence]) -> None:
-    """Write who was set aside. Blocks; raises OSError."""
+def keep_suspended(folder: Path, suspended: Mapping[PeerId, Suspension]) -> None:
+    """Write who was suspended. Blocks; raises OSError."""
     make_folder(folder)
-    write_checked(folder / ASIDE, wire.encode(aside))
+    write_checked(folder / SUSPENDED, wire.encode(suspended))
 
 
-def update_aside(
-    folder: Path, aside: Mapping[PeerId, Consequence], listed: Collection[PeerId]
+def update_suspended(
+    folder: Path, suspended: Mapping[PeerId, Suspension], listed: Collection[PeerId]
 ) -> Collection[PeerId]:
-    """Write who was set aside, but for those of `listed` whom `swarm pardon` took out of the file; returns
+    """Write who was suspended, but for those of `listed` whom `swarm pardon` took out of the file; returns
     these. A file that is gone or damaged pardons nobody. Blocks; raises OSError."""
-    with changing_aside(folder):
+    with changing_suspended(folder):
         try:
-            here = read_aside(folder).keys() if (folder / ASIDE).exists() else listed
+            here = read_suspended(folder).keys() if (folder / SUSPENDED).exists() else listed
         except (Torn, msgspec.DecodeError):
             here = listed  # whoever reads it to take it up tells that
         pardoned = {*listed} - {*here}
-        keep_aside(folder, {peer: why for peer, why in aside.items() if peer not in pardoned})
+        keep_suspended(folder, {peer: why for peer, why in suspended.items() if peer not in pardoned})
     return pardoned
 
 
-def read_aside(folder: Path) -> dict[PeerId, Consequence]:
-    """Who was set aside; nobody where there is no such file. Raises OSError, Torn and
+def read_suspended(folder: Path) -> dict[PeerId, Suspension]:
+    """Who was suspended; nobody where there is no such file. Raises OSError, Torn and
     msgspec.DecodeError."""
     try:
-        return msgspec.msgpack.decode(read_checked(folder / ASIDE), type=dict[PeerId, Consequence])
+        return msgspec.msgpack.decode(read_checked(folder / SUSPENDED), type=dict[PeerId, Suspension])
     except FileNotFoundError:
         return {}
 

@@ -92,7 +92,7 @@ class SubmittedGroups:
             self._bytes -= len(self._held.popleft().frame)
 
     def drop(self, sampler: PeerId) -> None:
-        """Groups of a sampler that is set aside are not audited any more."""
+        """Groups of a suspended sampler are not audited any more."""
         self._held = deque(one for one in self._held if one.told.sampler != sampler)
         self._bytes = sum(len(one.frame) for one in self._held)
 

@@ -163,7 +163,7 @@ def real_host(
         node.board.prefer(host.members, closed=True)
     else:
         node.board.prefer(host.posting)
-    node.shun(host.hearing.silenced)
+    node.shun(host.hearing.suspended)
     host.releases.patches.version_zero.write = base_model.version_zero(config.run)
     return host
 

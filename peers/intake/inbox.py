@@ -28,13 +28,12 @@ from peers.intake.tally import DROPPED, OTHERS, Tally
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.audits import auditing
-from swarm.core.audits.auditing import Consequence
 from swarm.core.intake.admission import OVERFLOWED, REPEATED, Admission, Judgement, staleness
 from swarm.core.intake.batcher import NO_LIMIT, Batcher, Room, Waiting
 from swarm.core.intake.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.intake.curriculum import Draws
 from swarm.core.roster import share
+from swarm.core.suspensions import Suspension
 from swarm.frames import wire
 from swarm.limits import cut, remember
 from swarm.protocol import Role, Service
@@ -129,8 +128,8 @@ class LearnerInbox:
         """The same, for the groups' proofs (peers.learner.agreement.rechecks)."""
         self.unseen: Callable[[PeerId], Room] = lambda _: NO_LIMIT
         """Room for groups of a sampler before more of them are replayed (peers.audits.auditor)."""
-        self.aside: Callable[[PeerId], Consequence | None] = lambda _: None
-        """What follows for a sampler that is set aside now, or None (peers.audits.auditor)."""
+        self.suspended: Callable[[PeerId], Suspension | None] = lambda _: None
+        """Why a sampler is suspended now, or None (peers.audits.auditor)."""
         self._tasks: dict[str, TaskAndRewards] = {}
         self._arriving: dict[str, asyncio.Event] = {}
         """Group that is being scored and written -> set once that is done."""
@@ -336,13 +335,13 @@ class LearnerInbox:
             distrust = "sealed, sent and signed by different peers"
         elif distrust is None and self.host.invited(opened, Role.SAMPLER):
             self.batcher.quotas.invited(sender)
-        room, aside = self._room(group, self._learners(), now), self.aside(group.sampler)
+        room, suspension = self._room(group, self._learners(), now), self.suspended(group.sampler)
         return self.admission.judge(
             group,
             version=self._version(),
             full=room.why if room.groups <= 0 else None,
             distrust=distrust,
-            aside=auditing.objection(aside, now) if aside is not None else None,
+            suspended=suspension.objection(now) if suspension is not None else None,
             unlikely=self.sampler_evidence.objection(sender, now),
             now=now,
         )
@@ -432,7 +431,7 @@ class LearnerInbox:
         part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
         room = self._room(group, learners, now).groups if group is not None and part else part
         credit = max(0, min(part, room))
-        aside = self.aside(sampler) if verdict is Verdict.UNVERIFIED else None
+        suspension = self.suspended(sampler) if verdict is Verdict.UNVERIFIED else None
         return wire.encode(
             Receipt(
                 verdict=verdict,
@@ -441,6 +440,6 @@ class LearnerInbox:
                 credit=credit,
                 kept=kept,
                 unkept=self._is_unkept(group, verdict, kept),
-                until=aside.until if aside is not None else 0.0,
+                until=suspension.until if suspension is not None else 0.0,
             )
         )

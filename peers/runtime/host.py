@@ -38,7 +38,7 @@ from peers.runtime.releases.exchange import ReleaseExchange
 from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from peers.runtime.watching.reporters import reporters
-from peers.runtime.watching.set_aside import SetAsideNews
+from peers.runtime.watching.suspensions import SuspensionNews
 from swarm import events
 from swarm.core.completion import is_complete
 from swarm.core.gossip_limits import GossipLimits
@@ -118,7 +118,7 @@ class Host:
         self._author: PeerId | None = None
         """Of the gossip that is read now: nobody may say again what another one signed."""
         self._bundles = EventBundles(self)
-        self.revocations, self.aside = RevocationExchange(self), SetAsideNews(self)
+        self.revocations, self.suspensions = RevocationExchange(self), SuspensionNews(self)
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self._ends: OrderedDict[PeerId, None] = OrderedDict()
         """Seeds that said that the run is complete."""
@@ -251,7 +251,7 @@ class Host:
             Topic.EVENT: self._hear_events,
         }
         if self.who.role is not Role.LEARNER:  # it subscribes itself
-            takers[Topic.ACCUSED] = self.aside.hear
+            takers[Topic.ACCUSED] = self.suspensions.hear
         names = [name for name in takers if TOPICS[name].all or self.who.observes]
         always = (
             self._beats.send_forever,
@@ -276,7 +276,7 @@ class Host:
         Who says again what another one signed is not heard: gossip names the author of each message."""
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
-                if self.hearing.is_silenced(sender):
+                if self.hearing.is_suspended(sender):
                     continue  # it was said before
                 self._author = sender
                 self.take(take, name, sender, data)

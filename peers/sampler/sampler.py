@@ -35,10 +35,10 @@ from peers.sampler.next_tasks import NextTasks
 from peers.sampler.outbox import Outbox
 from swarm import events
 from swarm.core import delays, stream_slots
-from swarm.core.audits.auditing import reason_of
 from swarm.core.intake import deliveries
 from swarm.core.intake.curriculum import Curriculum, Draw, Draws
 from swarm.core.intake.deliveries import DeliveryLoss, NextStep, Outcome
+from swarm.core.suspensions import reason_of
 from swarm.frames import wire
 from swarm.limits import remember
 from swarm.net.ports import Busy, NetError, Refused, Silent
@@ -443,8 +443,8 @@ class Sampler:
         if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
             host.status.lags(inbox=beat.lag.inbox)  # a receipt does not say how long the group will wait
         if receipt.verdict is Verdict.ADMIT:
-            host.aside.back(learner, host.ports.me, times.sent)
-        host.aside.tell(learner, host.ports.me, receipt.until, reason_of(receipt.detail))
+            host.suspensions.back(learner, host.ports.me, times.sent)
+        host.suspensions.tell(learner, host.ports.me, receipt.until, reason_of(receipt.detail))
         ends = deliveries.TABLE[receipt.verdict] in (NextStep.DONE, NextStep.DROPPED)
         if receipt.unkept:
             remember(self._in_memory, group.id, (group, learner, life), IN_MEMORY)

@@ -1,23 +1,23 @@
-"""What a peer may say in gossip: a rate for each key, one for all strangers together, silence for offenders.
+"""What a peer may say in gossip: a rate for each key, one for all strangers; offenders are suspended.
 
     message --size, rates--> taken --what it says--> `blame`, where no peer of this run says that
                   |                                    |
-               dropped        offences of one author --'--> silenced, twice as long each time
+               dropped        offences of one author --'--> suspended (swarm.core.suspensions)
 
 An offence is a message that no program of this run sends: too large, not a frame of the run, signed by
 another peer, or beyond the rate of a key. Peers that are proven (members, who has delivered) have a larger
-rate, of their own alone. p2pd passes messages on before anybody here sees them, so that each peer silences
+rate, of their own alone. p2pd passes messages on before anybody here sees them, so that each peer suspends
 an offender for itself; who is connected with one hangs up (swarm.net.libp2p.node). Not handled here: what is
 a good frame (peers.runtime.host).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from swarm.core.budget import UNBOUNDED, Budget
-from swarm.limits import EVENT_LIMIT, remember
+from swarm.core.suspensions import Suspensions
+from swarm.limits import EVENT_LIMIT
 from swarm.types import PeerId
 
 RATE, BURST = 64.0, 512.0
@@ -36,8 +36,8 @@ as many takes a quarter of a core."""
 OFFENCES_RATE, OFFENCES_BURST = 1.0, 32.0
 """Offences of one author that have no consequence: a bug of one message, or a key that was old."""
 
-SILENCE, LONGEST = 30.0, 600.0
-"""Seconds of the first silence, and of the longest."""
+SUSPENDED, LONGEST = 30.0, 600.0
+"""Seconds of the first suspension, and of the longest."""
 
 AUTHORS = 4096
 """Authors that are remembered."""
@@ -56,12 +56,11 @@ class GossipLimits:
         self._strangers = Budget((STRANGERS_RATE, STRANGERS_BURST), UNBOUNDED, 1)
         """For all of them, under one name."""
         self._offences = Budget((OFFENCES_RATE, OFFENCES_BURST), UNBOUNDED, AUTHORS)
-        self._silences: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
-        """Author -> (seconds of its last silence, when that ends)."""
+        self._suspensions = Suspensions(SUSPENDED, LONGEST, AUTHORS)
 
     def takes(self, author: PeerId, size: int) -> bool:
         """Whether a message of so many bytes is read."""
-        if self.is_silenced(author):
+        if self.is_suspended(author):
             return False
         if size > EVENT_LIMIT.sealed:
             self.blame(author)
@@ -73,22 +72,17 @@ class GossipLimits:
         return proven or self._strangers.take(None, units, now)
 
     def blame(self, author: PeerId) -> float:
-        """An author said what no program of this run says -> seconds for which it is silenced for it, or
+        """An author said what no program of this run says -> seconds for which it is suspended for it, or
         0."""
         now = self._now()
-        if self.is_silenced(author) or self._offences.take(author, 1.0, now):
+        if self.is_suspended(author) or self._offences.take(author, 1.0, now):
             return 0.0
-        last, _ = self._silences.get(author, (SILENCE / 2, 0.0))
-        seconds = min(2 * last, LONGEST)
-        remember(self._silences, author, (seconds, now + seconds), AUTHORS)
-        return seconds
+        return self._suspensions.suspend(author, "it says what no program of this run says", now).until - now
 
-    def silenced(self) -> frozenset[PeerId]:
-        """Who is silenced now."""
-        now = self._now()
-        return frozenset(peer for peer, (_, until) in self._silences.items() if until > now)
+    def suspended(self) -> frozenset[PeerId]:
+        """All authors that are suspended now."""
+        return self._suspensions.in_force(self._now())
 
-    def is_silenced(self, author: PeerId) -> bool:
+    def is_suspended(self, author: PeerId) -> bool:
         """Whether nothing of an author is read now."""
-        found = self._silences.get(author)
-        return found is not None and found[1] > self._now()
+        return self._suspensions.of(author, self._now()) is not None

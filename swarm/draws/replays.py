@@ -28,7 +28,7 @@ MOST = 1.0
 """Nats that one token adds to a sampler's drift at most."""
 
 MOST_SIZES = LARGE + SIZES_LIMIT / 2
-"""Usual sizes of one token that count at most: neither one nor two set their sampler aside."""
+"""Usual sizes of one token that count at most: neither one nor two suspend their sampler."""
 
 LARGEST = 1000.0
 """Nats: what is told of a token that could not be drawn at all."""

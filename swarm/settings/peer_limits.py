@@ -43,7 +43,7 @@ class Limits(Section):
 
 
 class Auditing(Section):
-    """A learner's audits: it replays groups of samplers without an invite, and sets aside those whose groups
+    """A learner's audits: it replays groups of samplers without an invite, and suspends those whose groups
     are not what policy and seed draw (docs/trust.md)."""
 
     share: Share = 0.05

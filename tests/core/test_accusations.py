@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from peers.audits.accusations import SAID
-from swarm.core.audits.accusations import IGNORED, PER_HOUR, WRONG, Accusations, Claim, Opinion, opinion_of
-from swarm.core.audits.auditing import DECIDING, FOREVER, SET_ASIDE, Audits, Weighed
+from swarm.core.audits.accusations import PER_HOUR, WRONG, Accusations, Claim, Opinion, opinion_of
+from swarm.core.audits.auditing import DECIDING, Audits, Weighed
+from swarm.core.suspensions import HOUR
 from swarm.types import Digest, PeerId
 
 ADA, BOB, SAMPLER = PeerId("ada"), PeerId("bob"), PeerId("sampler")
 HONEST = Weighed(tokens=64, deciding=60, off=0, largest=0.01, drift=-0.06, claimed=0.0)
 FORGED = HONEST._replace(off=2, largest=3.0)
 OTHER_CLAIMS = HONEST._replace(claimed=0.2)
-HOUR, DAY = SET_ASIDE
+DAY = 24 * HOUR
 
 
 def group(number: int, version: int = 1) -> Claim:
@@ -133,78 +134,43 @@ def test_of_one_accuser_so_many_cases_are_looked_at_in_an_hour_and_the_others_ar
 
 def test_who_is_wrong_again_and_again_is_not_heard_for_a_while() -> None:
     all_cases = Accusations()
-    assert [all_cases.false(ADA, number) for number in range(WRONG)] == [False] * (WRONG - 1) + [True]
-    assert all_cases.heard(ADA, group(1), IGNORED) is None and all_cases.heard(BOB, group(2), 3.0) is not None
-    assert all_cases.heard(ADA, group(1), WRONG + IGNORED) is not None
+    made = [all_cases.false(ADA, "it is honest", number) for number in range(WRONG)]
+    assert made[:-1] == [None] * (WRONG - 1) and made[-1] is not None and made[-1].why == "it is honest"
+    assert all_cases.heard(ADA, group(1), HOUR) is None and all_cases.heard(BOB, group(2), 3.0) is not None
+    assert all_cases.heard(ADA, group(1), WRONG + HOUR) is not None
+    again = all_cases.false(ADA, "it is honest", WRONG + HOUR)
+    assert again is not None and again.until == WRONG + 3 * HOUR, "twice as long"
 
 
 def test_false_accusations_of_many_days_silence_nobody() -> None:
     all_cases = Accusations()
-    assert not any(all_cases.false(ADA, number * DAY) for number in range(2 * WRONG))
+    assert not any(all_cases.false(ADA, "it is honest", number * DAY) for number in range(2 * WRONG))
 
 
 # --- strikes that travel ------------------------------------------------------------------------------------
 
 
-def test_whoever_agrees_sets_aside_for_as_long_as_who_accused() -> None:
+def test_whoever_agrees_suspends_for_as_long_as_who_accused() -> None:
     one, other = Audits(), Audits()
-    for now, seconds in ((0.0, HOUR), (HOUR, DAY)):
-        _, aside = one.take(SAMPLER, FORGED, now, alone=False)
+    for now, seconds in ((0.0, HOUR), (HOUR, 2 * HOUR)):
+        _, suspension = one.take(SAMPLER, FORGED, now)
         seconded = other.accused(SAMPLER, FORGED, released=now, now=now)
-        assert aside is not None and seconded == aside and aside.until == now + seconds
+        assert suspension is not None and seconded == suspension and suspension.until == now + seconds
 
 
-def test_what_a_sampler_did_before_it_was_set_aside_is_no_further_strike() -> None:
+def test_what_a_sampler_did_before_it_was_suspended_is_no_further_strike() -> None:
     audits = Audits()
     audits.take(SAMPLER, FORGED, 10.0)
     assert audits.accused(SAMPLER, FORGED, released=9.0, now=20.0) is None
     assert audits.accused(SAMPLER, FORGED, released=9.0, now=20.0 + HOUR) is None
-    assert audits.accused(SAMPLER, FORGED, released=11.0, now=20.0) is None  # it is set aside
-    assert audits.strikes(SAMPLER) == 1 and audits.aside(SAMPLER, 20.0 + HOUR) is None
-
-
-def test_who_cheats_the_learner_that_lets_it_back_first_is_struck_by_the_second_too() -> None:
-    audits = Audits()
-    audits.take(SAMPLER, FORGED, 10.0)
-    aside = audits.accused(SAMPLER, FORGED, released=HOUR, now=5.0 + HOUR)
-    assert aside is not None and (aside.strikes, aside.until) == (2, 5.0 + HOUR + DAY)
+    assert audits.accused(SAMPLER, FORGED, released=11.0, now=20.0) is None  # it is suspended
+    assert audits.suspensions.strikes(SAMPLER) == 1 and audits.suspensions.of(SAMPLER, 20.0 + HOUR) is None
 
 
 def test_false_claims_by_another_s_word_are_an_hour_and_no_strike() -> None:
     audits = Audits()
-    aside = audits.accused(SAMPLER, OTHER_CLAIMS, released=0.0, now=1.0)
-    assert aside is not None and aside.until == 1.0 + HOUR and aside.strikes == 0
-
-
-def struck(times: int, alone: bool) -> tuple[Audits, float]:
-    audits, now = Audits(), 0.0
-    for _ in range(times):
-        audits.take(SAMPLER, FORGED, now, alone=alone)
-        now += DAY
-    return audits, now - DAY
-
-
-def test_the_third_strike_is_for_good_once_a_second_learner_agrees_and_at_once_where_there_is_none() -> None:
-    alone, now = struck(3, alone=True)
-    assert alone.all_aside()[SAMPLER]._replace(why="") == (FOREVER, 3, "", now)
-    audits, now = struck(3, alone=False)
-    first = audits.aside(SAMPLER, now)
-    assert first is not None and (first.until, first.strikes) == (now + DAY, 3)
-    assert audits.second(SAMPLER, 2, now) is None  # it agrees with an earlier strike
-    seconded = audits.second(SAMPLER, 3, now)
-    assert seconded is not None and seconded.until == FOREVER == audits.all_aside()[SAMPLER].until
-    assert audits.second(SAMPLER, 3, now) is None
-
-
-def test_a_second_learner_s_word_adds_nothing_to_fewer_strikes() -> None:
-    audits, now = struck(2, alone=False)
-    assert audits.second(SAMPLER, 2, now) is None and audits.second(BOB, 3, now) is None
-
-
-def test_who_agrees_with_a_third_strike_is_the_second_one() -> None:
-    audits, now = struck(2, alone=False)
-    aside = audits.accused(SAMPLER, FORGED, released=now + DAY, now=now + DAY)
-    assert aside is not None and aside.until == FOREVER
+    suspension = audits.accused(SAMPLER, OTHER_CLAIMS, released=0.0, now=1.0)
+    assert suspension is not None and suspension.until == 1.0 + HOUR and suspension.strikes == 0
 
 
 def test_one_token_that_is_off_makes_a_newcomer_of_its_sampler() -> None:

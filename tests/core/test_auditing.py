@@ -13,15 +13,13 @@ import pytest
 from swarm.core.audits import auditing
 from swarm.core.audits.auditing import (
     AHEAD,
-    FINAL,
-    FOREVER,
     Audits,
-    Consequence,
     Finding,
     Tolerance,
     Weighed,
     most_after,
 )
+from swarm.core.suspensions import Suspension
 from swarm.draws.replays import Replayed, weigh
 from swarm.types import PeerId
 
@@ -88,34 +86,34 @@ def test_groups_are_drawn_at_the_rate() -> None:
     assert 0.07 < sum(audits.drawn(ME, rng) for _ in range(2000)) / 2000 < 0.13
 
 
-def test_two_tokens_that_are_off_are_a_forgery_and_the_third_one_is_for_good() -> None:
+def test_two_tokens_that_are_off_are_a_forgery_and_each_one_lasts_twice_as_long() -> None:
     audits, now = Audits(), 1000.0
     lasted = []
     for _ in range(3):
-        finding, aside = audits.take(ME, off(2), now)
-        assert finding is Finding.FORGED and aside is not None and audits.aside(ME, now) == aside
-        lasted.append(aside.until - now)
-        now = aside.until
-    assert lasted == [3600.0, 86_400.0, auditing.FOREVER - 1000.0 - 90_000.0]
-    last = audits.aside(ME, 1e11)
-    assert last is not None and "for good" in auditing.objection(last, 1e11)
+        finding, suspension = audits.take(ME, off(2), now)
+        assert finding is Finding.FORGED and suspension is not None
+        assert audits.suspensions.of(ME, now) == suspension
+        lasted.append(suspension.until - now)
+        now = suspension.until
+    assert lasted == [3600.0, 7200.0, 14_400.0]
 
 
-def test_groups_that_came_before_their_sampler_was_set_aside_are_no_further_strike() -> None:
+def test_groups_that_came_before_their_sampler_was_suspended_are_no_further_strike() -> None:
     audits = Audits()
     audits.take(ME, off(2), 0.0)
     for _ in range(5):
         assert audits.take(ME, off(2), 1.0) == (Finding.FORGED, None)
-    aside = audits.aside(ME, 3599.0)
-    assert aside is not None and aside.strikes == 1 and audits.aside(ME, 3600.0) is None
+    suspension = audits.suspensions.of(ME, 3599.0)
+    assert suspension is not None and suspension.strikes == 1
+    assert audits.suspensions.of(ME, 3600.0) is None
 
 
-def test_who_was_set_aside_comes_back_and_is_replayed_from_the_beginning() -> None:
+def test_who_was_suspended_comes_back_and_is_replayed_from_the_beginning() -> None:
     audits = Audits()
     for _ in range(100):
         audits.take(ME, HONEST, 0.0)
     audits.take(ME, off(5), 0.0)
-    assert audits.aside(ME, 3599.0) is not None and audits.aside(ME, 3600.0) is None
+    assert audits.suspensions.of(ME, 3599.0) is not None and audits.suspensions.of(ME, 3600.0) is None
     assert audits.rate(ME) == 1.0
 
 
@@ -131,12 +129,12 @@ def test_one_token_that_is_off_is_bad_luck_until_another_one_follows() -> None:
     assert audits.take(ME, off(1), 0.0)[0] is Finding.FORGED
 
 
-def test_small_margins_that_add_up_set_a_sampler_aside_without_a_strike() -> None:
+def test_small_margins_that_add_up_suspend_a_sampler_without_a_strike() -> None:
     audits, warmer = Audits(), HONEST._replace(largest=0.3, drift=0.5)
     found = [audits.take(ME, warmer, 0.0) for _ in range(9)]
     assert [finding for finding, _ in found] == [Finding.HONEST] * 8 + [Finding.DRIFTED]
-    aside = found[-1][1]
-    assert aside is not None and aside.strikes == 0 and aside.until == 3600.0
+    suspension = found[-1][1]
+    assert suspension is not None and suspension.strikes == 0 and suspension.until == 3600.0
 
 
 def test_honest_margins_never_add_up() -> None:
@@ -161,13 +159,13 @@ def rounding(rng: np.random.Generator, error: float = 0.117) -> Weighed:
     return flips(*found[found > 0])
 
 
-def audits_until(groups: Iterable[Weighed]) -> tuple[int, Consequence | None]:
+def audits_until(groups: Iterable[Weighed]) -> tuple[int, Suspension | None]:
     audits, number = Audits(), 0
     for number, group in enumerate(groups, 1):
-        finding, aside = audits.take(ME, group, 0.0)
-        assert finding is (Finding.HONEST if aside is None else Finding.DRIFTED)
-        if aside is not None:
-            return number, aside
+        finding, suspension = audits.take(ME, group, 0.0)
+        assert finding is (Finding.HONEST if suspension is None else Finding.DRIFTED)
+        if suspension is not None:
+            return number, suspension
     return number, None
 
 
@@ -181,23 +179,23 @@ def test_margins_are_compared_with_the_size_that_rounding_gives_them() -> None:
 
 
 @pytest.mark.parametrize("honest", [0, 30])
-def test_who_takes_a_token_of_its_liking_where_it_costs_little_and_rounds_nothing_is_set_aside(
+def test_who_takes_a_token_of_its_liking_where_it_costs_little_and_rounds_nothing_is_suspended(
     honest: int,
 ) -> None:
     """Two flips a group, neither off: the sum of margins never rises."""
     rng = np.random.default_rng(1)
     steered = [flips(*rng.uniform(0, 0.8, 2)) for _ in range(40)]
     assert max(group.drift for group in steered) < 0 and not any(group.off for group in steered)
-    number, aside = audits_until([*[flips() for _ in range(honest)], *steered])
+    number, suspension = audits_until([*[flips() for _ in range(honest)], *steered])
     assert honest < number < honest + 12
     assert (
-        aside is not None
-        and (aside.strikes, aside.until) == (0, 3600.0)
-        and "does it choose them" in aside.why
+        suspension is not None
+        and (suspension.strikes, suspension.until) == (0, 3600.0)
+        and "does it choose them" in suspension.why
     )
 
 
-def test_who_does_so_behind_the_rounding_of_bfloat16_is_set_aside_for_what_no_rounding_makes() -> None:
+def test_who_does_so_behind_the_rounding_of_bfloat16_is_suspended_for_what_no_rounding_makes() -> None:
     rng = np.random.default_rng(1)
 
     def steered(most: float) -> Iterator[Weighed]:
@@ -205,8 +203,8 @@ def test_who_does_so_behind_the_rounding_of_bfloat16_is_set_aside_for_what_no_ro
             own = rng.normal(0, 0.117, 900) - rng.uniform(0, 1, 900)
             yield flips(*own[own > 0], *rng.uniform(0, most, 2))
 
-    number, aside = audits_until(steered(1.4))
-    assert 1 < number < 20 and aside is not None and "does it choose them" in aside.why
+    number, suspension = audits_until(steered(1.4))
+    assert 1 < number < 20 and suspension is not None and "does it choose them" in suspension.why
     assert audits_until(steered(0.6)) == (60, None), "what remains possible (docs/trust.md)"
 
 
@@ -222,12 +220,12 @@ def test_a_restart_with_another_precision_and_back_is_no_cheat() -> None:
     assert audits_until(rounding(rng, error) for error in lives for _ in range(100)) == (600, None)
 
 
-def test_one_token_alone_that_is_allowed_sets_nobody_aside_and_is_forgotten() -> None:
+def test_one_token_alone_that_is_allowed_suspends_nobody_and_is_forgotten() -> None:
     glitch = [flips(1.8), *[flips() for _ in range(30)]]
     assert audits_until(glitch * 20) == (620, None)
 
 
-def test_claims_that_are_off_on_average_set_a_sampler_aside() -> None:
+def test_claims_that_are_off_on_average_suspend_a_sampler() -> None:
     assert Audits().take(ME, HONEST._replace(claimed=0.2), 0.0)[0] is Finding.DRIFTED
 
 
@@ -238,52 +236,30 @@ def test_a_group_that_decides_nothing_verifies_nobody() -> None:
     assert audits.rate(ME) == 1.0
 
 
-def test_many_keys_do_not_make_an_auditor_forget_whom_it_set_aside() -> None:
+def test_many_keys_do_not_make_an_auditor_forget_whom_it_suspended() -> None:
     audits = Audits()
     audits.take(ME, off(2), 0.0)
     for number in range(auditing.REMEMBERED + 10):
         audits.take(PeerId(f"key-{number}"), HONEST, 0.0)
-    assert audits.aside(ME, 1.0) is not None
+    assert audits.suspensions.of(ME, 1.0) is not None
     assert audits.rate(PeerId("key-0")) == 1.0
 
 
 def filled(now: float = 0.0) -> Audits:
-    """As many samplers are set aside as are remembered, each a second later than the one before."""
+    """As many samplers are suspended as are remembered, each a second later than the one before."""
     audits = Audits()
     for number in range(auditing.REMEMBERED):
         audits.take(PeerId(f"key-{number}"), off(2), now + number)
     return audits
 
 
-def test_many_keys_that_were_set_aside_leave_room_for_another_one() -> None:
-    audits, now = filled(), 5000.0
-    for strikes in (1, 2, 3):
-        finding, aside = audits.take(ME, off(2), now)
-        assert finding is Finding.FORGED and aside is not None and aside.strikes == strikes
-        assert audits.aside(ME, now) == aside
-        now = aside.until
-    assert audits.aside(ME, 1e11) is not None and audits.strikes(ME) == 3
-
-
-def test_many_keys_that_were_set_aside_keep_nobody_honest_from_being_verified() -> None:
+def test_many_keys_that_were_suspended_keep_nobody_honest_from_being_verified() -> None:
     audits = filled()
     names = [ME, PeerId("another"), PeerId("a third")]
     for _ in range(50):
         for name in names:
             audits.take(name, HONEST, 1.0)
     assert all(audits.proven(name) and audits.rate(name) == pytest.approx(0.4) for name in names)
-
-
-def test_those_whose_time_is_over_are_forgotten_first_and_then_those_with_the_least_left() -> None:
-    audits, last = Audits(), auditing.REMEMBERED - 1
-    audits.restore({ME: auditing.Consequence(auditing.FOREVER, 3, "two tokens are off")})
-    for number in range(last):
-        audits.take(PeerId(f"key-{number}"), off(2), 1000.0 if number == 7 else 5000.0 + number)
-    for number in range(3):
-        audits.take(PeerId(f"new-{number}"), off(2), 20_000.0)
-        audits.take(PeerId(f"plain-{number}"), HONEST, 20_000.0)
-    gone = {PeerId(f"key-{number}") for number in range(last)} - audits.all_aside().keys()
-    assert gone == {"key-7", "key-0", "key-1"} and audits.strikes(ME) == 3
 
 
 def test_a_new_name_at_a_full_table_costs_no_look_at_all_others() -> None:
@@ -294,32 +270,14 @@ def test_a_new_name_at_a_full_table_costs_no_look_at_all_others() -> None:
         audits.take(PeerId(f"name-{number}"), HONEST, 1.0)
         seconds.append(time.perf_counter() - began)
     assert sum(sorted(seconds[auditing.REMEMBERED :])[:100]) < 100 * 1e-4
-    assert len(audits.all_aside()) == auditing.REMEMBERED
-
-
-def test_who_was_set_aside_last_stays_so_though_all_others_are_for_longer() -> None:
-    audits = Audits()
-    audits.restore(
-        {PeerId(f"key-{number}"): Consequence(9e4, 2, "forged") for number in range(auditing.REMEMBERED)}
-    )
-    audits.take(ME, off(2), 0.0)
-    assert audits.aside(ME, 1.0) is not None and len(audits.all_aside()) == auditing.REMEMBERED
-
-
-def test_an_auditor_that_starts_anew_counts_strikes_on() -> None:
-    before, after = Audits(), Audits()
-    before.take(ME, off(2), 0.0)
-    after.restore(before.all_aside())
-    assert after.aside(ME, 3599.0) is not None and after.aside(ME, 3600.0) is None
-    _, aside = after.take(ME, off(2), 4000.0)
-    assert aside is not None and (aside.strikes, aside.until) == (2, 4000.0 + 86_400.0)
+    assert len(audits.suspensions.all()) == auditing.REMEMBERED
 
 
 def test_a_pardon_forgets_all() -> None:
     audits = Audits()
     audits.take(ME, off(2), 0.0)
     audits.pardon(ME)
-    assert audits.aside(ME, 1.0) is None
+    assert audits.suspensions.of(ME, 1.0) is None
 
 
 def test_who_is_honest_until_it_is_trusted_poisons_little() -> None:
@@ -333,7 +291,7 @@ def test_who_is_honest_until_it_is_trusted_poisons_little() -> None:
                 if audits.drawn(ME, rng):
                     audits.take(ME, HONEST, 0.0)
                 total += 1
-            while audits.aside(ME, 0.0) is None:
+            while audits.suspensions.of(ME, 0.0) is None:
                 poisoned, total = poisoned + 1, total + 1
                 if audits.drawn(ME, rng):
                     audits.take(ME, off(4), 0.0)
@@ -341,23 +299,15 @@ def test_who_is_honest_until_it_is_trusted_poisons_little() -> None:
     assert worst < 0.06
 
 
-def test_second_findings_of_another_number_of_strikes_are_not_final() -> None:
-    lab, who = Audits(), PeerId("sampler-0")
-    lab.restore({who: Consequence(100.0, FINAL + 1, "forged", -1.0)})
-    assert lab.second(who, FINAL, 0.0) is None
-    final = lab.second(who, FINAL + 1, 0.0)
-    assert final is not None and final.until == FOREVER
-
-
-def test_only_those_that_were_set_aside_are_written_down() -> None:
+def test_only_those_that_were_suspended_are_written_down() -> None:
     lab = Audits()
     lab.take(PeerId("sampler-0"), HONEST, 0.0)
-    assert lab.all_aside() == {}
+    assert lab.suspensions.all() == {}
 
 
 def test_who_claims_other_log_probabilities_is_told_by_how_much() -> None:
-    found, aside = Audits().take(ME, HONEST._replace(claimed=0.25), 0.0)
-    assert found is Finding.DRIFTED and aside is not None and "0.25 nats a token off" in aside.why
+    found, suspension = Audits().take(ME, HONEST._replace(claimed=0.25), 0.0)
+    assert found is Finding.DRIFTED and suspension is not None and "0.25 nats a token off" in suspension.why
 
 
 def test_what_is_taken_of_a_sampler_is_bounded_by_what_was_replayed_of_it_and_chance_draws_enough() -> None:

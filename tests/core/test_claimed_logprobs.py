@@ -67,7 +67,7 @@ def test_what_is_remembered_is_bounded() -> None:
     sampler_evidence = SamplerEvidence()
     for i in range(3 * REMEMBERED):
         sampler_evidence.add(PeerId(str(i)), 1.0 if i % 2 else 99.0, NOW)
-    assert len(sampler_evidence._against) == len(sampler_evidence._until) == REMEMBERED
+    assert len(sampler_evidence._against) == len(sampler_evidence._suspensions.all()) == REMEMBERED
 
 
 def test_a_sampler_that_was_doubted_again_of_late_is_forgotten_last() -> None:
@@ -87,10 +87,12 @@ def test_a_sampler_whose_word_failed_twice_is_refused_from_the_second_time_on() 
     sampler_evidence.add(LIAR, math.inf, NOW)
     for i in range(REMEMBERED - 1):
         sampler_evidence.add(PeerId(str(i)), math.inf, NOW)
-    sampler_evidence.add(LIAR, math.inf, NOW + 1)
+    sampler_evidence.add(LIAR, math.inf, NOW + 1)  # it came before: no further strike
+    assert sampler_evidence.objection(LIAR, NOW + DISTRUST_SECONDS) is None
+    sampler_evidence.add(LIAR, math.inf, NOW + DISTRUST_SECONDS)
     sampler_evidence.add(HONEST, math.inf, NOW + 1)
-    assert sampler_evidence.objection(LIAR, NOW + 2), "the one who was refused longest ago is forgotten first"
-    assert sampler_evidence.objection(PeerId("0"), NOW + 2) is None
+    assert sampler_evidence.objection(LIAR, NOW + 3 * DISTRUST_SECONDS - 1), "for twice as long"
+    assert sampler_evidence.objection(PeerId("0"), NOW + 2) is None, "whose time ends first is forgotten"
 
 
 def test_a_sampler_without_evidence_takes_no_room() -> None:

@@ -1,4 +1,4 @@
-"""What is taken of whom in gossip: rates, and silence for offenders."""
+"""What is taken of whom in gossip: rates, and suspensions of offenders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from swarm.core.gossip_limits import (
     PROVEN_BURST,
     PROVEN_RATE,
     RATE,
-    SILENCE,
     STRANGERS_BURST,
     STRANGERS_RATE,
+    SUSPENDED,
     GossipLimits,
 )
 from swarm.limits import EVENT_LIMIT
@@ -50,20 +50,20 @@ def test_a_learner_of_twenty_versions_a_second_is_heard() -> None:
     for _ in range(20 * 60):
         ears.now += 1 / 20
         assert ears.taken(MEMBER, 4, 800) == 4 and ears.taken(MEMBER, 2, 4096) == 2
-    assert not ears.limits.silenced()
+    assert not ears.limits.suspended()
 
 
-def test_who_goes_on_beyond_its_rate_is_silenced_and_each_time_for_longer() -> None:
+def test_who_goes_on_beyond_its_rate_is_suspended_and_each_time_for_longer() -> None:
     ears, spans = Ears(), list[float]()
     for _ in range(7):
         ears.taken(STRANGER, 1000)
-        assert ears.limits.silenced() == {STRANGER}
+        assert ears.limits.suspended() == {STRANGER}
         began = ears.now
         while not ears.taken(STRANGER, 1):
             ears.now += 1.0
         spans.append(ears.now - began)
-    assert spans == [min(SILENCE * 2**k, LONGEST) for k in range(7)]
-    assert ears.limits.silenced() == frozenset()
+    assert spans == [min(SUSPENDED * 2**k, LONGEST) for k in range(7)]
+    assert ears.limits.suspended() == frozenset()
 
 
 def test_strangers_together_have_a_rate_and_take_nothing_of_a_members() -> None:
@@ -72,7 +72,7 @@ def test_strangers_together_have_a_rate_and_take_nothing_of_a_members() -> None:
     taken = sum(ears.taken(stranger, 1) for stranger in crowd)
     assert taken == int(room)
     assert ears.taken(MEMBER, 10) == 10
-    assert not ears.limits.silenced(), "no key said too much"
+    assert not ears.limits.suspended(), "no key said too much"
     ears.now += 1.0
     assert sum(ears.taken(stranger, 1) for stranger in crowd[:2000]) == int(STRANGERS_RATE / UNITS)
 
@@ -80,7 +80,7 @@ def test_strangers_together_have_a_rate_and_take_nothing_of_a_members() -> None:
 def test_what_is_too_large_is_an_offence_and_never_read() -> None:
     ears = Ears()
     assert ears.taken(STRANGER, int(OFFENCES_BURST) + 1, EVENT_LIMIT.sealed + 1) == 0
-    assert ears.limits.silenced() == {STRANGER} and ears.taken(MEMBER, 1) == 1
+    assert ears.limits.suspended() == {STRANGER} and ears.taken(MEMBER, 1) == 1
 
 
 def test_a_few_bad_frames_a_minute_have_no_consequence() -> None:
@@ -88,5 +88,5 @@ def test_a_few_bad_frames_a_minute_have_no_consequence() -> None:
     for _ in range(200):
         assert not ears.limits.blame(STRANGER)
         ears.now += 2.0
-    assert [ears.limits.blame(STRANGER) for _ in range(int(OFFENCES_BURST) + 1)][-1] == SILENCE
-    assert not ears.limits.blame(STRANGER), "it is silenced already"
+    assert [ears.limits.blame(STRANGER) for _ in range(int(OFFENCES_BURST) + 1)][-1] == SUSPENDED
+    assert not ears.limits.blame(STRANGER), "it is suspended already"

@@ -141,8 +141,8 @@ def test_who_sends_seldom_has_not_stopped() -> None:
     assert 0 < total(batches, "x") <= 1.1 * SIZE.share * total(batches)
 
 
-def test_no_batch_waits_for_those_that_are_set_aside() -> None:
-    """Four strangers at speed, of whom two are set aside."""
+def test_no_batch_waits_for_those_that_are_suspended() -> None:
+    """Four strangers at speed, of whom two are suspended."""
     loop = Loop({"a": 12.0, "b": 12.0, "c": 12.0, "d": 12.0}, strangers=("a", "b", "c", "d"))
     assert {batch.total() for batch in loop.run(20.0)} == {32}
     loop.rates = {"a": 12.0, "b": 12.0}

@@ -30,7 +30,7 @@ from swarm.types import PeerId
 STRANGERS = (who(30), who(31))
 PEERS = (*LEARNERS, *SAMPLERS, EVALUATOR, SEED, *STRANGERS)
 REVOKED = "heartbeat of it: its membership of this run was revoked"
-HISTORY = ("no ", "forked ", "aside ", "distrust ")
+HISTORY = ("no ", "forked ", "suspended ", "distrust ")
 """Beginnings of keys of what is told of peers that have gone."""
 
 

@@ -1,5 +1,5 @@
 """A public run of processes in which one of three samplers cheats, one after another in each of five ways: it
-is set aside, its own terminal says so, the evidence holds elsewhere, and training goes on."""
+is suspended, its own terminal says so, the evidence holds elsewhere, and training goes on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Scene(NamedTuple):
 
 
 class Caught(NamedTuple):
-    """A cheat that was set aside."""
+    """A cheat that was suspended."""
 
     program: Program
     audited: events.Audited
@@ -69,7 +69,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def caught(scene: Scene, cheat: str) -> Caught:
-    """A sampler that begins to cheat now, once it is set aside."""
+    """A sampler that begins to cheat now, once it is suspended."""
     house, learner, folder = scene.house, scene.learner, scene.house.home / cheat.replace(" ", "-")
     words = ["join", house.invite("sampler"), "--as", "sampler", "--folder", str(folder)]
     words += [word for one in UNHURRIED for word in ("--set", one)]
@@ -94,12 +94,12 @@ def verified(evidence: Path, elsewhere: Path, run: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("cheat", OFFERED)
-def test_who_cheats_is_set_aside_and_told_why_and_others_can_check_it(
+def test_who_cheats_is_suspended_and_told_why_and_others_can_check_it(
     scene: Scene, cheat: str, tmp_path: Path
 ) -> None:
     house, learner, url = scene.house, scene.learner, scene.url
     program, audited, evidence = caught(scene, cheat)
-    said = re.compile(rf"\(unverified\): set aside for another .*: {re.escape(audited.why)}")
+    said = re.compile(rf"\(unverified\): suspended for another .*: {re.escape(audited.why)}")
     me = program.peer
     house.wait_until(lambda: said.search(program.log.read_text()), 30, "its own terminal does not say so")
     # a first group is replayed while it is still on its way to the disk
@@ -108,11 +108,11 @@ def test_who_cheats_is_set_aside_and_told_why_and_others_can_check_it(
     print(f"\n{cheat}: {len(judged)} groups, {took:.1f} s, {audited.why}")
 
     (problem, *_) = house.wait_until(
-        lambda: [one for one in get(url, "api/problems") if me in one["peers"] and "aside" in one["text"]],
+        lambda: [one for one in get(url, "api/problems") if me in one["peers"] and "suspends" in one["text"]],
         30,
         "the page is silent",
     )
-    assert f"sets sampler {human_name(me)} aside for another 60 min" in problem["text"]
+    assert f"suspends sampler {human_name(me)} for another 60 min" in problem["text"]
     assert audited.why in problem["cause"].lower() and evidence.name in problem["todo"]
 
     # what added up over several groups may show in the last one, or not
@@ -128,7 +128,7 @@ def test_who_cheats_is_set_aside_and_told_why_and_others_can_check_it(
     program.kill()
 
 
-def test_nobody_honest_was_set_aside_and_training_went_on(scene: Scene) -> None:
+def test_nobody_honest_was_suspended_and_training_went_on(scene: Scene) -> None:
     learner, honest = scene.learner, {one.peer for one in scene.honest}
     audits = [one for one in learner.saw(events.Audited) if one.sampler in honest]
     assert len(audits) > 100 and {one.finding for one in audits} <= {Finding.HONEST, Finding.UNDECIDED}

@@ -15,7 +15,8 @@ from nouns import floats, ints, seeds
 from nouns import group as any_group
 from undecided_policy import rows
 
-from swarm.core.audits.auditing import Audits, Consequence, Finding
+from swarm.core.audits.auditing import Audits, Finding
+from swarm.core.suspensions import Suspension
 from swarm.draws.heads import contradiction
 from swarm.draws.noise import GroupNoise
 from swarm.draws.replays import replay_group, weigh
@@ -171,15 +172,17 @@ def steered(folder: Path, dtype: str, pays: float, monkeypatch: pytest.MonkeyPat
         yield from engine.sample(PROMPTS, GROUP, seeds(SEED + number, PROMPTS))
 
 
-def audited(folder: Path, groups: list[Completions]) -> tuple[list[Finding], Consequence | None]:
+def audited(folder: Path, groups: list[Completions]) -> tuple[list[Finding], Suspension | None]:
     """What one learner finds in a sampler's groups, and the first consequence."""
     again, audits, found = replayer(folder), Audits(), list[Finding]()
     for number, group in enumerate(groups):
         replayed = again.replay(PROMPTS[number % len(PROMPTS)], rows(group), SEED + number)
-        finding, aside = audits.take(PeerId("sampler"), weigh(replayed, group.logprobs, again.allowed), 0.0)
+        finding, suspension = audits.take(
+            PeerId("sampler"), weigh(replayed, group.logprobs, again.allowed), 0.0
+        )
         found.append(finding)
-        if aside is not None:
-            return found, aside
+        if suspension is not None:
+            return found, suspension
     return found, None
 
 
@@ -194,17 +197,17 @@ def liked(groups: list[Completions]) -> float:
 
 
 @pytest.mark.parametrize("honest", [0, 24])
-def test_who_steers_within_what_is_allowed_of_a_token_is_set_aside(
+def test_who_steers_within_what_is_allowed_of_a_token_is_suspended(
     folder: Path, honest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = first(steered(folder, "float32", 0.0, monkeypatch), honest)
     false = first(steered(folder, "float32", 0.45, monkeypatch), honest + 60)[honest:]
     true = first(steered(folder, "float32", 0.0, monkeypatch), honest + 60)[honest:]
     assert liked(false) > liked(true) + 0.05
-    findings, aside = audited(folder, before + false)
+    findings, suspension = audited(folder, before + false)
     assert set(findings[:-1]) == {Finding.HONEST} and findings[-1] is Finding.DRIFTED
     assert honest < len(findings) < honest + 20
-    assert aside is not None and aside.strikes == 0 and "does it choose them" in aside.why
+    assert suspension is not None and suspension.strikes == 0 and "does it choose them" in suspension.why
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -213,5 +216,5 @@ def test_honest_groups_of_any_precision_and_of_another_one_after_a_restart_add_u
 ) -> None:
     before = first(steered(folder, "float32", 0.0, monkeypatch), 40)
     after = first(steered(folder, dtype, 0.0, monkeypatch), 80)[40:]
-    findings, aside = audited(folder, before + after)
-    assert aside is None and set(findings) == {Finding.HONEST}
+    findings, suspension = audited(folder, before + after)
+    assert suspension is None and set(findings) == {Finding.HONEST}

@@ -110,7 +110,7 @@ def test_who_sends_heartbeats_listens_and_is_dialled_anew_where_p2pd_forgot_that
     assert not any(mute.due({one}, {one}, set(), float(now)) for now in range(31, 40)), "it was started again"
 
 
-def test_who_says_what_no_program_says_is_silenced_and_others_are_heard() -> None:
+def test_who_says_what_no_program_says_is_suspended_and_others_are_heard() -> None:
     async def scene() -> None:
         told, bus = list[events.Event](), events.Bus()
         bus.add(told.append)
@@ -127,7 +127,7 @@ def test_who_says_what_no_program_says_is_silenced_and_others_are_heard() -> Non
             await learner.ports.gossip.publish(learner.topic(Topic.BEAT), learner.sealed_beat())
             await asyncio.sleep(2.0)
             rejected = [event for event in told if isinstance(event, events.Rejected)]
-            assert mine.roster.learners() == ["learner"] and mine.hearing.silenced() == {"flood"}
+            assert mine.roster.learners() == ["learner"] and mine.hearing.suspended() == {"flood"}
             assert {event.sender for event in rejected} == {"flood"} and len(rejected) < 2 * OFFENCES_BURST
             assert sum("nothing of it is read for 30 s" in event.reason for event in rejected) == 1
             listening.cancel()
@@ -144,11 +144,11 @@ def test_a_real_node_hangs_up_on_who_publishes_what_is_too_large() -> None:
         one, two, loud = await world.ports(3)
         limits = GossipLimits(lambda peer: False, one.clock.now)
         one.gossip.guard(limits.takes)
-        one.node.shun(limits.silenced)
+        one.node.shun(limits.suspended)
         line = await loud.node.line()
         async with one.gossip.subscribe("news") as heard:
             async with asyncio.timeout(60):
-                while loud.me not in limits.silenced():
+                while loud.me not in limits.suspended():
                     await line.publish("news", bytes(EVENT_LIMIT.sealed + 1))
                 while loud.me in await (await one.node.line()).connected():
                     await asyncio.sleep(0.1)

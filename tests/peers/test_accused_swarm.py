@@ -16,17 +16,17 @@ from test_audited_swarm import HONEST, OtherText, of, played
 from test_roles_swarm import EPOCH
 
 from peers.audits.accusations import AccusationExchange
-from peers.audits.evidence import ASIDE, read_aside
+from peers.audits.evidence import SUSPENDED, read_suspended
 from peers.audits.replayer import Replayer
 from peers.audits.shown_groups import ShownGroups
 from peers.learner.learner import LearnerPeer
 from peers.runtime.host import Host
-from peers.runtime.watching.set_aside import REMEMBERED, Accusation
+from peers.runtime.watching.suspensions import REMEMBERED, Accusation
 from peers.sampler.sampler import Sampler
 from swarm.core import revocation
 from swarm.core.audits import auditing
 from swarm.core.audits.accusations import PER_HOUR, WRONG, Claim
-from swarm.core.audits.auditing import FINAL, FOREVER, SET_ASIDE, Consequence
+from swarm.core.suspensions import HOUR, Suspension
 from swarm.draws.heads import Head
 from swarm.draws.replays import Replayed
 from swarm.events import Audited, Event, Judged, Rejected, SetAside
@@ -71,23 +71,17 @@ def accused(tmp_path_factory: pytest.TempPathFactory) -> Accused:
     return Accused(played(0.5, [OtherText], APART, learners=learners, disks=disks, share=1.0), disks)
 
 
-def test_the_third_time_is_for_good_when_a_second_learner_found_it_too(
+def test_each_time_lasts_twice_as_long_at_every_learner_that_found_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(auditing, "SET_ASIDE", (5.0, 6.0))
+    monkeypatch.setattr(auditing, "HOUR", 3.0)
     told = played(0.4, [OtherText], APART, learners=(None, None), share=1.0)
-    first, second = (
-        [event for event in of(told, Audited) if event.peer == learner and event.until > 0]
-        for learner in ("learner-0", "learner-1")
-    )
-    assert [event.strikes for event in first] == [1, 2, 3, 3] and [event.strikes for event in second] == [
-        1,
-        2,
-        3,
-    ]
-    assert first[2].until == first[2].at + 6.0 and first[3].until == second[2].until == FOREVER
-    assert first[3].why.endswith("; learner-1 found it, too")
-    assert first[2].at < second[2].at < first[3].at < first[2].at + 6.0
+    for learner in ("learner-0", "learner-1"):
+        times = [event for event in of(told, Audited) if event.peer == learner and event.until > 0]
+        assert [event.strikes for event in times][:2] == [1, 2], learner
+        assert [round(event.until - event.at, 3) for event in times] == [
+            3.0 * 2**n for n in range(len(times))
+        ]
 
 
 def test_a_pardon_by_the_owner_reaches_all_learners_and_counts_from_then_on() -> None:
@@ -113,11 +107,11 @@ def test_a_pardon_by_the_owner_reaches_all_learners_and_counts_from_then_on() ->
         assert times[0].at < EPOCH + at < times[1].at
 
 
-def aside(told: list[Event], learner: str) -> set[str]:
+def suspended(told: list[Event], learner: str) -> set[str]:
     return {event.sampler for event in of(told, Audited) if event.peer == learner and event.until > 0}
 
 
-def test_a_learner_sets_aside_whom_another_one_found_though_no_group_of_it_came_here(
+def test_a_learner_suspends_whom_another_one_found_though_no_group_of_it_came_here(
     accused: Accused,
 ) -> None:
     told = accused.told
@@ -131,7 +125,7 @@ def test_a_learner_sets_aside_whom_another_one_found_though_no_group_of_it_came_
     assert second.why.endswith("; learner-0 found it first")
 
 
-def test_everybody_else_hears_who_is_set_aside_by_whom_and_what_is_the_evidence(accused: Accused) -> None:
+def test_everybody_else_hears_who_is_suspended_by_whom_and_what_is_the_evidence(accused: Accused) -> None:
     first = next(event for event in of(accused.told, Audited) if event.until > 0 and event.sampler == CHEAT)
     heard = [one for one in of(accused.told, SetAside) if (one.by, one.sampler) == (first.peer, CHEAT)]
     others = {f"sampler-{number}" for number in range(1 + HONEST)} | {"learner-1"}
@@ -142,7 +136,7 @@ def test_everybody_else_hears_who_is_set_aside_by_whom_and_what_is_the_evidence(
 
 
 def test_a_sampler_that_is_let_back_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditing, "SET_ASIDE", (3.0, 5.0))
+    monkeypatch.setattr(auditing, "HOUR", 3.0)
     told = played(0.3, [OtherText], share=1.0)
     mine = [one for one in of(told, SetAside) if one.peer == CHEAT]
     assert {one.sampler for one in mine} == {CHEAT} and {one.by for one in mine} == {"learner-0"}
@@ -151,21 +145,21 @@ def test_a_sampler_that_is_let_back_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(ends) >= 1 and times[0] < ends[0] < times[-1]
 
 
-def test_who_was_set_aside_by_another_s_word_stays_so_on_the_disk_with_evidence(accused: Accused) -> None:
-    (file,) = (path for path in accused.disks.rglob(ASIDE) if "learner-1" in str(path))
-    assert set(read_aside(file.parent)) == {CHEAT} and len([*file.parent.glob("*.evidence")]) == 1
+def test_who_was_suspended_by_another_s_word_stays_so_on_the_disk_with_evidence(accused: Accused) -> None:
+    (file,) = (path for path in accused.disks.rglob(SUSPENDED) if "learner-1" in str(path))
+    assert set(read_suspended(file.parent)) == {CHEAT} and len([*file.parent.glob("*.evidence")]) == 1
 
 
-def test_a_learner_that_lies_is_named_and_sets_nobody_aside_but_for_itself(accused: Accused) -> None:
+def test_a_learner_that_lies_is_named_and_suspends_nobody_but_for_itself(accused: Accused) -> None:
     told = accused.told
-    assert len(aside(told, LIAR)) == HONEST + 1
-    assert aside(told, "learner-0") == aside(told, "learner-1") == {CHEAT}
+    assert len(suspended(told, LIAR)) == HONEST + 1
+    assert suspended(told, "learner-0") == suspended(told, "learner-1") == {CHEAT}
     named = [event for event in of(told, Rejected) if event.kind == Service.ACCUSED]
     assert {event.sender for event in named} == {LIAR}
     for learner in ("learner-0", "learner-1"):
         reasons = [event.reason for event in named if event.peer == learner]
         assert len(reasons) == WRONG and "honest by a replay here" in reasons[0]
-        assert "looked at for a while" in reasons[-1] and "looked at for a while" not in reasons[-2]
+        assert "accusations are suspended for 60 min" in reasons[-1] and "suspended" not in reasons[-2]
     honest = [event for event in of(told, Judged) if event.peer != LIAR and event.sampler != CHEAT]
     assert Verdict.UNVERIFIED not in {event.verdict for event in honest}
 
@@ -219,7 +213,7 @@ def test_who_accuses_a_cheat_first_without_evidence_keeps_no_second_verifier_fro
 ) -> None:
     tip_off(monkeypatch, true_claim)
     told = played(0.6, [OtherText], APART, learners=(None,) * 3, share=1.0)
-    assert {*aside(told, "learner-0")} == {*aside(told, "learner-1")} == {CHEAT}
+    assert {*suspended(told, "learner-0")} == {*suspended(told, "learner-1")} == {CHEAT}
 
 
 def test_an_accusation_is_looked_at_when_it_is_said_again_and_its_version_is_here_meanwhile(
@@ -241,31 +235,24 @@ def test_an_accusation_is_looked_at_when_it_is_said_again_and_its_version_is_her
 
 
 class Replays:
-    """What a learner's auditor says of a sampler that is set aside."""
+    """What a learner's auditor says of a sampler that is suspended."""
 
-    def __init__(self, aside: Consequence | None, held: bool) -> None:
-        self._aside, self._held = aside, held
+    def __init__(self, suspension: Suspension | None, held: bool) -> None:
+        self._suspension, self._held = suspension, held
 
-    def aside(self, sampler: PeerId) -> Consequence | None:
-        return self._aside
+    def suspended(self, sampler: PeerId) -> Suspension | None:
+        return self._suspension
 
     def holds(self, version: int, weights: Digest) -> bool:
         return self._held
 
 
 @pytest.mark.parametrize(
-    ("until", "strikes", "held", "looked_at"),
-    [
-        (None, 0, True, True),
-        (None, 0, False, False),
-        (SET_ASIDE[0], 1, True, False),
-        (auditing.APART, 1, True, True),
-        (SET_ASIDE[1], FINAL, True, True),
-        (SET_ASIDE[1], FINAL, False, False),
-    ],
+    ("until", "held", "looked_at"),
+    [(None, True, True), (None, False, False), (HOUR, True, False), (HOUR, False, False)],
 )
 def test_an_accusation_that_cannot_tell_anything_or_be_replayed_is_no_case(
-    until: float | None, strikes: int, held: bool, looked_at: bool
+    until: float | None, held: bool, looked_at: bool
 ) -> None:
     async def scene() -> None:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
@@ -273,8 +260,8 @@ def test_an_accusation_that_cannot_tell_anything_or_be_replayed_is_no_case(
                 still_host(network, name, Role.LEARNER, membership=membership(name, Role.LEARNER))
                 for name in ("learner", "other")
             )
-            aside = None if until is None else Consequence(host.now() + until, strikes, "")
-            replays = cast(Any, Replays(aside, held))
+            suspension = None if until is None else Suspension(host.now() + until)
+            replays = cast(Any, Replays(suspension, held))
             exchange = AccusationExchange(host, cast(Any, None), replays, cast(Any, None))
             fetched = list[Any]()
             exchange._accuser.tasks = cast(Any, SimpleNamespace(create_task=fetched.append))
@@ -311,9 +298,9 @@ def news(body: Callable[[Host, MemoryNetwork], Awaitable[None]], **who: Any) -> 
     return [event for event in told if isinstance(event, SetAside)]
 
 
-def test_who_is_set_aside_is_told_once_and_again_for_longer_or_with_the_first_evidence() -> None:
+def test_who_is_suspended_is_told_once_and_again_for_longer_or_with_the_first_evidence() -> None:
     async def body(host: Host, _: MemoryNetwork) -> None:
-        now, sampler, tell = host.now(), PeerId(CHEAT), host.aside.tell
+        now, sampler, tell = host.now(), PeerId(CHEAT), host.suspensions.tell
         tell(BY, sampler, now, "it is over")
         for _ in range(2):
             tell(BY, sampler, now + 60.0, "first")
@@ -340,23 +327,23 @@ def test_who_is_set_aside_is_told_once_and_again_for_longer_or_with_the_first_ev
 
 def test_a_group_that_is_admitted_ends_it_where_it_was_sent_after_that_was_heard() -> None:
     async def body(host: Host, _: MemoryNetwork) -> None:
-        sampler, aside, before = PeerId(CHEAT), host.aside, host.now()
+        sampler, news, before = PeerId(CHEAT), host.suspensions, host.now()
         await host.ports.clock.sleep(1.0)
-        aside.back(BY, sampler, host.now())
-        aside.tell(BY, sampler, host.now() + 60.0, "forged")
-        aside.back(BY, sampler, before)
-        aside.back(OTHER, sampler, host.now() + 1.0)
-        aside.tell(BY, sampler, host.now() + 60.0, "still")
+        news.back(BY, sampler, host.now())
+        news.tell(BY, sampler, host.now() + 60.0, "forged")
+        news.back(BY, sampler, before)
+        news.back(OTHER, sampler, host.now() + 1.0)
+        news.tell(BY, sampler, host.now() + 60.0, "still")
         for _ in range(2):
-            aside.back(BY, sampler, host.now() + 1.0)
-        aside.tell(BY, sampler, host.now() + 60.0, "again")
+            news.back(BY, sampler, host.now() + 1.0)
+        news.tell(BY, sampler, host.now() + 60.0, "again")
 
     told = news(body)
     assert [event.why for event in told] == ["forged", "", "again"]
     assert (told[1].by, told[1].sampler, told[1].until) == (BY, CHEAT, 0.0)
 
 
-def test_the_word_of_a_learner_alone_sets_aside_and_that_of_a_stranger_is_refused() -> None:
+def test_the_word_of_a_learner_alone_suspends_and_that_of_a_stranger_is_refused() -> None:
     async def body(host: Host, network: MemoryNetwork) -> None:
         until = host.now() + 60.0
         said = Accusation(PeerId(CHEAT), Digest("f" * 64), 1, Digest("e" * 64), until, "group-1", "forged")
@@ -364,20 +351,20 @@ def test_the_word_of_a_learner_alone_sets_aside_and_that_of_a_stranger_is_refuse
             still_host(network, name, role, membership=membership(name, role))
             for name, role in (("learner", Role.LEARNER), ("auditor", Role.AUDITOR))
         )
-        host.aside.hear(auditor.seal(said, RELEASE_LIMIT))
-        host.aside.hear(learner.seal(said, RELEASE_LIMIT))
+        host.suspensions.hear(auditor.seal(said, RELEASE_LIMIT))
+        host.suspensions.hear(learner.seal(said, RELEASE_LIMIT))
         stranger = still_host(network, "stranger", Role.SAMPLER)
         with pytest.raises(WireError, match="accusation by stranger"):
-            host.aside.hear(stranger.seal(said, RELEASE_LIMIT))
+            host.suspensions.hear(stranger.seal(said, RELEASE_LIMIT))
 
     (event,) = news(body)
     assert (event.by, event.sampler, event.why, event.group) == (BY, CHEAT, "forged", "group-1")
 
 
-def test_of_a_crowd_that_is_set_aside_the_last_ones_are_remembered() -> None:
+def test_of_a_crowd_that_is_suspended_the_last_ones_are_remembered() -> None:
     async def body(host: Host, _: MemoryNetwork) -> None:
         until = host.now() + 60.0
         for number in (*range(REMEMBERED + 1), REMEMBERED, 1, 0):
-            host.aside.tell(BY, PeerId(f"sampler-{number}"), until, "forged")
+            host.suspensions.tell(BY, PeerId(f"sampler-{number}"), until, "forged")
 
     assert [event.sampler for event in news(body)[REMEMBERED:]] == [f"sampler-{REMEMBERED}", "sampler-0"]

@@ -1,4 +1,4 @@
-"""Audits in the simulator with the roles that ship: each cheat is named and set aside, and nobody else is."""
+"""Audits in the simulator with the roles that ship: each cheat is named and suspended, and nobody else is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_roles_swarm import EPOCH, scenario
 
-from peers.audits.evidence import ASIDE, read_aside
+from peers.audits.evidence import SUSPENDED, read_suspended
 from peers.commands import sim
 from peers.errors import CannotHere
 from peers.runtime.host import Host
@@ -209,13 +209,13 @@ def test_groups_of_who_was_named_are_unverified_and_those_that_wait_are_dropped(
     after = [event for event in of(told, Judged) if event.at > since.get(event.sampler, 1e12)]
     verdicts = Counter(event.verdict for event in after)
     assert verdicts[Verdict.UNVERIFIED] > 20 and Verdict.ADMIT not in verdicts
-    assert all("set aside for another" in event.detail for event in after)
+    assert all("suspended for another" in event.detail for event in after)
     assert any(event.why == Verdict.UNVERIFIED for event in of(told, Dropped))
     counted = sum((Counter(event.verdicts) for event in of(told, Counted)), Counter())
     assert counted["unverified"] > 0
 
 
-def test_who_is_set_aside_samples_little_since_nobody_takes_it(cheated: Cheated) -> None:
+def test_who_is_suspended_samples_little_since_nobody_takes_it(cheated: Cheated) -> None:
     since = {event.sampler: event.at for event in of(cheated.told, Audited) if event.until > 0}
     late = [event for event in of(cheated.told, Judged) if event.at < EPOCH + 40]
     counts = Counter(event.sampler for event in late if event.at > since.get(event.sampler, 1e12) + 8)
@@ -236,10 +236,10 @@ def test_who_is_honest_is_replayed_less_and_less(cheated: Cheated) -> None:
     assert 20 * HONEST < counts[0] < counts[1] - 2 * HONEST
 
 
-def test_who_was_set_aside_stays_so_when_the_learner_starts_again(cheated: Cheated) -> None:
+def test_who_was_suspended_stays_so_when_the_learner_starts_again(cheated: Cheated) -> None:
     back = [event for event in of(cheated.told, Judged) if event.at > EPOCH + 44]
-    (evidence,) = cheated.disk.rglob(ASIDE)
-    assert set(read_aside(evidence.parent)) == {f"sampler-{number}" for number in range(len(CHEATS))}
+    (evidence,) = cheated.disk.rglob(SUSPENDED)
+    assert set(read_suspended(evidence.parent)) == {f"sampler-{number}" for number in range(len(CHEATS))}
     assert len([*evidence.parent.glob("*.evidence")]) == len(CHEATS)
     verdicts = {(event.sampler, event.verdict) for event in back}
     assert ("sampler-0", Verdict.UNVERIFIED) in verdicts and ("sampler-0", Verdict.ADMIT) not in verdicts
@@ -247,7 +247,7 @@ def test_who_was_set_aside_stays_so_when_the_learner_starts_again(cheated: Cheat
     assert not [event for event in again if event.until > 0]
 
 
-def test_of_a_learner_that_is_alone_everybody_hears_whom_it_sets_aside() -> None:
+def test_of_a_learner_that_is_alone_everybody_hears_whom_it_suspends() -> None:
     told = played(0.2, CHEATS[:1], evaluators=1, share=1.0)
     heard = {(one.peer, one.sampler) for one in of(told, SetAside) if one.by == "learner-0" and one.group}
     peers = ("evaluator-0", *(f"sampler-{number}" for number in range(1 + HONEST)))

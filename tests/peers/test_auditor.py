@@ -1,4 +1,4 @@
-"""Who is set aside by a learner: what is on its disk, and what pardons change of it."""
+"""Who is suspended by a learner: what is on its disk, and what pardons change of it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from still_host import still_host
 from peers import cli
 from peers.audits import auditor as module
 from peers.audits.auditor import Auditor
-from peers.audits.evidence import keep_aside, read_aside
+from peers.audits.evidence import keep_suspended, read_suspended
 from peers.audits.replay_queue import WAITING, Drawn
 from peers.audits.shown_groups import Shown
 from peers.intake.inbox import LearnerInbox
 from swarm.core import revocation
 from swarm.core.audits.accusations import Claim
-from swarm.core.audits.auditing import Consequence, Weighed
+from swarm.core.audits.auditing import Weighed
+from swarm.core.suspensions import Suspension
 from swarm.frames.run_types import Pardon
 from swarm.net.memory.network import MemoryNetwork
 from swarm.protocol import Role
@@ -37,19 +38,19 @@ from swarm.tasks.toy import Toy
 from swarm.types import Group, PeerId
 
 ADA, BOB = PeerId("12D3KooWAda"), PeerId("12D3KooWBob")
-WHY = Consequence(until=1e12, strikes=3, why="two tokens are off", since=1.0)
+WHY = Suspension(until=1e12, strikes=3, why="two tokens are off", since=1.0)
 FORGED = Weighed(tokens=64, deciding=60, off=9, largest=9.0, drift=0.0, claimed=0.0)
 
 
 @asynccontextmanager
-async def auditor_of(folder: Path, *aside: PeerId) -> AsyncIterator[Auditor]:
-    """A learner's auditor whose earlier life set these aside."""
+async def auditor_of(folder: Path, *suspended: PeerId) -> AsyncIterator[Auditor]:
+    """A learner's auditor whose earlier life suspended these."""
     async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
         host = still_host(network, "learner-0", Role.LEARNER, Config())
         decoder: Any = SimpleNamespace(vocabulary=8, decode_batch=list)
         inbox = LearnerInbox(host, Toy(1, {}), decoder, lambda: 0, lambda: 1)
         replay: Callable[[], Any] = lambda: None  # noqa: E731
-        keep_aside(evidence(folder), dict.fromkeys(aside, WHY))
+        keep_suspended(evidence(folder), dict.fromkeys(suspended, WHY))
         yield Auditor(host, inbox, replay, evidence(folder))
 
 
@@ -61,26 +62,28 @@ def pardon(folder: Path, peer: PeerId) -> None:
     assert cli.main(["pardon", peer, "--folder", str(folder)]) == 0
 
 
-def caught(auditor: Auditor, sampler: PeerId) -> Consequence:
-    _, aside = auditor.audits.take(sampler, FORGED, auditor.host.now())
-    assert aside is not None
-    return aside
+def caught(auditor: Auditor, sampler: PeerId) -> Suspension:
+    _, suspended = auditor.audits.take(sampler, FORGED, auditor.host.now())
+    assert suspended is not None
+    return suspended
 
 
 def tried(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(body())
 
 
-def test_a_pardon_of_who_sends_nothing_is_not_taken_back_by_the_next_one_that_is_set_aside(
+def test_a_pardon_of_who_sends_nothing_is_not_taken_back_by_the_next_one_that_is_suspended(
     tmp_path: Path,
 ) -> None:
     async def body() -> None:
         async with auditor_of(tmp_path, ADA) as auditor:
             pardon(tmp_path, ADA)
             caught(auditor, BOB)
-            await auditor._write_aside()
-            assert {*read_aside(evidence(tmp_path))} == {BOB} and auditor.audits.strikes(ADA) == 0
-            assert auditor.aside(ADA) is None and auditor.aside(BOB) is not None
+            await auditor._write_suspended()
+            assert {*read_suspended(evidence(tmp_path))} == {BOB} and auditor.audits.suspensions.strikes(
+                ADA
+            ) == 0
+            assert auditor.suspended(ADA) is None and auditor.suspended(BOB) is not None
 
     tried(body)
 
@@ -90,10 +93,10 @@ def test_a_pardon_lets_nobody_else_back_who_is_not_in_the_file_yet(tmp_path: Pat
         async with auditor_of(tmp_path, ADA) as auditor:
             caught(auditor, BOB)
             pardon(tmp_path, ADA)
-            assert auditor.aside(BOB) is not None and auditor.aside(ADA) is None
-            assert auditor.audits.strikes(BOB) == 1
-            await auditor._write_aside()
-            assert {*read_aside(evidence(tmp_path))} == {BOB}
+            assert auditor.suspended(BOB) is not None and auditor.suspended(ADA) is None
+            assert auditor.audits.suspensions.strikes(BOB) == 1
+            await auditor._write_suspended()
+            assert {*read_suspended(evidence(tmp_path))} == {BOB}
 
     tried(body)
 
@@ -102,11 +105,11 @@ def test_a_pardon_of_one_brings_back_nothing_older_of_another(tmp_path: Path) ->
     async def body() -> None:
         once = WHY._replace(until=2.0, strikes=1)
         async with auditor_of(tmp_path, ADA) as auditor:
-            keep_aside(evidence(tmp_path), {ADA: WHY, BOB: once})
+            keep_suspended(evidence(tmp_path), {ADA: WHY, BOB: once})
             auditor._look()
             assert caught(auditor, BOB).strikes == 2
             pardon(tmp_path, ADA)
-            assert auditor.aside(BOB) is not None and auditor.audits.strikes(BOB) == 2
+            assert auditor.suspended(BOB) is not None and auditor.audits.suspensions.strikes(BOB) == 2
 
     tried(body)
 
@@ -114,10 +117,10 @@ def test_a_pardon_of_one_brings_back_nothing_older_of_another(tmp_path: Path) ->
 def test_a_file_that_is_gone_pardons_nobody(tmp_path: Path) -> None:
     async def body() -> None:
         async with auditor_of(tmp_path, ADA) as auditor:
-            (evidence(tmp_path) / "aside").unlink()
+            (evidence(tmp_path) / "suspended").unlink()
             caught(auditor, BOB)
-            await auditor._write_aside()
-            assert {*read_aside(evidence(tmp_path))} == {ADA, BOB}
+            await auditor._write_suspended()
+            assert {*read_suspended(evidence(tmp_path))} == {ADA, BOB}
 
     tried(body)
 
@@ -128,7 +131,7 @@ def drawn(one: Group) -> Drawn:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_who_is_set_aside_is_on_the_disk_though_the_evidence_is_not(
+def test_who_is_suspended_is_on_the_disk_though_the_evidence_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     def no_room(*_: object) -> None:
@@ -139,7 +142,7 @@ def test_who_is_set_aside_is_on_the_disk_though_the_evidence_is_not(
             named = release() if known else None
             monkeypatch.setattr(auditor.host.releases, "named", lambda *_: named)
             await auditor._keep(drawn(group(sampler=ADA)), caught(auditor, ADA))
-            assert {*read_aside(evidence(tmp_path))} == {ADA}
+            assert {*read_suspended(evidence(tmp_path))} == {ADA}
             assert auditor.host.disk.refuses == known
 
     monkeypatch.setattr(module, "keep", no_room)
@@ -156,11 +159,11 @@ def test_what_the_disk_did_not_take_is_written_with_the_next_news(
         async with auditor_of(tmp_path) as auditor:
             caught(auditor, ADA)
             with monkeypatch.context() as full:
-                full.setattr(module, "update_aside", no_room)
-                await auditor._write_aside()
+                full.setattr(module, "update_suspended", no_room)
+                await auditor._write_suspended()
             assert auditor.host.disk.refuses and auditor._unwritten
-            await auditor._write_aside()
-            assert {*read_aside(evidence(tmp_path))} == {ADA} and not auditor.host.disk.refuses
+            await auditor._write_suspended()
+            assert {*read_suspended(evidence(tmp_path))} == {ADA} and not auditor.host.disk.refuses
 
     tried(body)
 
@@ -206,7 +209,7 @@ def test_the_owner_s_pardon_counts_where_a_learner_s_clock_is_ahead(tmp_path: Pa
             caught(auditor, ADA)
             given = Pardon(at=math.ceil(auditor.host.now() - ahead + 1.0), peer=ADA)
             owner_pardons(auditor, given)
-            assert auditor.aside(ADA) is None and auditor.audits.strikes(ADA) == 0
+            assert auditor.suspended(ADA) is None and auditor.audits.suspensions.strikes(ADA) == 0
 
     tried(body)
 
@@ -216,28 +219,28 @@ def test_a_pardon_is_obeyed_once_and_no_later_list_forgets_what_came_after_it(tm
         async with auditor_of(tmp_path) as auditor:
             given = Pardon(at=math.ceil(auditor.host.now()), peer=ADA)
             owner_pardons(auditor, given)
-            assert auditor.aside(ADA) is None
+            assert auditor.suspended(ADA) is None
             caught(auditor, ADA)
             owner_pardons(auditor, given, Pardon(at=given.at, peer=BOB))
-            assert auditor.aside(ADA) is not None
+            assert auditor.suspended(ADA) is not None
             owner_pardons(auditor, Pardon(at=given.at + 1, peer=ADA))
-            assert auditor.aside(ADA) is None
+            assert auditor.suspended(ADA) is None
 
     tried(body)
 
 
-def test_who_was_set_aside_long_after_the_pardon_stays_so_when_the_learner_starts_again(
+def test_who_was_suspended_long_after_the_pardon_stays_so_when_the_learner_starts_again(
     tmp_path: Path,
 ) -> None:
     async def body() -> None:
         async with auditor_of(tmp_path) as auditor:
             now = auditor.host.now()
-            keep_aside(evidence(tmp_path), {ADA: WHY._replace(since=now), BOB: WHY._replace(since=now)})
+            keep_suspended(evidence(tmp_path), {ADA: WHY._replace(since=now), BOB: WHY._replace(since=now)})
             auditor._look()
             owner_pardons(
                 auditor, Pardon(at=int(now - 120.0), peer=ADA), Pardon(at=int(now + 120.0), peer=BOB)
             )
-            assert auditor.aside(ADA) is not None and auditor.aside(BOB) is None
+            assert auditor.suspended(ADA) is not None and auditor.suspended(BOB) is None
 
     tried(body)
 

@@ -24,7 +24,7 @@ from peers.audits.submitted_groups import Submitted, SubmittedGroup, SubmittedQu
 from peers.build.assembly import check_that_groups_are_audited
 from peers.errors import WrongUsage
 from peers.runtime.host import Host
-from peers.runtime.watching.set_aside import Accusation
+from peers.runtime.watching.suspensions import Accusation
 from swarm.core.audits.accusations import PER_HOUR
 from swarm.core.audits.auditing import SURE, Audits
 from swarm.events import Audited, Event, Judged, Rejected
@@ -70,11 +70,11 @@ def named(told: list[Event], kind: str) -> list[str]:
     return [event.reason for event in refusals]
 
 
-def aside(told: list[Event]) -> set[str]:
+def suspended(told: list[Event]) -> set[str]:
     return {event.sampler for event in of(told, Audited) if event.until > 0}
 
 
-def test_a_learner_without_time_sets_a_cheat_aside_within_seconds_by_its_replay_of_an_accusation() -> None:
+def test_a_learner_without_time_suspends_a_cheat_within_seconds_by_its_replay_of_an_accusation() -> None:
     told = played(0.8, [LateCheat], auditors=(None,), **SCARCE)
     forged = next(event for event in of(told, Audited) if event.peer == AUDITOR and event.finding == "forged")
     (event,) = (event for event in of(told, Audited) if event.until > 0)
@@ -94,11 +94,11 @@ def test_where_samplers_may_use_fewer_bits_an_auditor_takes_no_group() -> None:
         check_that_groups_are_audited(Config(run=Run(sampling=sampling)))
 
 
-def test_an_auditor_that_calls_honest_groups_forged_is_named_and_nobody_is_set_aside() -> None:
+def test_an_auditor_that_calls_honest_groups_forged_is_named_and_nobody_is_suspended() -> None:
     told = played(0.5, [], auditors=(lambda: Slander(from_bytes),), share=1.0)
     reasons = named(told, Service.ACCUSED)
     assert reasons and all("honest by a replay here" in why for why in reasons)
-    assert not aside(told) and Verdict.UNVERIFIED not in {event.verdict for event in of(told, Judged)}
+    assert not suspended(told) and Verdict.UNVERIFIED not in {event.verdict for event in of(told, Judged)}
 
 
 def test_who_is_neither_learner_nor_auditor_accuses_nobody_and_is_told_of_no_groups() -> None:
@@ -193,10 +193,10 @@ def test_a_group_that_came_is_taken_once_and_nobody_is_asked_twice_for_what_it_d
     assert asked(*[("liar", TRUE, b"")] * 3, ("honest", TRUE, FRAME)) == ["liar", "honest"]
 
 
-def test_throw_away_names_that_cheat_keep_no_later_cheat_from_being_set_aside() -> None:
+def test_throw_away_names_that_cheat_keep_no_later_cheat_from_being_suspended() -> None:
     names = PER_HOUR + 8
     late = Fault(at=0.2, fault="bounce", peer=CHEAT, down=30.0)
     told = played(0.8, [OtherText] * (1 + names), late, auditors=(None,), **SCARCE)
-    assert aside(told) == {f"sampler-{number}" for number in range(1 + names)}
+    assert suspended(told) == {f"sampler-{number}" for number in range(1 + names)}
     (event,) = (event for event in of(told, Audited) if event.until > 0 and event.sampler == CHEAT)
     assert event.at - EPOCH < 40

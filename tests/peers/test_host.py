@@ -14,7 +14,7 @@ from still_host import membership, still_host
 from peers.runtime.host import DELIVERED_KEPT, LATER, TRAFFIC_EVERY, Host
 from peers.runtime.membership.run_keys import digest_of
 from swarm import events
-from swarm.core.gossip_limits import OFFENCES_BURST, SILENCE
+from swarm.core.gossip_limits import OFFENCES_BURST, SUSPENDED
 from swarm.frames.wire import WireError
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, TEXT_LIMIT
 from swarm.net.memory.network import MemoryNetwork
@@ -241,7 +241,7 @@ def audited(by: Host, until: float = 0.0) -> events.Event:
     return events.Audited(at=by.now(), peer=by.ports.me, **said, largest=9.0, until=until)
 
 
-def test_every_member_that_audits_tells_what_it_found_and_learners_alone_set_aside() -> None:
+def test_every_member_that_audits_tells_what_it_found_and_learners_alone_suspend() -> None:
     async def scene(its: Scene) -> None:
         learner, auditor, sampler = (
             its.other(role.value, role) for role in (Role.LEARNER, Role.AUDITOR, Role.SAMPLER)
@@ -294,7 +294,7 @@ def test_who_says_again_what_another_one_signed_is_named_and_then_not_read_for_a
         assert {event.sender for event in its.told} == {"relay"} and not [*host.roster]
         assert len(reasons) == OFFENCES_BURST + 1, "what comes then is not read"
         assert set(reasons[:-1]) == {"it is signed by signer, who did not say it"}
-        assert reasons[-1].endswith(f"; nothing of it is read for {SILENCE:g} s")
+        assert reasons[-1].endswith(f"; nothing of it is read for {SUSPENDED:g} s")
         await signed.ports.gossip.publish(host.topic(Topic.BEAT_SAMPLER), said)
         await asyncio.sleep(0.5)
         assert [peer for peer, _ in host.roster] == ["signer"], "the author itself is heard"
@@ -321,7 +321,7 @@ def test_a_frame_of_a_later_key_is_a_reason_to_ask_and_otherwise_refused(
         said = ahead.seal(beat(role=Role.SAMPLER, at=ahead.now()), BEAT_LIMIT)
         for _ in range(2 * int(OFFENCES_BURST)):
             host.take(host.hear_beat, Topic.BEAT, ahead.ports.me, said)
-        assert {*asked} == {("ahead", 1)} and not host.hearing.is_silenced(ahead.ports.me)
+        assert {*asked} == {("ahead", 1)} and not host.hearing.is_suspended(ahead.ports.me)
         assert [event.sender for event in its.told] == ([] if news else ["ahead"] * len(asked))
 
     play(scene, private=True)

@@ -94,7 +94,7 @@ def test_the_newest_groups_are_held_up_to_their_bytes(monkeypatch: pytest.Monkey
     listing(play)
 
 
-def test_who_is_set_aside_leaves_its_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_suspended_leaves_its_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submitted_groups, "FRAMES_BYTES", 1000)
 
     async def play(one: Listing) -> None:

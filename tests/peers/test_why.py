@@ -109,8 +109,8 @@ def test_a_broken_engine_is_named_with_what_it_said(tmp_path: Path) -> None:
     assert said.code == 3 and "CUDA out of memory" in "\n".join(said.lines)
 
 
-def test_a_sampler_that_is_set_aside_is_told_by_whom_why_and_how_to_check_it(tmp_path: Path) -> None:
-    aside = events.SetAside(
+def test_a_sampler_that_is_suspended_is_told_by_whom_why_and_how_to_check_it(tmp_path: Path) -> None:
+    suspended = events.SetAside(
         at=NOW + 80,
         peer=ME,
         by=LEARNER,
@@ -120,12 +120,12 @@ def test_a_sampler_that_is_set_aside_is_told_by_whom_why_and_how_to_check_it(tmp
         group="g",
     )
     for phase in (Phase.SAMPLING, Phase.NO_CREDIT):
-        said = told(tmp_path, phase, others=FULL, more=[aside])
+        said = told(tmp_path, phase, others=FULL, more=[suspended])
         why, do = (line for line in said.lines if line.startswith(("  why", "  do ")))
-        assert "sets sampler" in why and "aside for another 58 min" in why and "2 of 64 tokens" in why
+        assert "suspends sampler" in why and "for another 58 min" in why and "2 of 64 tokens" in why
         assert "`swarm verify g.evidence`" in do and said.code == 5
     again = events.SetAside(at=NOW + 85, peer=ME, by=LEARNER, sampler=ME, until=0.0, why="")
-    assert told(tmp_path, Phase.SAMPLING, others=FULL, more=[aside, again]).code == 0
+    assert told(tmp_path, Phase.SAMPLING, others=FULL, more=[suspended, again]).code == 0
 
 
 def test_the_last_refusals_are_shown_with_their_age(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def told(cheat: str, seconds: float, defended: bool = True) -> Row:
 
 
 @pytest.mark.parametrize("cheat", ["other text", "its own group again", "claims: tuned"])
-def test_who_draws_or_claims_something_else_is_replayed_and_set_aside(cheat: str) -> None:
+def test_who_draws_or_claims_something_else_is_replayed_and_suspend(cheat: str) -> None:
     row = told(cheat, 3.0)
     assert (row["named"], row["by"], row["innocent"]) == (1.0, "a replay", 0)
     assert float(row["groups"]) < 6

@@ -1,4 +1,4 @@
-"""The study of honest samplers: margins are those of real models, nobody is set aside; who is hotter is."""
+"""The study of honest samplers: margins are those of real models, nobody is suspended; who is hotter is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mixed(sampled: str, replayed: str, temperature: float = 1.0) -> Mixed:
 
 @pytest.mark.parametrize("replayed", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sampled", ["float32", "bfloat16"])
-def test_honest_groups_of_every_pair_of_precisions_are_replayed_and_nobody_is_set_aside(
+def test_honest_groups_of_every_pair_of_precisions_are_replayed_and_nobody_is_suspended(
     sampled: str, replayed: str
 ) -> None:
     row = audited(mixed(sampled, replayed))
@@ -33,7 +33,7 @@ def test_honest_groups_of_every_pair_of_precisions_are_replayed_and_nobody_is_se
     assert same or 0.001 < row["mean"] < 0.006
 
 
-def test_a_sampler_that_is_hotter_is_set_aside_in_the_same_swarm() -> None:
+def test_a_sampler_that_is_hotter_is_suspended_in_the_same_swarm() -> None:
     hot = mixed("bfloat16", "float32", HOT)
     row = audited(hot)
     assert row["named"] == 1 and row["groups"] < 150

@@ -39,7 +39,7 @@ def table(done: Sequence[tuple[Attacked, Row]]) -> str:
 def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
     """Markdown: a row a pair of precisions, over seeds and calls of so many completions."""
     lines = [
-        "| sampled, replayed | groups | tokens | differ | largest | tolerance | mean | off | set aside |",
+        "| sampled, replayed | groups | tokens | differ | largest | tolerance | mean | off | suspended |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for how in dict.fromkeys((cell.sampled, cell.replayed, cell.temperature) for cell, _ in done):
@@ -61,7 +61,7 @@ def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
 def steered_table(done: Sequence[tuple[Mixed, Row]]) -> str:
     """Markdown: a row a sampler that steers, over seeds."""
     lines = [
-        "| sampled, replayed | pays | honest at first | of its liking | set aside | after groups |",
+        "| sampled, replayed | pays | honest at first | of its liking | suspended | after groups |",
         "|---|---|---|---|---|---|",
     ]
     for how in dict.fromkeys((one.sampled, one.replayed, one.steered, one.honest) for one, _ in done):

@@ -1,7 +1,7 @@
 """The honest half of `swarm bench adversaries`: whom audits name though nobody cheats.
 
     Mixed (precisions of sampler and learner, completions in a call) --groups, each replayed--> row
-    rows --> honest.csv and a table: margins, tokens that are off, samplers that were set aside
+    rows --> honest.csv and a table: margins, tokens that are off, samplers that were suspended
 
 The policy is a table whose logits are rounded as a language model's are: in each call anew, by errors of the
 precision that grow with the logit and depend on how many completions are in the call. How large they are is
@@ -74,7 +74,7 @@ class Mixed(Struct):
     replayed: str
     completions: int
     most: int
-    """Groups to replay where their sampler is not set aside."""
+    """Groups to replay where their sampler is not suspended."""
     seed: int
     temperature: float = 1.0
     steered: float = 0.0
@@ -138,7 +138,7 @@ def main(quick: bool, out: Path, minutes: float) -> int:
 FIGURES = ("groups", "tokens", "differ", "largest", "mean", "hard", "off", "undecided", "named", "liked")
 """Groups and tokens replayed; share of tokens that the learner would have drawn otherwise; largest and mean
 margin in nats; the learner's tolerance for a token; tokens that are off; groups that decide nothing; whether
-the sampler was set aside, after so many groups; share of first tokens that one which steers likes."""
+the sampler was suspended, after so many groups; share of first tokens that one which steers likes."""
 
 
 def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
@@ -164,7 +164,7 @@ def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
 
 
 def audited(one: Mixed) -> Row:
-    """Sample and replay so many groups, or until their sampler is set aside."""
+    """Sample and replay so many groups, or until their sampler is suspended."""
     torch.set_num_threads(1)
     replayer = ModelReplay(
         cast(Any, RoundedPolicy(one.replayed, one.seed)), _no_weights, (END,), one.longest, temperature=1.0
@@ -174,14 +174,14 @@ def audited(one: Mixed) -> Row:
     for group in itertools.islice(_groups(one), one.most):
         replayed = replayer.replay(group.prompt, group.rows, group.seed)
         weighed = weigh(replayed, group.logprobs, replayer.allowed)
-        finding, aside = audits.take(ME, weighed, now=0.0)
+        finding, suspension = audits.take(ME, weighed, now=0.0)
         findings[finding] += 1
         off += weighed.off
         margins.append(replayed.margins)
         if int(group.prompt) >= one.honest:
             liking = int(table.liked(torch.tensor([int(group.prompt)])))
             liked += [row[0] == liking for row in group.rows]
-        if aside is not None:
+        if suspension is not None:
             break
     every = np.concatenate(margins)
     return {
@@ -193,7 +193,7 @@ def audited(one: Mixed) -> Row:
         "hard": replayer.allowed.hard,
         "off": off,
         "undecided": findings[Finding.UNDECIDED],
-        "named": int(audits.aside(ME, 0.0) is not None),
+        "named": int(audits.suspensions.of(ME, 0.0) is not None),
         "liked": float(np.mean(liked)),
     }
 

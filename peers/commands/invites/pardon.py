@@ -1,4 +1,4 @@
-"""`swarm pardon`: lets a sampler back that learners set aside (peers.audits.auditor).
+"""`swarm pardon`: lets a sampler back that learners suspended (peers.audits.auditor).
 
 a folder with owner.key  -> the run's list of revocations says so, and all learners of the run obey
 another one              -> this folder's learners alone, each of which decides for itself
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from peers.audits.evidence import ASIDE, FOLDER, changing_aside, keep_aside, read_aside
+from peers.audits.evidence import FOLDER, SUSPENDED, changing_suspended, keep_suspended, read_suspended
 from peers.build.joining import invitations
 from peers.commands.invites.revoke import known, peer_named, publish
 from peers.errors import DONE, WrongUsage, say
 from peers.runtime.membership import revocations
-from swarm.core.audits.auditing import Consequence
+from swarm.core.suspensions import Suspension
 from swarm.frames.run_types import Pardon
 from swarm.membership.identity import human_name
 from swarm.storage.durable import Torn
@@ -30,9 +30,9 @@ def pardon(folder: Path, peer: str) -> int:
     any peer that was heard. Raises Refusal, CannotHere, OSError."""
     if not peer:
         raise WrongUsage("no sampler given: pass a name, an id or the beginning of an id")
-    lists = {path.parent: _read(path) for path in folder.glob(f"peers/*/{FOLDER}/{ASIDE}")}
+    lists = {path.parent: _read(path) for path in folder.glob(f"peers/*/{FOLDER}/{SUSPENDED}")}
     owned = (folder / "owner.key").exists()
-    named = {each for aside in lists.values() for each in aside}
+    named = {each for suspended in lists.values() for each in suspended}
     found = [each for each in named if each.startswith(peer) or human_name(each) == peer]
     if not found and owned:
         found = [peer_named(invitations.run_of(folder), peer)]
@@ -43,19 +43,19 @@ def pardon(folder: Path, peer: str) -> int:
         raise WrongUsage(f"{peer} is {'the beginning of several' if found else 'not suspended'}: {there}")
     if owned:
         _for_all(folder, found[0])
-    for path in (path for path, aside in lists.items() if found[0] in aside):
-        with changing_aside(path):  # the learner may have written meanwhile
-            aside = read_aside(path)
-            if aside.pop(found[0], None) is not None:
-                keep_aside(path, aside)
+    for path in (path for path, suspended in lists.items() if found[0] in suspended):
+        with changing_suspended(path):  # the learner may have written meanwhile
+            suspended = read_suspended(path)
+            if suspended.pop(found[0], None) is not None:
+                keep_suspended(path, suspended)
     print(f"{found[0]} is pardoned: its next groups are replayed as a newcomer's")
     return DONE
 
 
-def _read(path: Path) -> dict[PeerId, Consequence]:
-    """Who is set aside by this file; nobody by a damaged one, as for its learner. Raises OSError."""
+def _read(path: Path) -> dict[PeerId, Suspension]:
+    """Who is suspended by this file; nobody by a damaged one, as for its learner. Raises OSError."""
     try:
-        return read_aside(path.parent)
+        return read_suspended(path.parent)
     except (Torn, msgspec.DecodeError) as error:
         say(f"{path} is damaged ({error}): its suspensions are unknown, and its learner starts without any")
         return {}

@@ -46,7 +46,7 @@ LATELY = 3
 
 CODES = {
     "refused": REFUSED,
-    "aside": REFUSED,
+    "suspended": REFUSED,
     "membership": REFUSED,
     "no policy": UNREACHED,
     "no learner": UNREACHED,

@@ -28,8 +28,8 @@ REPORTERS: Mapping[type[events.Event], tuple[Role, ...]] = {
 
 
 def reporters(event: events.Event) -> tuple[Role, ...]:
-    """The roles of which the sender of an event has to be a member; none: anybody may. Learners alone set
-    samplers aside."""
+    """The roles of which the sender of an event has to be a member; none: anybody may. Learners alone suspend
+    samplers."""
     if isinstance(event, events.Audited) and event.until > 0:
         return (Role.LEARNER,)
     return REPORTERS.get(type(event), ())

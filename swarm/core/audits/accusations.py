@@ -1,16 +1,15 @@
 """Accusations of samplers by other learners: which ones are replayed here, and what follows for who accuses.
 
     an accusation of a group --heard--> its case waits --judged, after a replay of one's own--> agreed: the
-        sampler is set aside here too        disagreed: whoever accused it is named
+        sampler is suspended here too        disagreed: whoever accused it is named
         undecided: nobody is blamed       --let go, for want of room--> a case again when it is said again
 
 Nobody's word counts: what a learner acts on it has replayed. A case is of one claim, whoever makes it: who
 says something else of a group has a case of its own, and one accuser that does not show the group leaves it
 to the next one. Of one accuser PER_HOUR accusations in an hour are looked at, beside those that the learner
-agreed with and those of the last TIMES hearings of a claim that waits for room, and none for IGNORED seconds
-once WRONG of its accusations within REMEMBERED seconds were false.
-Not handled here: replays, for how long a sampler is set aside (swarm.core.audits.auditing), how accusations
-travel (peers.audits.accusations).
+agreed with and those of the last TIMES hearings of a claim that waits for room, and none while it is
+suspended (swarm.core.suspensions): once WRONG of its accusations within REMEMBERED seconds were false.
+Not handled here: replays, how accusations travel (peers.audits.accusations).
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from swarm.core.audits.auditing import COUNT, DECIDING, Weighed
+from swarm.core.suspensions import HOUR, Suspension, Suspensions
 from swarm.types import Digest, PeerId
 
 PER_HOUR = 32
@@ -31,16 +31,11 @@ TIMES = 3
 """Hearings of one claim of one accuser that count as one accusation: accusers say each so often
 (peers.audits.accusations), and it is heard again only where its group found no room here, or did not come."""
 
-HOUR = 3600.0
-
 WRONG = 3
 """False accusations: one may be of hardware whose margins nobody has measured."""
 
 REMEMBERED = 86_400.0
 """Seconds."""
-
-IGNORED = 3600.0
-"""Seconds: as long as a sampler is set aside for its first forgery."""
 
 CASES = 1024
 """Groups whose case is remembered: a day of eight accusers would be more, and of old groups the versions are
@@ -97,8 +92,6 @@ class Case:
     """The group is being fetched, or waits for its replay."""
     opinion: Opinion | None = None
     """None: it was not replayed yet."""
-    strikes: int = 0
-    """Of its sampler, by this learner's count, once the learner agreed."""
 
 
 @dataclass(slots=True)
@@ -106,8 +99,7 @@ class Accuser:
     heard: deque[float] = field(default_factory=lambda: deque(maxlen=PER_HOUR))
     """When its last accusations were heard, but for those that were right."""
     wrong: deque[float] = field(default_factory=lambda: deque(maxlen=WRONG))
-    ignored: float = 0.0
-    """Until when."""
+    """When its last false ones were."""
 
 
 class Accusations:
@@ -116,6 +108,8 @@ class Accusations:
     def __init__(self) -> None:
         self._cases: OrderedDict[Claim, Case] = OrderedDict()
         self._accusers: dict[PeerId, Accuser] = {}
+        self._suspensions = Suspensions(HOUR)
+        """Of accusers."""
 
     def has_opinion(self, claim: Claim) -> bool:
         """Whether this learner thinks something of a claim already."""
@@ -126,7 +120,9 @@ class Accusations:
         """The case, which now names the accuser too; None where it is not looked at, or said again."""
         known = self._accusers.setdefault(accuser, Accuser())
         case = self._cases.get(claim)
-        if now < known.ignored or (case is not None and accuser in case.accusers.keys() | case.unshown):
+        if self._suspensions.of(accuser, now) is not None:
+            return None
+        if case is not None and accuser in case.accusers.keys() | case.unshown:
             return None
         at = now
         if case is None or case.opinion is None:
@@ -142,10 +138,9 @@ class Accusations:
         case.accusers[accuser] = at
         return case
 
-    def mine(self, claim: Claim, strikes: int) -> None:
-        """This learner accuses the sampler of a group, its `strikes`th forgery."""
-        case = self._open(claim)
-        case.opinion, case.strikes = Opinion.AGREED, strikes
+    def mine(self, claim: Claim) -> None:
+        """This learner accuses the sampler of a group."""
+        self._open(claim).opinion = Opinion.AGREED
 
     def next_accuser(self, claim: Claim) -> PeerId | None:
         """Who is to be asked for the group now; None where nobody else accuses: who does so later is asked
@@ -189,13 +184,13 @@ class Accusations:
                     heard.remove(at)
         return case
 
-    def false(self, accuser: PeerId, now: float) -> bool:
-        """An accusation was false. True: no other one is looked at for a while."""
-        known = self._accusers.setdefault(accuser, Accuser())
-        known.wrong.append(now)
-        if len(known.wrong) == WRONG and now - known.wrong[0] < REMEMBERED:
-            known.ignored = now + IGNORED
-        return now < known.ignored
+    def false(self, accuser: PeerId, why: str, now: float) -> Suspension | None:
+        """An accusation was false, as `why` says. Returns the accuser's suspension, if that makes one."""
+        wrong = self._accusers.setdefault(accuser, Accuser()).wrong
+        wrong.append(now)
+        if len(wrong) < WRONG or now - wrong[0] >= REMEMBERED:
+            return None
+        return self._suspensions.of(accuser, now) or self._suspensions.suspend(accuser, why, now)
 
     def _open(self, claim: Claim) -> Case:
         case = self._cases.setdefault(claim, Case())

@@ -2,7 +2,7 @@
 
     a group that was admitted --drawn by the auditor's own randomness--> replayed (swarm.learn.replay)
         --Audits--> Finding: honest, undecided, unlikely, off, forged
-                    more audits, or its sampler is set aside: an hour, a day, for good
+                    more audits, or its sampler is suspended (swarm.core.suspensions)
 
 A token is off when the replay would have drawn another one by more than the tolerance, or gives it another
 log-probability than the sampler claims. Two tokens of a group that are off are a forgery; one alone may be
@@ -11,15 +11,13 @@ token that is off, too, it is a forgery. What is no single token's fault adds up
 CUSUMs, which never fall below 0: another temperature, precision or version in the sum of margins; tokens that
 the sampler chose within the tolerance in the sizes of those margins that are not 0. Rounding makes many small
 ones, so that what is tolerated follows from the sampler's own precision: one that computes as the replay does
-has none, and may have no large ones either. Beyond a limit the sampler is set aside for an hour, which is no
-strike. Groups that decide nothing count for nobody.
+has none, and may have no large ones either. Beyond a limit the sampler is suspended, which is no strike.
+Groups that decide nothing count for nobody.
 
 Rates follow a simulation of samplers that are honest until they are trusted: with SURE = 20 the share of what
 such a sampler poisons is at most 2.2 %; with the rule of BOINC, 10 and then one in the number of those that
 were verified, it is 49 % (docs/trust.md). Where replays fall behind, so does what is taken of a sampler
-(`most_after`). Where the run has other learners a third strike is for good once a
-second one found the same (swarm.core.audits.accusations); until then it is for a day. Not handled here:
-replays, evidence.
+(`most_after`). Not handled here: replays, evidence.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from swarm.core.suspensions import HOUR, Suspension, Suspensions
 from swarm.limits import remember
 from swarm.types import PeerId
 
@@ -74,22 +72,8 @@ SELDOM = 1 / 2500
 HARD, MEAN = 3.0, 0.02
 """Nats: bounds of tolerances."""
 
-SET_ASIDE = (3600.0, 86_400.0)
-"""Seconds that follow the first and the second forgery; the third is for good."""
-
-FINAL = len(SET_ASIDE) + 1
-"""The strike that is for good."""
-
-APART = 60.0
-"""Seconds by which learners that found the same let a sampler back one after another: who cheats the first
-again is struck by the second, too."""
-
-FOREVER = 1e12
-"""Unix seconds: after all runs, and a number that every encoding has."""
-
 REMEMBERED = 4096
-"""Samplers whose audits are remembered, and as many that were set aside: keys cost nothing, so that neither
-kind takes the other's room. Of those that were set aside who has the least of it left is forgotten first."""
+"""Samplers whose audits are remembered. Suspensions have room of their own: keys cost nothing."""
 
 
 class Finding(StrEnum):
@@ -149,18 +133,6 @@ class Weighed(NamedTuple):
     """The same of those alone that exceed FAR."""
 
 
-class Consequence(NamedTuple):
-    """A sampler is set aside."""
-
-    until: float
-    """Unix seconds; FOREVER: for good."""
-    strikes: int
-    """Forgeries so far."""
-    why: str
-    since: float = 0.0
-    """Unix seconds; 0: of an earlier version of this program."""
-
-
 @dataclass(slots=True)
 class Audited:
     """What the audits of one sampler say so far."""
@@ -177,8 +149,6 @@ class Audited:
     large: float = 0.0
     far: float = 0.0
     """Sums over its groups."""
-    strikes: int = 0
-    aside: Consequence | None = None
 
     def forget(self) -> None:
         """None of its groups counts as verified any more."""
@@ -216,24 +186,23 @@ class Audits:
     """The audits of all samplers by one auditor."""
 
     def __init__(self) -> None:
-        self._plain: OrderedDict[PeerId, Audited] = OrderedDict()
-        """Samplers that were never set aside; whose audit is the longest ago comes first."""
-        self._aside: dict[PeerId, Audited] = {}
-        """Samplers that were."""
+        self.suspensions = Suspensions(HOUR)
+        self._records: OrderedDict[PeerId, Audited] = OrderedDict()
+        """Whose audit is the longest ago comes first."""
 
     def rate(self, sampler: PeerId) -> float:
         """The share of the sampler's groups that is replayed now."""
-        record = self._of(sampler)
+        record = self._records.get(sampler)
         return rate_after(record.verified if record is not None else 0)
 
     def proven(self, sampler: PeerId) -> bool:
         """Whether the last replays of the sampler's groups were honest."""
-        record = self._of(sampler)
+        record = self._records.get(sampler)
         return record is not None and record.verified > 0
 
     def room(self, sampler: PeerId) -> int:
         """Groups of the sampler that may still be taken before one more of them is replayed."""
-        record = self._of(sampler) or Audited()
+        record = self._records.get(sampler) or Audited()
         return most_after(record.seen) - record.taken
 
     def taken(self, sampler: PeerId) -> None:
@@ -244,25 +213,17 @@ class Audits:
         """Whether this group is replayed. `rng` is the auditor's own: nobody else knows what it draws."""
         return rng.random() < self.rate(sampler)
 
-    def take(
-        self, sampler: PeerId, group: Weighed, now: float, alone: bool = True
-    ) -> tuple[Finding, Consequence | None]:
-        """Take the replay of one group, with what follows from it. `alone`: the run has no other learner."""
+    def take(self, sampler: PeerId, group: Weighed, now: float) -> tuple[Finding, Suspension | None]:
+        """Take the replay of one group, with what follows from it."""
         record = self._record(sampler)
         if group.off >= COUNT or (group.off and record.unlucky):
-            # groups that came before their sampler was set aside are no further strike
-            struck = None if self.aside(sampler, now) else self._strike(sampler, _forgery(group), now, alone)
-            return Finding.FORGED, struck
+            return Finding.FORGED, self._suspend(sampler, _forgery(group), now)
         if group.off:
             record.forget()
             record.unlucky = True
             return Finding.UNLIKELY, None
         if record.add(group) or group.claimed > 0:
-            why = _drift(group, record)
-            record.forget()
-            record.begin_sums()
-            found = None if self.aside(sampler, now) else self._drifted(sampler, why, now)
-            return Finding.DRIFTED, found
+            return Finding.DRIFTED, self._suspend(sampler, _drift(group, record), now, is_strike=False)
         record.seen += 1
         if group.deciding < DECIDING:
             return Finding.UNDECIDED, None
@@ -270,107 +231,44 @@ class Audits:
         record.unlucky = record.unlucky and record.verified < SURE
         return Finding.HONEST, None
 
-    def accused(self, sampler: PeerId, group: Weighed, released: float, now: float) -> Consequence | None:
+    def accused(self, sampler: PeerId, group: Weighed, released: float, now: float) -> Suspension | None:
         """Another learner's accusation holds by this learner's own replay of a group of a version that was
-        released at `released`. None: the sampler is set aside, or was for what it did then."""
-        record = self._record(sampler)
-        if record.aside is not None and (released < record.aside.since or now < record.aside.until - APART):
+        released at `released`. None: the sampler is suspended, or was for what it did then."""
+        last = self.suspensions.last(sampler)
+        if last is not None and released < last.since:
             return None
         if group.off >= COUNT:
-            return self._strike(sampler, _forgery(group), now, alone=True)  # that makes two of us
-        return self._drifted(sampler, _drift(group, record), now)
-
-    def second(self, sampler: PeerId, strikes: int, now: float) -> Consequence | None:
-        """Another learner found the sampler's `strikes`th forgery too. What follows, if anything does."""
-        record, aside = self._of(sampler), self.aside(sampler, now)
-        if record is None or aside is None or strikes < FINAL or strikes != record.strikes:
-            return None
-        if aside.until >= FOREVER:
-            return None
-        record.aside = aside._replace(until=FOREVER)
-        return record.aside
+            return self._suspend(sampler, _forgery(group), now)
+        return self._suspend(sampler, _drift(group, self._record(sampler)), now, is_strike=False)
 
     def doubt(self, sampler: PeerId) -> None:
         """Replay the sampler's groups as a newcomer's."""
-        if (record := self._of(sampler)) is not None:
+        if (record := self._records.get(sampler)) is not None:
             record.forget()
-
-    def strikes(self, sampler: PeerId) -> int:
-        record = self._of(sampler)
-        return record.strikes if record is not None else 0
-
-    def aside(self, sampler: PeerId, now: float) -> Consequence | None:
-        """Why the sampler is set aside now, or None."""
-        record = self._of(sampler)
-        return record.aside if record is not None and record.aside and now < record.aside.until else None
 
     def pardon(self, sampler: PeerId) -> None:
         """Forget all that was said of a sampler."""
-        self._plain.pop(sampler, None)
-        self._aside.pop(sampler, None)
+        self._records.pop(sampler, None)
+        self.suspensions.lift(sampler)
 
-    def all_aside(self) -> dict[PeerId, Consequence]:
-        """Samplers that have been set aside, with the last consequence of each."""
-        return {peer: each.aside for peer, each in self._aside.items() if each.aside is not None}
-
-    def restore(self, aside: Mapping[PeerId, Consequence]) -> None:
-        """Take up what an earlier life said."""
-        for peer, each in aside.items():
-            self._plain.pop(peer, None)
-            self._aside[peer] = Audited(strikes=each.strikes, aside=each)
-
-    def _strike(self, sampler: PeerId, why: str, now: float, alone: bool) -> Consequence:
+    def _suspend(self, sampler: PeerId, why: str, now: float, is_strike: bool = True) -> Suspension | None:
+        """None while it is suspended: groups that came before are no further strike."""
         record = self._record(sampler)
         record.forget()
         record.begin_sums()
-        record.unlucky = False
-        record.strikes += 1
-        final = record.strikes >= FINAL
-        until = FOREVER if final and alone else now + SET_ASIDE[min(record.strikes, len(SET_ASIDE)) - 1]
-        return self._set_aside(sampler, record, Consequence(until, record.strikes, why, now))
-
-    def _drifted(self, sampler: PeerId, why: str, now: float) -> Consequence:
-        record = self._record(sampler)
-        record.forget()
-        record.begin_sums()
-        return self._set_aside(sampler, record, Consequence(now + SET_ASIDE[0], record.strikes, why, now))
-
-    def _set_aside(self, sampler: PeerId, record: Audited, aside: Consequence) -> Consequence:
-        """Where room is short, in the place of another one."""
-        record.aside = aside
-        self._plain.pop(sampler, None)
-        self._aside[sampler] = record
-        if len(self._aside) > REMEMBERED:
-            left = {peer: each.until for peer, each in self.all_aside().items() if peer != sampler}
-            for gone in sorted(left, key=lambda peer: left[peer])[: len(self._aside) - REMEMBERED]:
-                del self._aside[gone]
-        return aside
-
-    def _of(self, sampler: PeerId) -> Audited | None:
-        return self._aside.get(sampler) or self._plain.get(sampler)
+        record.unlucky = record.unlucky and not is_strike
+        if self.suspensions.of(sampler, now) is not None:
+            return None
+        return self.suspensions.suspend(sampler, why, now, is_strike)
 
     def _record(self, sampler: PeerId) -> Audited:
-        if (record := self._aside.get(sampler)) is not None:
-            return record
-        record = self._plain.get(sampler) or Audited()
-        remember(self._plain, sampler, record, REMEMBERED)
+        record = self._records.get(sampler) or Audited()
+        remember(self._records, sampler, record, REMEMBERED)
         return record
 
 
 NOTHING_REPLAYED = "its samplers may use fewer bits (run.sampling.quantized), so that no group is replayed"
 """Why a run has no work for an auditor, where that is so."""
-
-
-def objection(aside: Consequence, now: float) -> str:
-    """Why groups of a sampler that is set aside are refused."""
-    left = aside.until - now
-    minutes = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
-    return f"set aside {'for good' if aside.until >= FOREVER else f'for another {minutes}'}: {aside.why}"
-
-
-def reason_of(objection: str) -> str:
-    """Why the sampler is set aside, without for how long."""
-    return objection.partition(": ")[2] or objection
 
 
 def _forgery(group: Weighed) -> str:

@@ -90,12 +90,12 @@ class Admission:
         version: int,
         full: str | None,
         distrust: str | None,
-        aside: str | None = None,
+        suspended: str | None = None,
         unlikely: str | None = None,
         now: float,
     ) -> Judgement:
         """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
-        must not be believed, or None; `aside`: why it is set aside; `unlikely`: why its claims are
+        must not be believed, or None; `suspended`: why it is suspended; `unlikely`: why its claims are
         not believed;
         `full`: why there is no room for its groups."""
         known = self._known(group.version, group.weights)
@@ -107,8 +107,8 @@ class Admission:
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
         not_drawn = self._not_drawn(group, known, seconds)
-        if aside is not None:
-            return verdict(Verdict.UNVERIFIED, aside)
+        if suspended is not None:
+            return verdict(Verdict.UNVERIFIED, suspended)
         if (problem := malformation(group, self._sampling, self._vocabulary, self._noise)) is not None:
             return verdict(Verdict.MALFORMED, problem)
         if (problem := self._repeats(group)) is not None:

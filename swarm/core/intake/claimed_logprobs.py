@@ -13,7 +13,7 @@ ratios above 1 that do not average out. So each group has evidence against its s
 
 A group whose evidence exceeds GROUP_EVIDENCE_LIMIT is not trained on. Evidence adds up over a sampler's
 groups (a CUSUM that never falls below 0: evidence in its favour is not saved up); beyond SUSPECT all of them
-are audited first, beyond SAMPLER_EVIDENCE_LIMIT they are refused for DISTRUST_SECONDS. Nothing bounds the
+are audited first, beyond SAMPLER_EVIDENCE_LIMIT it is suspended (swarm.core.suspensions). Nothing bounds the
 other side, since a policy that has moved on finds old text improbable: there `run.window.drift` is a band,
 set by measurement (docs/trust.md).
 
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from swarm.core.suspensions import Suspensions
 from swarm.limits import remember
 from swarm.types import PeerId, Struct
 
@@ -47,8 +48,8 @@ SUSPECT = 5.0
 by it."""
 
 DISTRUST_SECONDS = 600.0
-"""Seconds for which the groups of a sampler beyond the limit are refused: one that cheats loses most of its
-time, and a faulty engine can be repaired meanwhile."""
+"""Seconds of a sampler's first suspension: one that cheats loses most of its time, and a faulty engine can be
+repaired meanwhile."""
 
 REMEMBERED = 4096
 """Samplers whose evidence is remembered."""
@@ -85,14 +86,15 @@ class SamplerEvidence:
 
     def __init__(self) -> None:
         self._against: OrderedDict[PeerId, float] = OrderedDict()
-        self._until: OrderedDict[PeerId, float] = OrderedDict()
+        self._suspensions = Suspensions(DISTRUST_SECONDS)
 
     def add(self, sampler: PeerId, evidence: float, now: float) -> bool:
-        """Add one group's evidence, in nats. True when the sum exceeds the limit: the sampler's groups are
-        refused for DISTRUST_SECONDS from `now`."""
+        """Add one group's evidence, in nats. True when the sum exceeds the limit: its sampler is
+        suspended."""
         against = self._against.pop(sampler, 0.0) + evidence
         if against > SAMPLER_EVIDENCE_LIMIT:
-            remember(self._until, sampler, now + DISTRUST_SECONDS, REMEMBERED)
+            if self._suspensions.of(sampler, now) is None:  # groups that came before are no further strike
+                self._suspensions.suspend(sampler, "its log-probabilities were not true", now)
             return True
         if against > 0.0:
             remember(self._against, sampler, against, REMEMBERED)
@@ -104,9 +106,5 @@ class SamplerEvidence:
 
     def objection(self, sampler: PeerId, now: float) -> str | None:
         """Why the sampler's groups are refused now, or None."""
-        left = self._until.get(sampler, now) - now
-        return (
-            f"its log-probabilities were not true: its groups are refused for another {left:.0f} s"
-            if left > 0
-            else None
-        )
+        suspension = self._suspensions.of(sampler, now)
+        return suspension.objection(now) if suspension is not None else None

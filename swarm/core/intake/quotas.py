@@ -10,7 +10,7 @@ newcomer. Both limits bind only while others deliver, so that no batch waits for
 
 What a sampler delivers is the decayed count of its admitted groups: each counts 1 and decays with a time
 constant of HORIZON x `close_after`; after as long without a group it is 0, and so it is when the sampler has
-stopped (GAPS, PAUSES), and at once when it is set aside. With a share of a quarter, three other samplers are
+stopped (GAPS, PAUSES), and at once when it is suspended. With a share of a quarter, three other samplers are
 needed to bind one: up to three strangers of any speed are never bound. A sampler with an invite is known
 from its first group and has no limit: the run's owner vouches for it.
 

@@ -1,4 +1,4 @@
-"""What a peer hears of samplers that learners set aside: for its own journal, which `swarm status` and `swarm
+"""What a peer hears of samplers that learners suspend: for its own journal, which `swarm status` and `swarm
 why` read.
 
     topic `accused`, a learner's Accusation with a time   -> SetAside event
@@ -12,9 +12,10 @@ An accusation is what its learner does; nobody else acts by it but who replays i
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from swarm import events
+from swarm.core.suspensions import Suspension
 from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT, cut, remember
 from swarm.protocol import Role
@@ -37,7 +38,7 @@ class Accusation(Struct, tag="accusation"):
     weights: Digest
     """The version's, by what the group says."""
     until: Finite = 0.0
-    """Unix seconds until which who accuses sets the sampler aside; 0: it does not."""
+    """Unix seconds until which the accuser suspends the sampler; 0: it does not."""
     evidence: Word = ""
     """The group's id: a learner's file of evidence is named after it."""
     why: Text = ""
@@ -49,20 +50,12 @@ def unverifying(host: Host, opened: wire.Opened) -> str | None:
     return None if why is None or host.invited(opened, Role.AUDITOR) else why
 
 
-class Told(NamedTuple):
-    until: float
-    evidence: bool
-    """The group is known."""
-    at: float
-    """When it was heard; all are unix seconds."""
-
-
-class SetAsideNews:
+class SuspensionNews:
     """What one peer hears."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._told: OrderedDict[tuple[PeerId, PeerId], Told] = OrderedDict()
+        self._told: OrderedDict[tuple[PeerId, PeerId], Suspension] = OrderedDict()
         """Of each learner and sampler."""
 
     def hear(self, sealed: bytes) -> None:
@@ -78,10 +71,12 @@ class SetAsideNews:
             self.tell(opened.sender, said.sampler, said.until, said.why, said.evidence)
 
     def tell(self, by: PeerId, sampler: PeerId, until: float, why: str, group: str = "") -> None:
-        """A learner sets a sampler aside."""
-        host, known = self._host, Told(until, bool(group), self._host.now())
-        before = self._told.get((by, sampler), Told(0.0, False, 0.0))
-        if host.who.observes or until <= known.at or before[:2] >= known[:2]:
+        """A learner suspends a sampler."""
+        host, now = self._host, self._host.now()
+        known = Suspension(until, why=why, since=now, evidence=group)
+        before = self._told.get((by, sampler), Suspension(0.0))
+        news = (until, bool(group)) > (before.until, bool(before.evidence))
+        if host.who.observes or until <= now or not news:
             return
         remember(self._told, (by, sampler), known, REMEMBERED)
         host.emit(events.SetAside, by=by, sampler=sampler, until=until, why=cut(why), group=cut(group))
@@ -89,6 +84,6 @@ class SetAsideNews:
     def back(self, by: PeerId, sampler: PeerId, sent: float) -> None:
         """A learner admits a sampler's group that was sent then."""
         before = self._told.get((by, sampler))
-        if before is not None and before.at < sent:
+        if before is not None and before.since < sent:
             del self._told[by, sampler]
             self._host.emit(events.SetAside, by=by, sampler=sampler, until=0.0, why="")

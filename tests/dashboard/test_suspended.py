@@ -1,4 +1,4 @@
-"""The page says who is set aside, why, and how to check it."""
+"""The page says who is suspended, why, and how to check it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dashboard.fold.state import State
 from dashboard.serve.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
-from swarm.core.audits.auditing import FOREVER
 from swarm.membership.identity import human_name
 
 WHY = "5 of 64 tokens of a group are not what its seed and version draw"
@@ -44,13 +43,17 @@ def found(now: float, *more: happened.Event) -> list[Problem]:
 
 
 def problems(event: happened.Audited, now: float) -> list[Problem]:
-    return [each for each in found(now, event) if each.key.startswith("aside")]
+    return [each for each in found(now, event) if each.key.startswith("suspended")]
 
 
-def test_a_sampler_that_is_set_aside_is_named_until_it_may_come_back() -> None:
+def test_a_sampler_that_is_suspended_is_named_until_it_may_come_back() -> None:
     (problem,) = problems(audited(9.0 + 3600.0), 10.0)
     assert problem.peers == (str(SAMPLERS[0]),)
-    assert "aside for another 60 min" in problem.text and "5 of 64 tokens" in problem.cause
+    assert (
+        "suspends" in problem.text
+        and "for another 60 min" in problem.text
+        and "5 of 64 tokens" in problem.cause
+    )
     assert "`swarm verify g.evidence`" in problem.todo and f"`swarm pardon {SAMPLERS[0]}`" in problem.todo
     assert not problems(audited(9.5), 10.0) and not problems(audited(0.0, "honest"), 10.0)
 
@@ -73,12 +76,7 @@ def test_its_refused_groups_are_no_second_problem() -> None:
         {each.key.partition(" ")[0] for each in found(10.0, *more) if str(SAMPLERS[0]) in each.peers}
         for more in ((refused,), (refused, audited(3609.0)))
     ]
-    assert keys == [{"refused"}, {"aside"}]
-
-
-def test_the_third_time_is_for_good() -> None:
-    (problem,) = problems(audited(FOREVER), 10.0)
-    assert "aside for good" in problem.text
+    assert keys == [{"refused"}, {"suspended"}]
 
 
 def test_the_event_is_a_sentence_where_it_says_something() -> None:
@@ -86,11 +84,11 @@ def test_the_event_is_a_sentence_where_it_says_something() -> None:
         news = sentence_of(event, lambda _: "brisk-umber-otter")
         return news.text if news is not None else ""
 
-    assert told(audited(3609.0)).endswith(f"aside for 60 min: {WHY}.")
+    assert told(audited(3609.0)).endswith(f"suspends brisk-umber-otter for 60 min: {WHY}.")
     assert "bad luck" in told(audited(0.0, "unlikely")) and not told(audited(0.0, "honest"))
 
 
-def told_aside(until: float, group: str = "") -> happened.SetAside:
+def told_suspended(until: float, group: str = "") -> happened.SetAside:
     return happened.SetAside(
         at=9.0, peer=SAMPLERS[1], by=LEARNERS[0], sampler=SAMPLERS[0], until=until, why=WHY, group=group
     )
@@ -106,11 +104,9 @@ def shown(*events: happened.Event) -> str:
 
 
 def test_who_hears_of_it_shows_it_with_the_evidence_until_it_may_come_back() -> None:
-    by_receipt, by_gossip = told_aside(3609.0), told_aside(3609.0, "g")
+    by_receipt, by_gossip = told_suspended(3609.0), told_suspended(3609.0, "g")
     for news, name in (((by_receipt,), "*"), ((by_receipt, by_gossip), "g"), ((by_gossip, by_receipt), "g")):
         text = shown(*news)
-        assert (
-            "aside for another 60 min" in text and WHY in text and f"`swarm verify {name}.evidence`" in text
-        )
-    for over in ((), (by_gossip, told_aside(0.0)), (told_aside(9.5),)):
-        assert "aside" not in shown(*over)
+        assert "for another 60 min" in text and WHY in text and f"`swarm verify {name}.evidence`" in text
+    for over in ((), (by_gossip, told_suspended(0.0)), (told_suspended(9.5),)):
+        assert "suspends" not in shown(*over)
