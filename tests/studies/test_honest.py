@@ -7,12 +7,7 @@ from msgspec.structs import replace
 
 from lab.studies.experiments import key
 from lab.studies.liars import honest
-<<<<<<< HEAD
-from lab.studies.liars.adversary_table import honest_table, steered_table
-from lab.studies.liars.honest import HOT, TRUSTED, Mixed, audited, plan
-=======
-from lab.studies.liars.honest import HOT, Mixed, audited, honest_table, plan
->>>>>>> 7b389d41 (Tables of the studies of liars lie with the studies: no circle of imports in lab)
+from lab.studies.liars.honest import HOT, TRUSTED, Mixed, audited, honest_table, plan, steered_table
 
 
 def mixed(sampled: str, replayed: str, temperature: float = 1.0) -> Mixed:

@@ -18,6 +18,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,10 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from lab.studies.experiments import Row, measured
-<<<<<<< HEAD
-from lab.studies.liars.adversary_table import honest_table, steered_table
-=======
->>>>>>> 7b389d41 (Tables of the studies of liars lie with the studies: no circle of imports in lab)
 from swarm.core.audits.auditing import Audits, Finding
 from swarm.draws import noise
 from swarm.draws.replays import weigh
@@ -144,7 +141,7 @@ the sampler was suspended, after so many groups; share of first tokens that one 
 def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
     """Markdown: a row a pair of precisions, over seeds and calls of so many completions."""
     lines = [
-        "| sampled, replayed | groups | tokens | differ | largest | tolerance | mean | off | set aside |",
+        "| sampled, replayed | groups | tokens | differ | largest | tolerance | mean | off | suspended |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for how in dict.fromkeys((cell.sampled, cell.replayed, cell.temperature) for cell, _ in done):
@@ -159,6 +156,23 @@ def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
             f"| {how[0]}, {how[1]}{hot} | {groups:,} | {tokens:,} | {differ:.1%} |"
             f" {max(float(row['largest']) for row in its):.3g} |"
             f" {min(float(row['hard']) for row in its):.2f} | {mean:.2g} | {off} | {named} of {len(its)} |"
+        )
+    return "\n".join(lines)
+
+
+def steered_table(done: Sequence[tuple[Mixed, Row]]) -> str:
+    """Markdown: a row a sampler that steers, over seeds."""
+    lines = [
+        "| sampled, replayed | pays | honest at first | of its liking | suspended | after groups |",
+        "|---|---|---|---|---|---|",
+    ]
+    for how in dict.fromkeys((one.sampled, one.replayed, one.steered, one.honest) for one, _ in done):
+        its = [row for one, row in done if (one.sampled, one.replayed, one.steered, one.honest) == how]
+        named = [int(row["groups"]) - how[3] for row in its if row["named"]]
+        liked = fmean(float(row["liked"]) for row in its)
+        lines.append(
+            f"| {how[0]}, {how[1]} | {how[2]:g} | {how[3]} | {liked:.2f} | {len(named)} of {len(its)} |"
+            f" {f'{min(named)} to {max(named)}' if named else ''} |"
         )
     return "\n".join(lines)
 
