@@ -18,7 +18,6 @@ from transformers.pytorch_utils import Conv1D
 
 from peers.errors import WrongUsage
 from peers.fit.estimates import ModelShape
-from swarm.learn.models.lean_transformers import no_compilers
 from swarm.learn.models.pretrained import config_of
 from swarm.sample import hf
 
@@ -28,7 +27,7 @@ def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
     cannot build."""
     try:
         config = config_of(folder)
-        with torch.device("meta"), no_compilers():
+        with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError, ImportError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]

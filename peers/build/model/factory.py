@@ -23,7 +23,6 @@ from swarm.learn.learners.base_learner import BaseLearner
 from swarm.learn.learners.microbatch import ran_out
 from swarm.learn.learners.site_learner import of_mode
 from swarm.learn.models import adapters, tokenization
-from swarm.learn.models.lean_transformers import no_compilers
 from swarm.learn.models.model import load_policy, loader
 from swarm.learn.models.policy import LanguageModel
 from swarm.learn.models.pretrained import check_size, config_of
@@ -46,7 +45,7 @@ def size(model: Path, run: Run) -> int:
     ModelError."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"), no_compilers():
+    with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config_of(model))
         trained = empty if run.model.training == "full" else adapters.wrap(empty, run.lora, run.seed)
     return sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)

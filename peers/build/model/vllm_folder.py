@@ -18,7 +18,6 @@ import torch
 from swarm.learn.files import weights
 from swarm.learn.files.release_file import ReleaseFile
 from swarm.learn.models import adapters
-from swarm.learn.models.lean_transformers import no_compilers
 from swarm.learn.models.model import load_policy
 from swarm.learn.models.pretrained import config_of
 from swarm.settings.config import Lora
@@ -80,7 +79,7 @@ def _shapes(model: Path, lora: Lora | None) -> dict[str, tuple[int, ...]]:
     """Name -> shape of a release of this model, from its config alone: no memory is allocated."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"), no_compilers():
+    with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config_of(model), trust_remote_code=False)
         if lora is not None:
             return {

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from swarm import extras
 from swarm.learn.files import weights
 from swarm.learn.files.checkpoint import MOST
-from swarm.learn.learners.adamw import EPSILON, AdamW
 from swarm.settings import config
 
 if TYPE_CHECKING:
@@ -170,26 +169,28 @@ class MasterOptimizer:
         if self._named[name] is not self.masters[name]:
             self._named[name].copy_(self.masters[name])
 
-    def _new(self) -> AdamW | Optimizer:
+    def _new(self) -> Optimizer:
         settings = self._settings
         rates: dict[str, Any] = {
             "lr": settings.lr,
             "betas": (settings.beta1, settings.beta2),
+            "eps": 1e-8,
             "weight_decay": settings.weight_decay,
         }
         if settings.name == "adamw":
-            return AdamW(self.masters.values(), **rates)
+            return torch.optim.AdamW(self.masters.values(), **rates)
         try:
             from bitsandbytes.optim import AdamW8bit
         except ImportError as error:
             raise ValueError(f"adamw8bit is bitsandbytes' ({error}): {extras.install('quant')}") from error
-        optimizer: Optimizer = AdamW8bit(list(self.masters.values()), eps=EPSILON, **rates)
+        optimizer: Optimizer = AdamW8bit(list(self.masters.values()), **rates)
         return optimizer
 
     def _begin(self, index: int, master: Tensor) -> None:
         """Create the state of a parameter that has not stepped, as the optimizer itself would."""
-        if isinstance(self._optimizer, AdamW):
-            self._optimizer.begin(master)
+        if self._settings.name == "adamw":
+            moments = {key: torch.zeros_like(master) for key in ("exp_avg", "exp_avg_sq")}
+            self._optimizer.state[master] = {"step": torch.tensor(0.0), **moments}
         else:
             optimizer: Any = self._optimizer
             optimizer.init_state(optimizer.param_groups[0], master, 0, index)

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from swarm.learn.files import weights
 from swarm.learn.files.release_file import ReleaseFile
-from swarm.learn.models.lean_transformers import no_compilers
 from swarm.learn.models.pretrained import ModelError, config_of, first_line
 from swarm.settings import config
 from swarm.storage.blocks import Blocks
@@ -81,7 +80,7 @@ def genesis(folder: Path, lora: config.Lora, seed: int) -> bytes:
     and `config_of` do."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"), no_compilers():
+    with torch.device("meta"):
         empty = wrap(AutoModelForCausalLM.from_config(config_of(folder)), lora, seed)
     return weights.to_bytes(
         {

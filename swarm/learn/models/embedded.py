@@ -25,7 +25,6 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from swarm.learn.files import weights
-from swarm.learn.learners.adamw import AdamW
 from swarm.storage.durable import sync
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
@@ -127,7 +126,7 @@ def _warm_start(
 ) -> None:
     """Train with cross-entropy on answer and end token. Examples are fresh at every step, so their share
     right is an honest measure."""
-    optimizer = AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
     recent: deque[float] = deque(maxlen=4)
     for step in range(LAST_STEP):
         ids, target = _rows(tokenizer, [example(step * BATCH + i) for i in range(BATCH)])
@@ -140,7 +139,7 @@ def _warm_start(
             progress(f"warm start: done after {step} steps, {share:.0%} of the examples right")
             return
         optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / WARMUP)
-        model.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -24,7 +24,6 @@ from swarm.learn.files import weights
 from swarm.learn.files.release_file import ReleaseFile, header, values
 from swarm.learn.learners.microbatch import ran_out
 from swarm.learn.models import adapters, quantized
-from swarm.learn.models.lean_transformers import no_compilers
 from swarm.learn.models.pretrained import ModelError, check_size, config_of, first_line, reading, weight_map
 from swarm.settings.config import Lora
 from swarm.storage.blocks import Blocks
@@ -203,8 +202,7 @@ def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> Pre
     if quantize != "none":
         own |= {"quantization_config": quantized.settings(quantize, dtype), "device_map": {"": device}}
     try:
-        with no_compilers():
-            model, loaded = AutoModelForCausalLM.from_pretrained(folder, **own)
+        model, loaded = AutoModelForCausalLM.from_pretrained(folder, **own)
     except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         if ran_out(error):
             raise
@@ -234,7 +232,7 @@ def _check_complete(folder: Path, loaded: Mapping[str, Any]) -> None:
 
 def _empty(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreTrainedModel:
     config = config_of(folder)
-    with no_compilers(), initialization.no_init_weights():  # a random 8B model takes a minute to draw
+    with initialization.no_init_weights():  # a random 8B model takes a minute to draw
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.tie_weights()
     if quantize != "none":

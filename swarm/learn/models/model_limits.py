@@ -171,10 +171,8 @@ def _model_size(folder: Path) -> int:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from swarm.learn.models.lean_transformers import no_compilers
-
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    with torch.device("meta"), no_compilers():
+    with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     model.tie_weights()
     tables = sum(table.numel() * table.element_size() for table in model.buffers())
