@@ -30,8 +30,9 @@ from peers.build.joining.connect_retry import Entering
 from peers.build.joining.consent import mind_code
 from peers.build.local_peer import LocalPeer, open_local_peer, open_node
 from peers.build.model import base_model
+from peers.build.model.engine_opening import fitting_role, imported, open_engine, samples
 from peers.build.model.learner_averager import NoAverager, open_averager
-from peers.build.model.model_code import ModelCode
+from peers.build.model.process_engine import ProcessEngine
 from peers.build.model.task_source import open_source
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import (
@@ -308,17 +309,17 @@ async def _join(
     mine = (
         PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
     )
+    process = ProcessEngine(config.peer.engine) if fitted and samples(role) else None
     with (
+        nullcontext() if process is None else contextlib.closing(process),
         open_local_peer(mine) as local,
         narrated(local.folder, local.bus, local.keyring.me),
-        ModelCode(role, config) as code,
     ):
         line = config.peer.listen, limits
         entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
         if invite.addresses:
             say(f"dialling the invite's addresses, {len(invite.addresses)} at once (10 s at most)")
-        forked = code.begin if role in JOINING else lambda: None
-        async with open_node(local, invite.run, *line, invite.addresses, entering, forked=forked) as node:
+        async with open_node(local, invite.run, *line, invite.addresses, entering) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             given = await handshake.shown(
                 invite, role, path, local, node.mail, sources(node, invite), entering
@@ -331,7 +332,9 @@ async def _join(
             if fitted:
                 allowed = [asked] if asked is not None else invite.roles(run.settings.private)
                 config = Config(run=run.settings, peer=config.peer)
-                role, config = await code.fitted(node.work, run.model, config, asked or invite.role, allowed)
+                role, config = await fitting_role(
+                    node.work, process, run.model, config, asked or invite.role, allowed
+                )
             mind_settings(run, role)
             if own:
                 run = run.as_owners()
@@ -352,7 +355,7 @@ async def _join(
                 f"`swarm status --folder {path}` shows the run, `swarm why --folder {path}` says why a peer"
                 " is idle"
             )
-            await _act(local, run, role, config, node, membership, on_signal, code)
+            await _act(local, run, role, config, node, membership, on_signal, process)
 
 
 def _refused(trust: Trust, node: Node, peer: PeerId, service: str) -> str | None:
@@ -368,7 +371,7 @@ async def _act(
     node: Node,
     membership: Membership | None,
     on_signal: SignalHandler,
-    code: ModelCode,
+    process: ProcessEngine | None,
 ) -> None:
     """Build the role's engine or learner, and run it."""
     if ROLES[role].policy is Policy.UNUSED:  # a mirror needs neither
@@ -378,7 +381,7 @@ async def _act(
             return await host.run(host.stop.wait)
     program = program_of(role, run.settings)
     if ROLES[role].policy is Policy.TRAINED:
-        await code.imported()
+        await imported(node.work)
         from peers.build.model import factory
 
         butterfly = run.settings.averaging.mode == "butterfly"
@@ -396,16 +399,18 @@ async def _act(
     host = real_host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
     if ROLES[role].policy is Policy.REPLAYED:
-        return await _audit(local, run, node, host, code)
-    await _use_engine(local, run, node, host, code)
+        return await _audit(local, run, node, host)
+    await _use_engine(local, run, node, host, process)
 
 
-async def _use_engine(local: LocalPeer, run: RunFolder, node: Node, host: Host, code: ModelCode) -> None:
+async def _use_engine(
+    local: LocalPeer, run: RunFolder, node: Node, host: Host, process: ProcessEngine | None
+) -> None:
     """Run who samples or evaluates."""
     role = host.who.role
     say("loading the engine")
     began = host.now()
-    engine, tokens, why = await code.engine(node.work, run.model, host.config)
+    engine, tokens, why = await open_engine(node.work, process, run.model, host.config)
     say(f"{why} (loaded in {host.now() - began:.1f} s)")
     with contextlib.closing(engine):
         async with open_source(run, host, node, tokens.render_all, slow=engine.name == "hf") as source:
@@ -423,10 +428,10 @@ def check_that_groups_are_audited(config: Config) -> None:
         )
 
 
-async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host, code: ModelCode) -> None:
+async def _audit(local: LocalPeer, run: RunFolder, node: Node, host: Host) -> None:
     """Run an auditor; its policy is made for its first replay."""
     check_that_groups_are_audited(host.config)
-    await code.imported()
+    await imported(node.work)
     from peers.build.model import factory
     from swarm.learn.models import tokenization
 

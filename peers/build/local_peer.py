@@ -132,16 +132,15 @@ async def open_node(
     bootstrap: Sequence[str],
     entering: Entering,
     watches: bool = False,
-    forked: Callable[[], object] = lambda: None,
 ) -> AsyncIterator[Node]:
     """Run a node under supervision, which dials the bootstrap peers and all that this run folder's peers
-    met. `watches` and `forked` as in WayIn. A supervision that fails ends the body, and its exception goes
+    met. `watches` as in WayIn. A supervision that fails ends the body, and its exception goes
     on."""
     from swarm.net.libp2p.network import WayIn
     from swarm.net.libp2p.node import Node
 
     port = last_port(listen, local.folder / "port")
-    way_in = WayIn(local.contacts.addresses, entering.unreached, entering.dialled, port, watches, forked)
+    way_in = WayIn(local.contacts.addresses, entering.unreached, entering.dialled, port, watches)
     try:
         node = await Node.start(
             keyring=local.keyring,

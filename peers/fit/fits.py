@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from peers.errors import CannotHere
-from peers.fit import estimates
+from peers.fit import estimates, hardware
 from peers.fit.calibration import Corrections
 from peers.fit.estimates import SAMPLED, TRAINED, ExpectedPace, ModelShape, Needs, RunShape, Speed
 from peers.fit.hardware import Machine
@@ -201,6 +201,12 @@ class RoleChoice(NamedTuple):
     engine: EngineSettings
     said: str
     """One line: why."""
+
+
+def choose_here(model: Path, config: Config, invited: Role | None, admitted: Collection[Role]) -> RoleChoice:
+    """`choose` for this machine, within the peer's limits. Raises CannotHere and ModelError."""
+    machine = hardware.lent(hardware.machine(), config.peer.limits)
+    return choose(Case.of(model, config, machine), invited, admitted)
 
 
 def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> RoleChoice:

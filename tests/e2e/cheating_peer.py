@@ -21,7 +21,8 @@ import numpy as np
 from lab.studies.liars.cheats import ANYWHERE, CHEATS, Cheat, at_temperature
 from peers import cli
 from peers.build import assembly
-from peers.build.model.model_code import ModelCode
+from peers.build.model.engine_opening import imported
+from peers.build.model.process_engine import ProcessEngine
 from peers.sampler.new_group import Drawn
 from peers.sampler.sampler import Sampler
 from swarm.core.intake.curriculum import Draw
@@ -97,14 +98,17 @@ def main(cheat: str, words: Sequence[str]) -> int:
                 return None
             return [instead for one in drawn if (instead := said(self, one)) is not None]
 
-    async def engine(code: ModelCode, work: Work, model: Path, config: Config) -> tuple[Any, ...]:
-        await code.imported()
+    async def engine(
+        work: Work, process: ProcessEngine | None, model: Path, config: Config
+    ) -> tuple[Any, ...]:
+        if process is not None:
+            process.close()
+        await imported(work)
         made = await work.run(Kind.LOAD, TrickyEngine, model, config, cheat == OLDER)
         return made, made._tokens, "engine hf with tricks: this program is a test's"
 
     with (
-        mock.patch.object(ModelCode, "begin", ModelCode._import),
-        mock.patch.object(ModelCode, "engine", engine),
+        mock.patch.object(assembly, "open_engine", engine),
         mock.patch.object(assembly, "program_of", lambda role, run: CheatingSampler),
     ):
         return cli.main(words)

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from peers import cli
 from peers.build.model import factory
-from peers.build.model.model_code import ModelCode
+from peers.build.model.engine_opening import fitting_role
 from peers.build.run_folder import RunFolder
 from peers.commands.fit import command as measure
 from peers.commands.fit import probe, table
@@ -281,8 +281,8 @@ def test_a_join_takes_the_role_and_the_precision_that_fit(
     spec = Spec(protocol=1, run=run_dict(config.run), owner="", files={}, genesis=Digest(""), release_size=1)
     run = RunFolder(tmp_path, spec, Digest("ab" * 32))
     monkeypatch.setattr(hardware, "machine", lambda: card(10))
-    work, code = ThreadWork(), ModelCode(Role.SAMPLER, config)
-    fitted = code.fitted(work, run.model, config, Role.SAMPLER, [Role.SAMPLER])
+    work = ThreadWork()
+    fitted = fitting_role(work, None, run.model, config, Role.SAMPLER, [Role.SAMPLER])
     role, mine = asyncio.run(fitted)
     work.close()
     assert (role, mine.peer.engine.quantize) == (Role.SAMPLER, "nf4")

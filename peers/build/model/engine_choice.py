@@ -1,7 +1,6 @@
 """Chooses the engine of a sampler or an evaluator: `auto` takes vLLM where it is installed and a GPU has
 room for it.
 
-    foreseen   before the run is known: whether it will be `hf`
     chosen     of this machine and this run --> choose, whose choice depends on its arguments only
 """
 
@@ -46,11 +45,6 @@ class EngineFacts(NamedTuple):
 
 def installed() -> bool:
     return find_spec("vllm") is not None
-
-
-def foreseen(settings: EngineSettings) -> bool:
-    """Whether the engine is `hf`, whatever the run and this machine's GPUs are."""
-    return settings.name == "hf" or (settings.name == "auto" and not installed())
 
 
 def chosen(model: Path, config: Config) -> EngineChoice:

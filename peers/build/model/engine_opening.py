@@ -1,21 +1,16 @@
-"""Gets what computes (torch, transformers, the engine) ready beside the peer's way into the network.
+"""Finds the role that fits this machine and opens a peer's engine, once the run is known.
 
-    begin --> the process of engine `hf` starts        a sampler or evaluator that will most likely have it
-          --> a thread imports `peers.build.model.factory`  a learner, an auditor, or where vLLM may be chosen
-    fitted, engine, await imported()                   once the run is known
+    fitting_role    in the engine's process where the role samples, else in this one
+    open_engine     `hf` in its process (process_engine.py), so that this one needs no torch; any other here
 
-It takes seconds of processor, which the dialling of addresses leaves. `begin` comes after the node has
-forked its DHT's process, which then has none of it, and `imported` before a learner forks its averager's,
-which needs it. Not handled: which model is loaded (peers.build.model.factory), which engine is chosen
-(engine_choice).
+Not handled here: which engine is chosen (engine_choice), which model is loaded (peers.build.model.factory).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
+import sys
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,93 +43,74 @@ class Tokens(Protocol):
         ...
 
 
-class ModelCode:
-    """`begin` may be left out. Closes the process that nobody took."""
+def samples(role: Role) -> bool:
+    """Whether a peer of that role has an engine."""
+    return ROLES[role].policy in (Policy.SAMPLED, Policy.USED)
 
-    def __init__(self, role: Role, config: Config) -> None:
-        """`role`: the one that this peer will most likely have."""
-        self._role, self._settings = role, config.peer.engine
-        self._process: ProcessEngine | None = None
-        self._thread: Future[None] | None = None
 
-    def __enter__(self) -> ModelCode:
-        return self
+async def fitting_role(
+    work: Work,
+    process: ProcessEngine | None,
+    model: Path,
+    config: Config,
+    asked: Role | None,
+    allowed: Collection[Role],
+) -> tuple[Role, Config]:
+    """The role that fits this machine, the one `asked` for or one that is allowed, and the settings for it.
+    `process`: where it is computed; None: here. Raises CannotHere."""
+    if process is not None:
+        say(LOADING)
+        fit: Callable[..., Any] = process.fit
+    else:
+        await imported(work)
+        from peers.fit.fits import choose_here as fit
+    choice = await work.run(Kind.LOAD, fit, model, config, asked, allowed)
+    if choice.said:
+        say(choice.said)
+    if process is not None and not samples(choice.role):
+        process.close()
+    return choice.role, msgspec.structs.replace(
+        config, peer=msgspec.structs.replace(config.peer, engine=choice.engine)
+    )
 
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.close()
 
-    def begin(self) -> None:
-        sampling = ROLES[self._role].policy in (Policy.SAMPLED, Policy.USED)
-        if sampling and engine_choice.foreseen(self._settings):
-            self._process = ProcessEngine(self._settings)
-        else:
-            self._import()
+async def open_engine(
+    work: Work, process: ProcessEngine | None, model: Path, config: Config
+) -> tuple[Engine, Tokens, str]:
+    """The engine that `[peer.engine]` names, or that `auto` chooses, without a policy until it loads a
+    release; its tokens; which one it is, and why. `process`: the one that said which role fits. The caller
+    closes the engine. Raises UserError and ModelError."""
+    choice = engine_choice.chosen(model, config)
+    if choice.name == "hf":
+        process = process or ProcessEngine(config.peer.engine)
+        try:
+            await work.run(Kind.LOAD, process.set_up, model, config)
+        except BaseException:
+            process.close()
+            raise
+        return process, process, str(choice)
+    if process is not None:
+        process.close()
+    await imported(work)
+    from peers.build.model import factory
+    from swarm.learn.models import tokenization
 
-    async def fitted(
-        self, work: Work, model: Path, config: Config, asked: Role | None, allowed: Collection[Role]
-    ) -> tuple[Role, Config]:
-        """The role that fits this machine, the one `asked` for or one that is allowed, and the settings for
-        it. Raises CannotHere."""
-        about: tuple[Any, ...] = (model, config, asked, allowed)
-        if self._process is not None:
-            say(LOADING)
-            fit: Callable[..., Any] = self._process.fit
-        else:
-            await self.imported()
-            from peers.build.model.fitting import fitting as fit
-        choice = await work.run(Kind.LOAD, fit, *about)
-        if choice.said:
-            say(choice.said)
-        return choice.role, msgspec.structs.replace(
-            config, peer=msgspec.structs.replace(config.peer, engine=choice.engine)
-        )
+    engine = await work.run(Kind.LOAD, factory.chosen_engine, choice, model, config)
+    return engine, tokenization.of_run(model, config.run), str(choice)
 
-    async def engine(self, work: Work, model: Path, config: Config) -> tuple[Engine, Tokens, str]:
-        """The engine that `[peer.engine]` names, or that `auto` chooses, without a policy until it loads a
-        release; its tokens; which one it is, and why. The caller closes it. Raises
-        UserError and ModelError."""
-        choice = engine_choice.chosen(model, config)
-        if choice.name == "hf":
-            process, self._process = self._process or ProcessEngine(config.peer.engine), None
-            try:
-                await work.run(Kind.LOAD, process.set_up, model, config)
-            except BaseException:
-                process.close()
-                raise
-            return process, process, str(choice)
-        await self.imported()
-        from peers.build.model import factory
-        from swarm.learn.models import tokenization
 
-        engine = await work.run(Kind.LOAD, factory.chosen_engine, choice, model, config)
-        return engine, tokenization.of_run(model, config.run), str(choice)
-
-    async def imported(self) -> None:
-        """Waits until `peers.build.model.factory` is there, and says so where it is not. Raises what its
-        imports raised."""
-        thread = self._thread or self._import()
-        if not thread.done():
-            say(LOADING)
-        await asyncio.wrap_future(thread)
-
-    def _import(self) -> Future[None]:
-        thread = ThreadPoolExecutor(1, thread_name_prefix="imports")
-        self._thread = thread.submit(_import)
-        thread.shutdown(wait=False)
-        return self._thread
+async def imported(work: Work) -> None:
+    """Import what loads a model of any kind, beside the event loop, and say so where it takes a while."""
+    if "peers.build.model.factory" not in sys.modules:
+        say(LOADING)
+    await work.run(Kind.LOAD, _import)
 
 
 def _import() -> None:
-    one_thread()
-    # What loading a model of any kind imports, so that it is not left for the loop.
-
-    from peers.build.model import factory  # noqa: F401
-
-
-def one_thread() -> None:
-    """Limit torch to one thread before it computes anything: its threads do not survive a fork."""
+    """Torch gets one thread before it computes anything: its threads do not survive a fork."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
     torch.set_num_threads(1)  # on a machine that peers share, two threads are six times slower than one
+
+    from peers.build.model import factory  # noqa: F401

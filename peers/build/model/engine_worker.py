@@ -1,7 +1,6 @@
 """The engine `hf` in a process of its own: `python -m peers.build.model.engine_worker FOLDER`, calls on its
 standard input, answers on its standard output.
 
-    (imports torch and transformers at once)
     Fit    -> Fitted          which role and precision fit this machine
     Setup  -> Ready           the model, without a policy
     Load   -> Done            Greedy -> Texts                Sample -> Sampled        any of them -> Failed
@@ -222,9 +221,9 @@ class EngineWorker:
             self._engine.stop()
 
     def _fit(self, call: Fit) -> Fitted:
-        from peers.build.model.fitting import fitting
+        from peers.fit.fits import choose_here
 
-        return Fitted(*fitting(Path(call.model), call.config, call.asked, call.allowed))
+        return Fitted(*choose_here(Path(call.model), call.config, call.asked, call.allowed))
 
     def _set_up(self, call: Setup) -> Ready:
         from peers.build.model import factory
@@ -282,8 +281,6 @@ def main(scratch: str) -> int:
     pipe, decoder = Pipe(), msgspec.msgpack.Decoder(Call)
     worker = EngineWorker(SignsOfLife(pipe))
     call = pipe.listen(lambda: shutil.rmtree(scratch, ignore_errors=True), Beside(worker, pipe))
-    from peers.build.model import factory  # noqa: F401 (while the peer enters the network)
-
     signal.signal(signal.SIGUSR1, lambda *_: worker.stop())
     while True:
         pipe.send(msgspec.msgpack.encode(worker.answer(decoder.decode(call()))))

@@ -1,8 +1,8 @@
 """The engine `hf` as the peer has it: its torch is in another process (engine_worker.py), which is restarted
 when it dies or hangs.
 
-    ProcessEngine(settings)  --starts-->  the process imports what computes, while the peer joins
-      set_up(model, config)               the model is loaded
+    ProcessEngine(settings)
+      fit, set_up(model, config)          the first of them starts the process; the model is loaded
       load, sample, greedy                one call, one answer
       render_all                          the same, or beside a call that samples: its thread takes both
 
@@ -100,7 +100,6 @@ class ProcessEngine:
         """The texts that somebody waits for, beside the call that samples."""
         self._joining = threading.Lock()
         """Of these two, `_sampling` and `_beside`, and while something is sent beside a call."""
-        self._start()
 
     @property
     def pid(self) -> int:

@@ -76,8 +76,6 @@ class WayIn(NamedTuple):
     """TCP port to listen at where the settings name none and no other program has it; 0: any."""
     watches: bool = False
     """It stores nothing for others on the board, and needs no process for that."""
-    forked: Callable[[], object] = lambda: None
-    """Called when the node has forked its process: what is imported from then on is not in it."""
 
 
 BOOTSTRAP_ALONE = WayIn()

@@ -147,7 +147,6 @@ class Node:
         guard.install()
         node = cls(keyring, key_path, run, listen, bootstrap, report, limits, way_in)
         try:
-            way_in.forked()
             await node._begin(way_in)
         except BaseException:
             await node.close()
