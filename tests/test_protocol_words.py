@@ -29,7 +29,6 @@ OTHER_THINGS = {
     **dict.fromkeys(
         (
             ("swarm/sample/server.py", "seed"),
-            ("swarm/sample/server_requests.py", "seed"),
             ("swarm/tasks/workers/gym_worker.py", "seed"),
             ("swarm/tasks/workers/gym.py", "seed"),
         ),

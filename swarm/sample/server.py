@@ -18,23 +18,26 @@ several users of it.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import ipaddress
 import json
 import math
 import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from swarm.sample import vllm_noise, vllm_process
 from swarm.sample.base import Completions, EngineError, NoRoom, SampleCounts, Stopped
 from swarm.sample.scratch import Scratch
-from swarm.sample.server_connections import Connections, address
-from swarm.sample.server_requests import fixed, named_noise, own_noise, told_by
 from swarm.sample.vllm import LoadedRelease, Recipe, completions
 from swarm.sample.vllm_noise import Told
 from swarm.storage.weights import Weights
@@ -59,6 +62,65 @@ Reference = Callable[[Path, Sequence[int]], list[float]]
 
 class Refused(EngineError):
     """The server answers a request with an error."""
+
+
+class Connections:
+    """Whose `close` is called from any thread."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._open = set[socket.socket]()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def holding(self, one: socket.socket) -> Iterator[None]:
+        """`one` is among them in the body. Raises Stopped where they are closed already."""
+        with self._lock:
+            if self.closed:
+                raise Stopped
+            self._open.add(one)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.discard(one)
+
+    def close(self) -> None:
+        """Who waits for an answer on one of them reads its end instead, and the server does so, too."""
+        with self._lock:
+            self.closed = True
+            for one in self._open:
+                # One whose answer has come may be closed already.
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+
+def address(url: str) -> tuple[str, int, str]:
+    """Host, port and path of `peer.engine.url`. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError as error:
+        raise ValueError(
+            f"peer.engine.url = {url!r} is no URL ({error}): write http://127.0.0.1:8000"
+        ) from error
+    if parts.scheme != "http" or not host:
+        raise ValueError(
+            f"peer.engine.url = {url!r} is not the URL of a vLLM server: write http://127.0.0.1:8000"
+        )
+    if not _loopback(host):
+        raise ValueError(
+            f"peer.engine.url names another machine ({host}): releases reach the server through files, so run"
+            " this peer there"
+        )
+    return host, port, parts.path.rstrip("/").removesuffix("/v1")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ServerEngine:
@@ -365,6 +427,73 @@ class ServerEngine:
             f" {self._host} --port {self._port} --logits-processors {vllm_process.PROCESSOR} --logprobs-mode"
             f" processed_logits{own}"
         )
+
+
+def fixed(model: str, tokens: int) -> dict[str, Any]:
+    """What all of them say, for so many tokens at most; with a temperature, all that a server would take from
+    the model's generation_config.json otherwise."""
+    return {
+        "model": model,
+        "max_tokens": tokens,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "ignore_eos": True,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "skip_special_tokens": False,
+    }
+
+
+def own_noise(seed: int, group: int, temperature: float) -> dict[str, Any]:
+    return {"n": group, "temperature": temperature, "seed": vllm_seed(seed)}
+
+
+def named_noise(seed: int, group: int, temperature: float, shown: int = 0) -> dict[str, Any]:
+    """`shown`: most probable tokens that are told with each token. vLLM adds a completion's number to the
+    seed of a request."""
+    argument = vllm_noise.argument(seed, group, temperature)
+    return {"n": group, "temperature": 1.0, "seed": 0, "logprobs": shown, "vllm_xargs": argument}
+
+
+def vllm_seed(seed: int) -> int:
+    """The seed of a group for a server's own noise: 62 bits, so that adding a completion's number neither
+    overflows nor collides with another group."""
+    return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
+
+
+def told_by(answers: Sequence[dict[str, Any]]) -> list[list[list[Told]]]:
+    """Answers of the completions endpoint, one for each group. Raises EngineError for a malformed answer."""
+    try:
+        groups = [sorted(answer["choices"], key=lambda choice: choice["index"]) for answer in answers]
+        return [[_row(choice) for choice in choices] for choices in groups]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise EngineError(
+            f"the server's answer lacks what was asked for ({error!r}): vLLM 0.27 or later is needed"
+        ) from error
+
+
+def _row(choice: dict[str, Any]) -> list[Told]:
+    tokens, logprobs = choice["token_ids"], choice["logprobs"]
+    shown = logprobs["top_logprobs"] or [{}] * len(tokens)
+    return [
+        Told(int(np.int32(token)), {**_scores(others), token: _finite(score)})
+        for token, score, others in zip(tokens, logprobs["token_logprobs"], shown, strict=True)
+    ]
+
+
+def _scores(others: dict[str, float]) -> dict[int, float]:
+    return {int(name.removeprefix("token_id:")): score for name, score in others.items()}
+
+
+def _finite(score: float) -> float:
+    if not math.isfinite(score):
+        raise ValueError("a log-probability that is not finite")
+    return score
 
 
 def _object(data: bytes) -> dict[str, Any]:

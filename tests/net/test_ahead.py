@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from swarm.net.averaging.ahead import ahead
+from swarm.net.averaging.allreduce import ahead
 
 
 async def numbers(count, began, error=None):

@@ -12,7 +12,7 @@ from test_mail_slots import RUN, SIZE, Line, echo, mail
 
 from swarm.limits import FRAME_LIMIT, REASON_LIMIT
 from swarm.net.messaging import mail as mails
-from swarm.net.messaging.step_deadline import StepDeadline
+from swarm.net.messaging.mail import StepDeadline
 from swarm.net.ports import Refused
 from swarm.types import PeerId
 

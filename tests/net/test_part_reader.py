@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from swarm.net.averaging.part_reader import EARLY, PartReader
+from swarm.net.averaging.bypass import EARLY, PartReader
 
 Talk = Callable[[PartReader, asyncio.StreamWriter, socket.socket], Awaitable[None]]
 

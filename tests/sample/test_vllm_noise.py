@@ -22,7 +22,7 @@ from swarm.core.intake.admission import malformation
 from swarm.draws import noise
 from swarm.draws.heads import contradiction, unpack
 from swarm.sample import vllm_noise, vllm_process
-from swarm.sample.server_requests import named_noise, told_by
+from swarm.sample.server import named_noise, told_by
 from swarm.sample.vllm import completions
 from swarm.sample.vllm_noise import HIDDEN, Draw, Rows, Slots, Told, argument, draw_of, proven
 from swarm.settings.config import Sampling

@@ -28,7 +28,7 @@ from vllm_policies import PROMPTS, Versions, recipe
 from swarm.learn.models import tiny
 from swarm.sample import vllm, vllm_process, vllm_worker
 from swarm.sample.base import EngineError
-from swarm.sample.server_requests import vllm_seed
+from swarm.sample.server import vllm_seed
 from swarm.sample.vllm import VllmEngine
 from swarm.sample.vllm_noise import Told
 

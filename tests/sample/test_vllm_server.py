@@ -31,8 +31,7 @@ from swarm.learn.models import model, tiny, tokenization
 from swarm.sample import vllm_process
 from swarm.sample.base import EngineError, NoRoom
 from swarm.sample.hf import HfEngine
-from swarm.sample.server import Refused, ServerEngine
-from swarm.sample.server_requests import fixed, named_noise, own_noise
+from swarm.sample.server import Refused, ServerEngine, fixed, named_noise, own_noise
 from swarm.storage.weights import Weights
 from swarm.types import Noise
 

@@ -25,7 +25,7 @@ from swarm.core.membership import is_delegated
 from swarm.membership import invite as invites
 from swarm.membership.identity import verify
 from swarm.membership.invite import Invite, InviteError, InviteProblem
-from swarm.net.libp2p.scopes import Scope, scope_of
+from swarm.net.libp2p.listening import Scope, scope_of
 from swarm.protocol import ROLES, Role
 from swarm.settings.config import Listen
 from swarm.storage.durable import write_durably

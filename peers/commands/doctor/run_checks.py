@@ -30,7 +30,7 @@ from swarm.frames import wire
 from swarm.frames.grammar import an, some
 from swarm.membership.identity import open_key
 from swarm.membership.invite import Invite
-from swarm.net.libp2p.scopes import Scope, scope_of
+from swarm.net.libp2p.listening import Scope, scope_of
 from swarm.net.ports import Mail, NetError
 from swarm.protocol import Role, Service
 from swarm.settings import loading

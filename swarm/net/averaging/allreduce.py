@@ -45,7 +45,6 @@ from swarm.core.gradient_checks.clipping import Agreement, Cosines
 from swarm.core.gradient_checks.norm_screening import Allowance, Claim, Standing, largest_mean_norm, standings
 from swarm.core.gradient_checks.reducer_checks import presence
 from swarm.net.averaging import sketch
-from swarm.net.averaging.ahead import ahead
 from swarm.net.averaging.clipping import Mean, Seen, combine
 from swarm.net.averaging.codec import Codec
 from swarm.norm import norm
@@ -366,6 +365,32 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         received = self.tensor_part_reducer.num_parts_received[self.sender_peer_ids.index(peer_id)]
         if received < self.tensor_part_reducer.num_parts:
             self._break(f"lost {peer_id} after {received} of {self.tensor_part_reducer.num_parts} parts")
+
+
+async def ahead(items: AsyncGenerator[T], most: int) -> AsyncGenerator[T]:
+    """`items` in their order, of which up to `most` are there before they are asked for; what they raise
+    comes after those before it. Close it where you leave early: that closes them, too."""
+    places, made = asyncio.Semaphore(most), asyncio.Queue[T | None]()
+
+    async def make() -> None:
+        try:
+            async with contextlib.aclosing(items):
+                await places.acquire()
+                async for item in items:
+                    made.put_nowait(item)
+                    await places.acquire()
+        finally:
+            made.put_nowait(None)
+
+    making = asyncio.get_running_loop().create_task(make())
+    try:
+        while (item := await made.get()) is not None:
+            places.release()
+            yield item
+        await making
+    finally:
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
 
 
 def _agreement(mine: torch.Tensor, mean: torch.Tensor, size: float) -> Agreement:

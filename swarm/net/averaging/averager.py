@@ -10,8 +10,8 @@ same bytes at every member, or None, or RoundLost. Invariants: the deadline alwa
 after a complete round; who is not invited is refused at the join and not served; members of a group all
 invited each other and are at the same version.
 
-This file is the peer's side. The other one: averager_process.py, averaging.py (the process), matching.py (who
-takes part), allreduce.py (the mean). Not handled: that all members *apply* the same average (a member may die
+This file is the peer's side. The other one: hivemind_averager.py (the process), matching.py (who takes part),
+allreduce.py (the mean). Not handled: that all members *apply* the same average (a member may die
 after it sent its parts): releases settle that.
 """
 
@@ -31,9 +31,8 @@ import torch
 from swarm.core.gradient_checks.norm_screening import Usual
 from swarm.net.averaging.announcing import MAX_WEIGHT
 from swarm.net.averaging.codec import ENCODINGS
-from swarm.net.averaging.hivemind_averager import Setup
+from swarm.net.averaging.hivemind_averager import LEAVE, Setup, serve
 from swarm.net.averaging.messages import Ended, FromChild, Gone, Leave, Listening, Met, Order, Ready, encode
-from swarm.net.averaging.process import LEAVE, serve
 from swarm.net.averaging.sketch import Sketches
 from swarm.net.ports import Average, NotFinite, Opposed, RoundLost
 from swarm.net.rate import UNLIMITED, RateLimits

@@ -8,7 +8,7 @@ Invariants: the buffer changes during a round only, and holds the mean after a c
 nothing of use); who was not invited is not served. The process shares no lock with the peer: hivemind's
 MPFuture takes locks of all its processes, and one that is frozen or killed while it holds one takes the whole
 peer along. So hivemind's calls and reducer are used and its DecentralizedAverager, which is a process, is
-not. Not handled here: the process itself (swarm.net.averaging.process).
+not. The process ends with its parent: one thread reads the pipe (serve), rounds run in a second one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
+import os
+import threading
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
 
+import msgspec
 import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.group_info import GroupInfo
@@ -47,10 +53,24 @@ from swarm.net.averaging.announcing import (
 from swarm.net.averaging.bypass import Door
 from swarm.net.averaging.codec import Codec
 from swarm.net.averaging.matching import Matching
-from swarm.net.averaging.messages import Ended, FromChild, Gone, Listening, Met, Order, Ready
+from swarm.net.averaging.messages import (
+    Ended,
+    FromChild,
+    FromParent,
+    Gone,
+    Leave,
+    Listening,
+    Met,
+    Order,
+    Ready,
+    encode,
+)
 from swarm.net.averaging.paced import PacedP2P, registered
 from swarm.net.rate import RateLimits
 from swarm.norm import LARGEST, norm
+from swarm.processes.allocation import keep_freed
+from swarm.processes.event_loop import EventLoop
+from swarm.processes.process import Pipe
 from swarm.processes.processors import processors
 from swarm.settings.config import Averaging, Listen
 from swarm.types import PeerId
@@ -58,6 +78,13 @@ from swarm.types import PeerId
 MARGIN = 0.3
 """Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a
 process."""
+
+LEAVE = 1.0
+"""Seconds for a process to take its handlers back when it leaves; then it is killed."""
+
+KEPT = 32 << 20
+"""Bytes that each of the C library's arenas keeps: some parts at each stage. Pages that it gives back and
+asks for again cost more than all that is computed on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,3 +370,40 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             yield message
         # until the sender hangs up: p2pd may lose what is said right before I do
         await asyncio.sleep(self._setup.settings.chunk)
+
+
+def serve(setup: Setup) -> None:
+    """Main of the averager process, a fork of its peer's.
+
+    torch on a second thread makes an OpenMP pool of its own: the one inherited through the fork is dead.
+    """
+    pipe = Pipe()
+    logging.getLogger("hivemind").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    keep_freed(KEPT)
+    loop = EventLoop()
+    rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
+    threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
+    decoder = msgspec.msgpack.Decoder(FromParent)
+    while (frame := pipe.receive()) is not None:
+        match decoder.decode(frame):
+            case Order() as order:
+                loop.call_soon_threadsafe(rounds.take, order)
+            case Gone() as gone:
+                loop.call_soon_threadsafe(rounds.gone, gone)
+            case Leave():
+                with contextlib.suppress(OSError):  # p2pd is gone, or late
+                    asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
+                return
+
+
+def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
+    try:
+        asyncio.set_event_loop(loop)
+        # Its threads compute: more than there are cores wait for each other.
+        loop.set_default_executor(ThreadPoolExecutor(processors()))
+        loop.run_until_complete(rounds.open())
+        loop.run_forever()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # the parent sees the pipe close, and why

@@ -21,8 +21,7 @@ from typing import Any, Protocol
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 
-from swarm.net.averaging.bypass import TICKET_SIZE, Door, Handler, Ticket
-from swarm.net.averaging.part_reader import PartReader
+from swarm.net.averaging.bypass import TICKET_SIZE, Door, Handler, PartReader, Ticket
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from swarm.net.libp2p.scopes import Scope, scope_of
+from swarm.net.libp2p.listening import Scope, scope_of
 
 # isort: split
 from hivemind.utils.multiaddr import Multiaddr

@@ -9,9 +9,10 @@ settings --check_named--> the same of the ports that they name
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
+from enum import IntEnum
 
-from swarm.net.libp2p.scopes import Scope, scope_of
 from swarm.net.ports import NetError
 from swarm.settings.config import Listen
 
@@ -20,6 +21,26 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 ELSEWHERE = "192.0.2.1"
 """An address that nobody has (RFC 5737): the way to it is the way to all others."""
+
+
+class Scope(IntEnum):
+    """The widest first."""
+
+    PUBLIC = 0
+    PRIVATE = 1
+    """A network of a home, a lab or a provider (RFC 1918, 6598, 4193, 3927)."""
+    LOOPBACK = 2
+
+
+def scope_of(host: str) -> Scope:
+    """Of an IP address; a name counts as public."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return Scope.PUBLIC
+    if address.is_loopback:
+        return Scope.LOOPBACK
+    return Scope.PUBLIC if address.is_global else Scope.PRIVATE
 
 
 class PortTaken(NetError):

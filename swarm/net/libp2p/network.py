@@ -32,9 +32,8 @@ from swarm.limits import remember
 from swarm.net.libp2p.addresses import Address
 from swarm.net.libp2p.children import NodeChildren
 from swarm.net.libp2p.dialling import GRACE, PROBE_SECONDS, until_reached
-from swarm.net.libp2p.listening import way_out
+from swarm.net.libp2p.listening import Scope, way_out
 from swarm.net.libp2p.p2pd import Daemon, hang_up
-from swarm.net.libp2p.scopes import Scope
 from swarm.net.messaging.board import meet
 from swarm.net.messaging.gossip import PubSub, Unheard
 from swarm.net.ports import NetError, Silent, Unreachable

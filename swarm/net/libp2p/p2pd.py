@@ -4,7 +4,8 @@
         <- control socket -- connect, publish, ...: on a connection that is kept for the next question
                           -- streams, subscribe: each on one of its own
 
-In come requests of a Node, out come streams and messages with the peer id that libp2p proved.
+In come requests of a Node, out come streams and messages with the peer id that libp2p proved. The program is
+the one that hivemind published: its digest is checked before it is started.
 Every failure is an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives
 its parent, and a closed connection is really closed although forked children hold copies of its socket. Not
 handled: replacing a dead p2pd (swarm.net.libp2p.supervision).
@@ -14,23 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
+import platform
 import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import base58
-
-from swarm.net.libp2p import p2pd_digest
-from swarm.net.messaging import guard
-from swarm.net.ports import NetError, Silent, Unreachable
-
-# isort: split
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.proto import p2pd_pb2 as pb
@@ -39,7 +38,9 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarm.net.libp2p.addresses import Address
 from swarm.net.libp2p.dialling import PROBE_SECONDS, knock
 from swarm.net.libp2p.listening import announced
+from swarm.net.messaging import guard
 from swarm.net.messaging.streams import Stream, StreamHandler, read_message, varint
+from swarm.net.ports import NetError, Silent, Unreachable
 from swarm.settings.config import Listen
 from swarm.types import PeerId
 
@@ -67,6 +68,13 @@ gone."""
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes of a frame on the control socket; GossipSub's own limit of a message."""
+
+PUBLISHED = {("Linux", "x86_64"): "42f8f48e62583b97cdba3c31439c08029fb2b9fc506b5bdd82c46b7cc1d279d8"}
+"""System and machine -> sha256 of p2pd in the wheel of hivemind 1.1.12. For others hivemind is built where it
+is installed, and no digest is known before."""
+
+OWN = "SWARM_P2PD_SHA256"
+"""Environment variable with the sha256 of a p2pd that somebody built for themselves."""
 
 # PR_SET_PDEATHSIG holds for the thread that forks: Nodes are started in the main thread. The check after it
 # closes the race with a parent that died before. In a process group of its own p2pd does not hear what a
@@ -130,7 +138,7 @@ class Daemon(P2P):
         """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output, or where p2pd is another
         program than the published one; Killed where a signal ended it."""
         guard.install()
-        p2pd_digest.check(p2pd_digest.program())
+        check_published(program())
         remove_stale_sockets(me)
         # Without its own relay it still takes and makes connections over others' (swarm.net.libp2p.circuits).
         # TLS 1.3, which all others know as well, takes p2pd a sixth less processor time than Noise.
@@ -367,6 +375,30 @@ class Daemon(P2P):
         finally:
             if stream is not None and not answered:
                 hang_up(stream[1])
+
+
+def program() -> Path:
+    """The p2pd that hivemind starts."""
+    return Path(str(resources.files("hivemind.hivemind_cli") / "p2pd"))
+
+
+def check_published(path: Path) -> None:
+    """Raise NetError where p2pd, which has this peer's key and all that peers say to each other, is another
+    program than the published one, or than the environment names."""
+    expected = os.environ.get(OWN) or PUBLISHED.get((platform.system(), platform.machine()))
+    if expected is None or (found := _digest(path)) == expected.lower():
+        return
+    raise NetError(
+        f"{path} is not the p2pd of hivemind {metadata.version('hivemind')}: its sha256 is {found}, not"
+        f" {expected}; install hivemind anew (pip install --force-reinstall --no-deps hivemind), or set {OWN}"
+        " to its sha256 where you built it yourself"
+    )
+
+
+@cache
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _gone(error: Exception) -> str:

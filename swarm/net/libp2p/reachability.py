@@ -25,9 +25,9 @@ from swarm.frames import wire
 from swarm.net.libp2p.addresses import Address
 from swarm.net.libp2p.circuits import Circuits
 from swarm.net.libp2p.dialling import greeted
+from swarm.net.libp2p.listening import Scope
 from swarm.net.libp2p.network import Network
 from swarm.net.libp2p.p2pd import Daemon
-from swarm.net.libp2p.scopes import Scope
 from swarm.net.ports import Busy, Mail, NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.settings.config import Listen

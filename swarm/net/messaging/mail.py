@@ -20,12 +20,11 @@ import logging
 import math
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.limits import FRAME_LIMIT, REASON_LIMIT, cut
-from swarm.net.messaging.mail_pool import Pool
-from swarm.net.messaging.step_deadline import StepDeadline
 from swarm.net.messaging.streams import Stream, StreamDaemon
 from swarm.net.ports import NOTHING_CAME, Busy, Gate, Handler, Refused, Silent, Turns, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
@@ -39,6 +38,10 @@ log = logging.getLogger(__name__)
 POOL_SECONDS = 30.0
 """Seconds after which the sender closes an idle stream: a sampler writes more often, and a peer that asked
 once should not hold one."""
+
+STREAMS_TO_ONE = 8
+"""Streams open at once to one service of one peer; more do not make a link faster, and p2pd fails at 256 to
+one peer."""
 
 IDLE_SECONDS = 60.0
 """Seconds after which the receiver closes it: later than the sender, so that a request never meets a stream
@@ -64,6 +67,63 @@ _SIZE = struct.Struct(">I")
 
 BROKEN = (OSError, EOFError)
 CROWDED = b"busy: too many calls at once, try later"
+
+
+@dataclass
+class Pool:
+    """Streams to one service of one peer."""
+
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STREAMS_TO_ONE))
+    idle: list[tuple[float, Stream]] = field(default_factory=list)
+    """(since, stream), the most recently used last."""
+    users: int = 0
+    patient: dict[asyncio.Timeout, float] = field(default_factory=dict)
+    """Calls whose deadline moves with progress -> seconds without a byte after which the peer is silent."""
+
+    def moved(self) -> None:
+        """Bytes of an answer arrived: extend the calls that wait for this service of this peer."""
+        if not self.patient:
+            return
+        now = asyncio.get_running_loop().time()
+        for limit, idle in self.patient.items():
+            if not limit.expired():
+                limit.reschedule(now + idle)
+
+
+class StepDeadline:
+    """The deadline of the current step of one stream; times are of the running loop.
+
+    It changes four times a message, and a new timer for each would cost more than handling the message. So
+    the one timer stays set while the deadline moves later; when it fires early, it is set again.
+    """
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        """`over` is called when a step outlasts its deadline."""
+        self._loop, self._over = asyncio.get_running_loop(), over
+        self._until = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, seconds: float) -> None:
+        """Begin a step that may take `seconds`; infinite: no deadline."""
+        self._until = self._loop.time() + seconds
+        if self._timer is None or self._until < self._timer.when():
+            self._set()
+
+    def end(self) -> None:
+        """Cancel the deadline: the stream has ended."""
+        self._until = math.inf
+        self._set()
+
+    def _set(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._until, self._look) if self._until < math.inf else None
+
+    def _look(self) -> None:
+        if self._until <= self._loop.time():
+            self._over()
+        else:
+            self._set()
 
 
 class StreamMail:

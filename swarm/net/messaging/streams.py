@@ -2,7 +2,7 @@
 
     reader --read_message--> message          number --varint--> its bytes, as they stand before a message
 
-Not handled here: what the messages say, how streams are pooled (swarm.net.messaging.mail_pool).
+Not handled here: what the messages say, how streams are pooled (swarm.net.messaging.mail).
 """
 
 from __future__ import annotations
