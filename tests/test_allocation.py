@@ -12,7 +12,7 @@ from swarm.processes import allocation
 
 TIMES = """
 import resource, sys
-from swarm import allocation
+from swarm.processes import allocation
 allocation.keep_freed(*map(int, sys.argv[1:]))
 for size in (48 << 20, 48 << 20, 48 << 20):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -317,7 +317,7 @@ def test_a_checkpoint_is_written_without_a_copy_of_its_tensors(tmp_path: Path) -
     script = """
 import resource, sys, torch
 from pathlib import Path
-from swarm.learn import checkpoint
+from swarm.learn.files import checkpoint
 tensors = {str(k): torch.ones(1 << 22) for k in range(16)}  # 256 MiB
 checkpoint.write(Path(sys.argv[1]), {"warm": torch.ones(8)}, {})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -141,7 +141,7 @@ ELSEWHERE = """
 import json, sys
 from pathlib import Path
 from swarm.settings.config import Model
-from swarm.learn import tokenization
+from swarm.learn.models import tokenization
 from swarm.types import Task
 
 folder, told = Path(sys.argv[1]), []

@@ -20,13 +20,13 @@ import asyncio, sys
 from pathlib import Path
 from swarm.settings.config import Listen
 from swarm.membership.identity import open_key
-from swarm.net import hive
+from swarm.net.libp2p.node import Node
 from swarm.net.libp2p.network import WayIn
 from swarm.frames.wire import topic
 
 async def main(run, key, address):
     keyring, listen, watching = open_key(Path(key)), Listen(dial_only=True), WayIn(watches=True)
-    node = await hive.Node.start(keyring, Path(key), run, listen, [address], print, way_in=watching)
+    node = await Node.start(keyring, Path(key), run, listen, [address], print, way_in=watching)
     watching = asyncio.create_task(node.supervise())
     try:
         await check(node, run)
@@ -124,7 +124,7 @@ async def check(node, run):
 
 def test_msgpack_is_bounded_without_torch() -> None:
     script = """
-from swarm.net import guard
+from swarm.net.messaging import guard
 guard.install()
 from hivemind.utils import MSGPackSerializer
 try:

@@ -96,7 +96,7 @@ def test_a_word_to_renew_or_to_revoke_is_read_in_the_same_ways(
 WAITING = """
 import sys, time
 from peers import cli, verbs
-from peers.commands import arguments
+from peers.commands.parsing import arguments
 
 def wait(args):
     print(hash(arguments.word(args, args.invite)) and "ready", flush=True)
@@ -157,4 +157,4 @@ def test_words_that_make_members_are_printed_to_a_terminal_alone(
     out = capsys.readouterr().out
     words = [invite.read(line, time.time()) for line in out.splitlines() if "swarm1" in line]
     assert [word.role for word in words] == [Role.SAMPLER, *([Role.LEARNER] if terminal else [])]
-    assert ("`swarm invite --role learner --folder /run` prints the word" in out) is not terminal
+    assert ("`swarm invite --role learner --folder /run` prints the invite" in out) is not terminal

@@ -58,9 +58,9 @@ def folder(path: Path, name: str = "guests", protocol: int = PROTOCOL, **newer: 
 
 BURNERS = """
 import os, sys
-from peers.runtime import manners
+from peers.runtime.limits import resource_limits
 from swarm.settings.peer_limits import Limits
-manners.begin(Limits(cpu=0.01, nice=7))
+resource_limits.begin(Limits(cpu=0.01, nice=7))
 burn = "import time; end = time.monotonic() + 1.5\\nwhile time.monotonic() < end: pass"
 began = os.times().elapsed
 pids = [os.spawnl(os.P_NOWAIT, sys.executable, "python", "-c", burn) for _ in range(3)]

@@ -239,7 +239,7 @@ def test_a_vllm_that_draws_otherwise_than_asked_is_not_used(
 ) -> None:
     """Here each completion of a group has the noise of the first."""
     clones = (
-        "import sys; from swarm import noise; from swarm.sample import vllm_noise, vllm_process;"
+        "import sys; from swarm.draws import noise; from swarm.sample import vllm_noise, vllm_process;"
         " draw_of = vllm_noise.draw_of;"
         " vllm_noise.draw_of = lambda said, number: draw_of(said, number and 0);"
         " vllm_process.main(sys.argv[1])"

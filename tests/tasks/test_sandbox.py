@@ -273,9 +273,9 @@ def test_an_ordinary_user_gets_a_user_namespace() -> None:
     code = (
         f"import os, subprocess, sys; sys.path += [{str(sandbox.PACKAGE.parent)!r},"
         f" {sysconfig.get_path('platlib')!r}]\nos.setgroups([]); os.setgid(65534); os.setuid(65534);"
-        " os.environ['HOME'] = '/nonexistent'\ntry:\n    from swarm.tasks import sandbox\nexcept ImportError"
-        " as error:\n    sys.exit(f'skip: {error}')\nwords = sandbox.sandboxed(['/usr/bin/id', '-u'],"
-        " sandbox.ProcessLimits(processes=8))\nassert '--unshare-user' in words\nsubprocess.run(words,"
+        " os.environ['HOME'] = '/nonexistent'\ntry:\n    from swarm.tasks.workers import sandbox\nexcept"
+        " ImportError as error:\n    sys.exit(f'skip: {error}')\nwords = sandbox.sandboxed(['/usr/bin/id',"
+        " '-u'], sandbox.ProcessLimits(processes=8))\nassert '--unshare-user' in words\nsubprocess.run(words,"
         " env=sandbox.environment(), check=True)\n"
     )
     done = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True, check=False)
