@@ -1,1 +1,1 @@
-"""Replays of samplers' groups, and what auditors tell each other."""
+"""Replays of samplers' groups, and accusations: what a replay shows, shown to learners that replay it."""

@@ -1,1 +1,1 @@
-"""What replays of a sampler's groups say of it, and what others say."""
+"""What replays of a sampler's groups say of it, and accusations by others."""
