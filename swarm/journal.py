@@ -195,8 +195,8 @@ class Damage(NamedTuple):
     def __str__(self) -> str:
         first = f"line {self.line} of {self.file} ({self.why})"
         if self.lines == 1:
-            return f"1 line of the journal is no event and is left out: {first}"
-        return f"{self.lines} lines of the journal are no events and are left out, the first one is {first}"
+            return f"1 line of the journal is not an event and is skipped: {first}"
+        return f"{self.lines} lines of the journal are not events and are skipped; the first is {first}"
 
 
 Damaged = Callable[[Damage], None]
@@ -245,7 +245,7 @@ class Tail:
 
     def _tell(self, file: Path, why: str) -> None:
         if self._damaged is None:
-            raise msgspec.DecodeError(f"line {self._line} of {file} is no event: {why}")
+            raise msgspec.DecodeError(f"line {self._line} of {file} is not an event: {why}")
         first = self._damage or Damage(0, file, self._line, why)
         self._damage = first._replace(lines=first.lines + 1)
         self._damaged(self._damage)

@@ -95,7 +95,7 @@ def bare_floats(kind: object) -> list[object]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_number_of_an_event_has_to_be_finite(kind: type) -> None:
-    """JSON writes NaN as null, which is no number when it is read: such an event would end the journal
+    """JSON writes NaN as null, which is not a number when it is read: such an event would end the journal
     there."""
     assert bare_floats(kind) == []
 

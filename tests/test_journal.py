@@ -91,7 +91,7 @@ def test_lines_that_are_no_events_are_left_out_and_counted_and_the_first_one_is_
     assert (damage.lines, damage.file, damage.line) == (2, first, 3) and len(found) == 2
     replay = Replay(kept.path)
     assert replay.damage == damage and replay.span.last == 59.0
-    with pytest.raises(msgspec.DecodeError, match=f"line 3 of {first} is no event"):
+    with pytest.raises(msgspec.DecodeError, match=f"line 3 of {first} is not an event"):
         list(read_journal(kept.path))
 
 

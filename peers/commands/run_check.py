@@ -166,7 +166,7 @@ def _check_function(file: Path, function: str) -> None:
         tree = ast.parse(file.read_bytes(), str(file))
     except SyntaxError as error:
         raise ValueError(
-            f"the reward file {file} is no Python: {error.msg} in line {error.lineno}"
+            f"the reward file {file} is not Python: {error.msg} in line {error.lineno}"
         ) from error
     except (RecursionError, MemoryError) as error:  # the latter is its parser's, of what is nested
         raise ValueError(

@@ -32,7 +32,7 @@ LEAST, MOST = 1, 20
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 """Pattern of the name of a peer's folder: of one that somebody made, no file comes to lie elsewhere."""
 
-NONE = "it is no identity that `swarm identity export` wrote"
+NONE = "it is not a key that `swarm identity export` wrote"
 
 _SALT, _NONCE = 16, 12
 _HEAD = len(MARK) + 1 + _SALT + _NONCE

@@ -102,7 +102,7 @@ def address(url: str) -> tuple[str, int, str]:
         host, port = parts.hostname or "", parts.port or 80
     except ValueError as error:
         raise ValueError(
-            f"peer.engine.url = {url!r} is no URL ({error}): write http://127.0.0.1:8000"
+            f"peer.engine.url = {url!r} is not a URL ({error}): write http://127.0.0.1:8000"
         ) from error
     if parts.scheme != "http" or not host:
         raise ValueError(
@@ -219,7 +219,7 @@ class ServerEngine:
             self._served, self._length = self._models[0], int(told[0]["max_model_len"])
         except (KeyError, IndexError, TypeError):
             raise EngineError(
-                f"what answers at {self._recipe.settings.url} is no vLLM server: {self._start()}"
+                f"what answers at {self._recipe.settings.url} is not a vLLM server: {self._start()}"
             ) from None
         paths = self._get("/openapi.json").get("paths", {})
         if (needed := "/v1/load_lora_adapter" if self._recipe.rank else "/collective_rpc") not in paths:

@@ -229,7 +229,7 @@ def _told(error: Exception) -> str:
     """What msgspec found, in words of a file of settings."""
     if not isinstance(error, msgspec.ValidationError):
         return {
-            UnicodeDecodeError: "it is no text in utf-8",
+            UnicodeDecodeError: "it is not UTF-8 text",
             RecursionError: "its brackets are too deep",
         }.get(type(error), f"it is not TOML: {error}")
     if found := _UNKNOWN.fullmatch(str(error)):
@@ -341,7 +341,7 @@ def _check_faults(scenario: Scenario, everybody: list[str]) -> None:
             )
         if fault.fault == "damage" and not _is_below(fault.file):
             raise ScenarioError(
-                f"damage at {fault.at}: file = {fault.file!r} is no pattern below the peer's folder: write"
+                f"damage at {fault.at}: file = {fault.file!r} is not a pattern below the peer's folder: write"
                 " one such as checkpoint/* or **/*"
             )
         if fault.fault in OF_PEER:

@@ -153,7 +153,7 @@ def _number(name: str, place: int, value: SupportsFloat) -> float:
     if hasattr(value, "__float__"):  # isinstance(value, SupportsFloat) takes a hundred times as long
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             return float(value)
-    raise RewardError(f"{name} returned {reprlib.repr(value)} as reward {place}, which is no number")
+    raise RewardError(f"{name} returned {reprlib.repr(value)} as reward {place}, which is not a number")
 
 
 def checked(it: Started) -> Started:

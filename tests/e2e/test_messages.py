@@ -270,7 +270,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_named(house: SwarmProcesses, 
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no journal\n")
     ran = swarm("replay", str(tmp_path / "file"))
-    refused(ran, 2, f"{tmp_path / 'file'} is no journal of this program: line 1 is no event")
+    refused(ran, 2, f"{tmp_path / 'file'} is not a journal of this program: line 1 is not an event")
     assert not ran.stdout
     assert os.listdir(tmp_path) == ["file"]
 

@@ -137,7 +137,7 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
     [
         (
             lambda folder: (folder / "config.json").unlink(),
-            r"no config.json: it is no model folder; save_pretrained writes one",
+            r"no config.json: it is not a model folder; save_pretrained writes one",
         ),
         (
             lambda folder: (folder / "config.json").write_text("{"),
@@ -157,7 +157,7 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
         ),
         (
             lambda folder: edit(folder, model_type="clip_text_model"),
-            r"a clip_text_model, which is no causal language model",
+            r"a clip_text_model, which is not a causal language model",
         ),
         (
             lambda folder: edit(folder, quantization_config={"quant_method": "gptq"}),

@@ -367,9 +367,7 @@ def test_lines_that_are_no_events_are_left_out_of_the_audit_and_told(
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "trained once        2" in out
-    assert (
-        f"2 lines of the journal are no events and are left out, the first one is line 2 of {journal}" in err
-    )
+    assert f"2 lines of the journal are not events and are skipped; the first is line 2 of {journal}" in err
 
 
 def test_a_folder_without_a_journal_is_said_to_have_none(
@@ -380,7 +378,7 @@ def test_a_folder_without_a_journal_is_said_to_have_none(
     assert cli.main(["replay", str(tmp_path), str(tmp_path)]) == 2
     (tmp_path / "notes").write_text("no journal\n")
     assert cli.main(["replay", "--audit", str(tmp_path / "notes")]) == 2
-    assert "is no journal of this program: line 1 is no event" in capsys.readouterr().err
+    assert "is not a journal of this program: line 1 is not an event" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b'{"event":"sta'])
@@ -391,7 +389,9 @@ def test_a_journal_without_a_line_is_told_and_nothing_else_is_no_audit(
     empty = tmp_path / "peers" / "learner-1" / "journal.jsonl"
     empty.write_bytes(content)
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 2
-    assert (why := f"{empty} is no journal of this program: it has no whole line") in capsys.readouterr().err
+    assert (
+        why := f"{empty} is not a journal of this program: it has no whole line"
+    ) in capsys.readouterr().err
     write(tmp_path, "learner-2", *GOOD)
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
     out, err = capsys.readouterr()

@@ -197,7 +197,7 @@ def test_a_gated_model_names_its_page_and_the_command(hub: list[str]) -> None:
 def test_a_model_that_nobody_has_is_a_wrong_name(hub: list[str]) -> None:
     with pytest.raises(WrongUsage, match="no folder and no Hub model org/nothing"):
         base_model.folder(of("org/nothing"))
-    with pytest.raises(WrongUsage, match=r"'./not-here/at/all' is no folder here and no Hub id"):
+    with pytest.raises(WrongUsage, match=r"'./not-here/at/all' is neither a folder here nor a Hub id"):
         base_model.folder(of("./not-here/at/all"))
     with pytest.raises(WrongUsage, match="org/tiny has no revision v9"):
         base_model.folder(of("org/tiny", "v9"))

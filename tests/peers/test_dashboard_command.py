@@ -139,7 +139,7 @@ NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
 @pytest.mark.parametrize("content", [b"", b"not a line", bytes(3 << 20), b"\x00\xff\n", NO_TEXT])
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(WrongUsage, match="is no journal"):
+    with pytest.raises(WrongUsage, match="is not a journal"):
         dashboard.replay(tmp_path / "file", Config(), 1.0)
 
 

@@ -67,7 +67,7 @@ def test_standard_input_without_an_invite_is_said_to_have_none(
     with pytest.raises(WrongUsage, match="standard input has no invite"):
         given(command, "-")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8"))
-    with pytest.raises(WrongUsage, match="cannot be read from standard input: it is no text"):
+    with pytest.raises(WrongUsage, match="cannot be read from standard input: it is not text"):
         given(command, "-")
 
 

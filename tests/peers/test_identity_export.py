@@ -140,7 +140,7 @@ def test_a_cost_that_nobody_writes_is_refused(
     content[len(sealed_identity.MARK)] = cost
     file.write_bytes(content)
     assert identity("import", file, "--folder", tmp_path / "there", at=tmp_path) == 3
-    assert "is no identity" in capsys.readouterr().err
+    assert "is not a key" in capsys.readouterr().err
 
 
 def test_the_owners_key_is_the_owners_alone(
@@ -193,7 +193,7 @@ def test_who_gives_no_passphrase_is_told_so(
     [
         (("--peer", "learner-7"), "--peer names learner-1 or learner-2 or owner"),
         ((), "has 2 peers"),
-        (("--peer", "../other"), "is no name"),
+        (("--peer", "../other"), "is not the name"),
     ],
 )
 def test_a_peer_that_is_not_named_is_asked_for(

@@ -435,7 +435,7 @@ def test_an_expiry_that_is_no_time_is_refused(
 ) -> None:
     with pytest.raises(SystemExit):
         cli.main(["invite", "--expires", time_, "--folder", str(lab.path)])
-    assert "no time such as 30m, 12h or 7d" in capsys.readouterr().err or time_ == "-1d"
+    assert "not a time such as 30m, 12h or 7d" in capsys.readouterr().err or time_ == "-1d"
 
 
 def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: RunFolder) -> None:

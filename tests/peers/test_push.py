@@ -227,7 +227,7 @@ def test_an_upload_that_finds_no_room_in_the_run_folder_says_where_it_needs_it(
 @pytest.mark.parametrize(
     ("repo", "token", "code", "why", "then"),
     [
-        ("a/b/c", "mine", 2, "'a/b/c' is no name of a repository", "it is name, or owner/name"),
+        ("a/b/c", "mine", 2, "'a/b/c' is not the name of a repository", "owner/name"),
         (HERE, "", 3, "there is no token of the Hub here", "run `hf auth login`"),
         (HERE, "another", 5, "refuses ada/small (401): the token here is not valid", "`hf auth login`"),
         ("eve/small", "mine", 5, "refuses eve/small (403)", "the permission to write"),

@@ -276,9 +276,9 @@ def test_a_step_that_cannot_be_read_is_named_and_left_out_where_the_version_does
     try:
         for version in (3, 4, 9):
             assert made_again(recorded, version) == CANNOT
-            assert f"{recorded.path(3)} is no record of this run" in capsys.readouterr().err
+            assert f"{recorded.path(3)} is not a record of this run" in capsys.readouterr().err
         assert made_again(recorded, 1) == DONE
-        assert f"left out: {beside} is no record of this run" in capsys.readouterr().err
+        assert f"left out: {beside} is not a record of this run" in capsys.readouterr().err
     finally:
         recorded.path(3).write_bytes(content)
         foreign.unlink()
@@ -293,6 +293,6 @@ def test_a_state_that_cannot_be_read_makes_no_version(
     state.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
         assert made_again(recorded, 1) == CANNOT
-        assert f"{state} is no state of this run" in capsys.readouterr().err
+        assert f"{state} is not a state of this run" in capsys.readouterr().err
     finally:
         state.write_bytes(content)

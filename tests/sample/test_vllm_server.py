@@ -57,7 +57,7 @@ def engine_at(folder: Path, port: int, **settings: float) -> ServerEngine:
         ("http://example.org:8000", "names another machine"),
         ("https://127.0.0.1:8000", "is not the URL of a vLLM server"),
         ("127.0.0.1:8000", "is not the URL of a vLLM server"),
-        ("http://127.0.0.1:eight", "is no URL"),
+        ("http://127.0.0.1:eight", "is not a URL"),
     ],
 )
 def test_only_a_server_of_this_machine_will_do(folder: Path, url: str, said: str) -> None:
@@ -138,9 +138,9 @@ def answering(status: int, body: bytes) -> tuple[HTTPServer, int]:
     ("status", "body", "said"),
     [
         (503, b'{"error": {"message": "engine is dead"}}', "answered /metrics with 503: engine is dead"),
-        (200, b"<html>", "is no vLLM server: "),
-        (200, b'{"data": []}', "is no vLLM server: "),
-        (200, b"[" * 3000 + b"]" * 3000, "is no vLLM server: "),
+        (200, b"<html>", "is not a vLLM server: "),
+        (200, b'{"data": []}', "is not a vLLM server: "),
+        (200, b"[" * 3000 + b"]" * 3000, "is not a vLLM server: "),
     ],
 )
 def test_what_is_no_working_vllm_server_is_an_engine_error(

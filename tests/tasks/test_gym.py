@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 works = pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 SUMS = ("chain_sum", 3, {})
-NO_ANSWER = r"answered with something that is no answer"
+NO_ANSWER = r"answered with something that is not an answer"
 HERE: CodePolicy = "trust" if sandbox.missing() else "sandbox"
 """How these tests, whose texts do no harm, run a worker."""
 

@@ -283,7 +283,7 @@ def test_what_an_authors_source_raises_is_told_with_its_lines_wherever_it_raises
     assert told(TaskError, source.tasks, [5]) == raises("tasks", *ended)
     zero = raises("rewards", "ZeroDivisionError: division by zero", "/ 0 if")
     assert told(RewardError, source.rewards, good, ["a"]) == zero
-    none = "task lame returned None as reward 0, which is no number"
+    none = "task lame returned None as reward 0, which is not a number"
     assert told(RewardError, source.rewards, good, [""]) == none
     warm = tasks.warm_start(TaskSettings(name="Lame"), 1)
     pair = "ValueError: too many values to unpack (expected 2)"
@@ -300,7 +300,7 @@ def test_what_an_authors_source_returns_that_is_no_task_or_reward_is_told(faulty
     assert "raises FileNotFoundError: \\udcff.txt (" in told(RewardError, source.rewards, good, ["file"])
     assert "returns tasks with the indices 0 for 3: give each Task" in told(TaskError, source.task, 3)
     assert "with the indices 0, 0: give each a negative one" in told(TaskError, source.held_out, 2)
-    assert "returned '1' as reward 0, which is no number" in told(RewardError, source.rewards, good, ["b"])
+    assert "returned '1' as reward 0, which is not a number" in told(RewardError, source.rewards, good, ["b"])
     assert "returned 1 for 2 completions" in told(RewardError, source.rewards, good, ["a", "a"])
     assert "'Odd' raises TypeError: 'NoneType'" in told(RewardError, source.rewards, good, ["c"])
 

@@ -162,7 +162,7 @@ def test_an_interpreter_that_is_none_is_refused_and_one_that_lacks_msgspec_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(PYTHON, str(tmp_path / "python"))
-    with pytest.raises(TaskError, match="which is no program"):
+    with pytest.raises(TaskError, match="which is not a program"):
         Verifier("tiny-sums", 1, {}, 5.0)
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')

@@ -219,7 +219,7 @@ def test_leaving_python_is_an_exception_like_others(make: Make) -> None:
     [
         ("short", "mine.py:short returned 1 rewards for 2 completions"),
         ("word", "mine.py:word returned 'good', a str, instead of a list"),
-        ("words", "mine.py:words returned 'good', a str, as reward 0, which is no number"),
+        ("words", "mine.py:words returned 'good', a str, as reward 0, which is not a number"),
         ("nan", "mine.py:nan returned nan as reward 0"),
         ("infinite", "mine.py:infinite returned -inf as reward 1"),
         ("huge", r"mine.py:huge returned -1e\+30 as reward 1: a reward is finite and at most 1e\+15"),
@@ -328,7 +328,7 @@ def test_megabytes_go_there_and_back(make: Make) -> None:
             r"No module named 'no_such_thing': install it .* \(mine.py line 1: import",
         ),
         ("def g(): ...\n", "f", "mine.py:f: there is no function 'f' in mine.py"),
-        ("f = 3\n", "f", "mine.py:f is no function but int"),
+        ("f = 3\n", "f", "mine.py:f is not a function but int"),
         ("import os\nos._exit(4)\n", "f", "ended its process with exit code 4"),
         (
             "import os\nos.nothing\n",
@@ -460,9 +460,9 @@ def test_a_frame_of_nonsense_is_told_and_the_process_replaced(tmp_path: Path) ->
     )
     worker = Worker({"f": "mine.py:f"}, {"mine.py": tmp_path / "mine.py"}, False, 2.0)
     for nonsense, says in (
-        ("00000001c1", "is no answer"),
+        ("00000001c1", "is not an answer"),
         ("ffffffff", "the limit is"),
-        ("00000002" + "9190", "is no answer"),
+        ("00000002" + "9190", "is not an answer"),
     ):
         with pytest.raises(RewardError, match=says):
             call(worker, "bad", hex=[nonsense])

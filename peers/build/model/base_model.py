@@ -223,7 +223,7 @@ def _hub(name: str, revision: str) -> Path:
         raise WrongUsage(f"{name} has no revision {revision}: {page}/commits/main lists them") from error
     except HFValidationError as error:
         raise WrongUsage(
-            f"{name!r} is no folder here and no Hub id: name a folder, org/model, or `embedded`"
+            f"{name!r} is neither a folder here nor a Hub id: name a folder, org/model, or `embedded`"
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if isinstance(error, OSError) and (error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT)):

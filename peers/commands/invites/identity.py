@@ -128,7 +128,7 @@ def _key_path(folder: Path, name: str) -> Path:
     from swarm.membership.sealed_identity import NAME
 
     if re.fullmatch(NAME, name) is None:
-        raise WrongUsage(f"{name!r} is no name of a peer's folder, such as learner-1")
+        raise WrongUsage(f"{name!r} is not the name of a peer's folder, such as learner-1")
     return folder / "owner.key" if name == OWNER else folder / "peers" / name / "key"
 
 

@@ -76,5 +76,5 @@ def read_to_the_end(journal: Path, empty: Callable[[WrongUsage], None] | None = 
 
 
 def no_journal(path: Path, damage: Damage | None) -> WrongUsage:
-    why = f"line {damage.line} is no event of a run" if damage else "it has no whole line"
-    return WrongUsage(f"{path} is no journal of this program: {why}")
+    why = f"line {damage.line} is not an event of a run" if damage else "it has no whole line"
+    return WrongUsage(f"{path} is not a journal of this program: {why}")

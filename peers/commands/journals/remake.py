@@ -138,7 +138,7 @@ def _read(path: Path, frames: Frames) -> Step:
         kept = wire.decode(read_checked(path), RecordedStep)
         signed, made = frames.read(kept.made, MAIL_LIMIT, StepManifest)
     except (Torn, wire.WireError) as error:
-        raise Refusal(f"{path} is no record of this run: {error}") from error
+        raise Refusal(f"{path} is not a record of this run: {error}") from error
     if len(kept.batches) != (1 if made.recipe is None else len(made.recipe.members)):
         raise Refusal(f"{path} has {len(kept.batches)} batches, which are not those of its round")
     return Step(signed.sender, made, kept.batches)
@@ -184,7 +184,7 @@ class _Maker:
         try:
             learner.load_state(read_checked(line.state))
         except (Torn, ValueError) as error:
-            raise CannotHere(f"{line.state} is no state of this run: {error}") from error
+            raise CannotHere(f"{line.state} is not a state of this run: {error}") from error
         if (learner.version, learner.digest()) != (first.made.version - 1, first.made.parent):
             raise Refusal(
                 f"{line.state} is not version {first.made.version - 1} with the weights"

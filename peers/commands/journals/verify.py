@@ -54,7 +54,7 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
         raise WrongUsage(f"{path} cannot be read: {error.strerror}") from error
     except wire.WireError as error:
         raise WrongUsage(
-            f"{path} is no evidence of a learner's, or not all of it: name a file of its folder evidence"
+            f"{path} is not a learner's evidence, or not all of it: name a file of its folder evidence"
         ) from error
     run = opened(folder or _folder_of(path))
     if run.digest != evidence.run:

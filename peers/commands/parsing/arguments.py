@@ -113,7 +113,7 @@ def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool
             with open(args.word_file, errors="replace") as file:
                 said = file.read(LONGEST)
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise WrongUsage(f"the invite cannot be read from {name}: {why}; name its file") from error
     if not said.strip():
         raise WrongUsage(f"{name} has no invite: write what `swarm invite` prints into it")
@@ -143,20 +143,20 @@ def _refuse_other_things(pieces: Sequence[str]) -> None:
     it."""
     for piece in pieces:
         if re.match(r"[+a-z_.]+=", piece):
-            raise WrongUsage(f"{piece!r} is no piece of an invite: did you mean --set {piece}?")
+            raise WrongUsage(f"{piece!r} is not part of an invite: did you mean --set {piece}?")
     (piece,) = pieces if len(pieces) == 1 else ("",)
     if not 0 < len(piece) <= LONGEST_NAME or piece.lower().startswith("swarm1"):
         return
     if shipped.names_settings(piece):
         raise Refusal(
-            f"{piece!r} is no invite, but settings: `swarm up {piece}` runs a whole swarm by them here,"
+            f"{piece!r} is not an invite but settings: `swarm up {piece}` runs a whole swarm by them here,"
             f" `swarm start {piece}` begins a run that prints invites"
         )
     if Path(piece).is_file():
-        raise Refusal(f"{piece!r} is no invite, but a file: --word-file {piece} reads the invite in it")
+        raise Refusal(f"{piece!r} is not an invite but a file: --word-file {piece} reads the invite in it")
     if Path(piece).is_dir():
         raise Refusal(
-            f"{piece!r} is no invite, but a folder: `swarm invite --folder {piece}` prints one of a run"
+            f"{piece!r} is not an invite but a folder: `swarm invite --folder {piece}` prints one of a run"
         )
 
 
@@ -185,7 +185,9 @@ def only_folder(args: argparse.Namespace) -> Path:
     runs = default_path("any").parent
     if args.folder is not None:
         if not args.folder.is_dir():
-            raise WrongUsage(f"there is no run folder {args.folder}: `swarm start` and `swarm join` make one")
+            raise WrongUsage(
+                f"there is not a run folder {args.folder}: `swarm start` and `swarm join` make one"
+            )
         return check_files(Path(args.folder))
     found = run_folders(runs)
     if len(found) == 1:

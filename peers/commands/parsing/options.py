@@ -137,7 +137,7 @@ def size(text: str) -> str:
         number, unit = _amount(text)
         return f"{number * _GB[unit.lower().removesuffix('b')]:.9g}"
     except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(f"{text} is no size such as 8 (GB), 8GiB or 512MB") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a size such as 8 (GB), 8GiB or 512MB") from None
 
 
 def rate(text: str) -> str:
@@ -147,7 +147,9 @@ def rate(text: str) -> str:
         unit = re.sub(r"(/s|/sec|ps)$", "", unit)
         return f"{number * _MBIT[unit if unit in _MBIT else unit.lower()]:.9g}"
     except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(f"{text} is no rate such as 15 (Mbit/s), 15Mbit or 2MB/s") from None
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a rate such as 15 (Mbit/s), 15Mbit or 2MB/s"
+        ) from None
 
 
 def share(text: str) -> str:
@@ -158,7 +160,7 @@ def share(text: str) -> str:
     except (ValueError, KeyError):
         number = -1.0
     if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share such as 0.5 or 50%")
+        raise argparse.ArgumentTypeError(f"{text} is not a share such as 0.5 or 50%")
     return f"{number:.9g}"
 
 
@@ -174,7 +176,8 @@ def cores(text: str) -> str:
     if unit in ("", "%") and 0 < number * (0.01 if unit else 1) <= 1:
         return share(text)
     raise argparse.ArgumentTypeError(
-        f"{text} is no share of this machine's {some(there, 'core')}: write 0.5, 50% or, for so many, 1core"
+        f"{text} is not a share of this machine's {some(there, 'core')}: write 0.5, 50% or, for so many,"
+        " 1core"
     )
 
 
@@ -184,13 +187,13 @@ def speed(text: str) -> float:
     except ValueError:
         speed = -1.0
     if not 0 <= speed <= 1000:
-        raise argparse.ArgumentTypeError(f"{text} is no number between 0 and 1000")
+        raise argparse.ArgumentTypeError(f"{text} is not a number between 0 and 1000")
     return speed
 
 
 def count(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 65535")
     return int(text)
 
 
@@ -198,5 +201,5 @@ def seconds(text: str) -> float:
     units = {"m": 60, "h": 3600, "d": 86400}
     number, unit = text[:-1], text[-1:]
     if unit not in units or not number.isdigit() or not 0 < int(number) * units[unit] <= 3650 * 86400:
-        raise argparse.ArgumentTypeError(f"{text} is no time such as 30m, 12h or 7d, of ten years at most")
+        raise argparse.ArgumentTypeError(f"{text} is not a time such as 30m, 12h or 7d, of ten years at most")
     return int(number) * units[unit]

@@ -168,7 +168,7 @@ class CommandParser(argparse.ArgumentParser):
         what = "command" if action.option_strings == [] else f"value of {action.option_strings[0]}"
         known_are = f": it is one of {', '.join(known)}"
         near = did_you_mean(str(value), [*known, "--version"] if "status" in known else known)
-        raise argparse.ArgumentError(None, f"{value!r} is no {what}{near or known_are}")
+        raise argparse.ArgumentError(None, f"{value!r} is not a {what}{near or known_are}")
 
     def error(self, message: str) -> NoReturn:
         """One sentence and where to read more: the usage of a command may have a dozen lines."""

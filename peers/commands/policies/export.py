@@ -64,7 +64,7 @@ def opened(folder: Path) -> RunFolder:
     """The run of a folder. Raises WrongUsage."""
     run = run_folder.read(folder)
     if run is None:
-        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
     return run
 
 

@@ -47,7 +47,7 @@ def push(
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise WrongUsage(f"{repo!r} is no name of a repository: it is name, or owner/name") from error
+        raise WrongUsage(f"{repo!r} is not the name of a repository: write name or owner/name") from error
     run = export.opened(folder)
     if to is not None:
         _write(run, repo, to, licence, force)

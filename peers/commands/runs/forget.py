@@ -24,7 +24,7 @@ def forget(folder: Path, with_key: bool, agreed: Callable[[str], bool]) -> int:
     """Remove what the run of this folder left. `agreed` is asked with what that is. Raises WrongUsage,
     CannotHere, OSError."""
     if not any((folder / name).exists() for name in (run_folder.SPEC, run_folder.COPY)):
-        raise WrongUsage(f"{folder} is no run folder: nothing is removed")
+        raise WrongUsage(f"{folder} is not a run folder: nothing is removed")
     if running := peer_folder.running(folder):
         raise CannotHere(
             f"{', '.join(running)} of {folder} run: `swarm leave --folder {folder}` ends them; nothing is"

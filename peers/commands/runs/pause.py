@@ -47,7 +47,7 @@ def resume(folder: Path) -> int:
 
 def _check(folder: Path) -> None:
     if run_folder.read(folder) is None:
-        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
 
 
 def _names(folder: Path) -> list[str]:

@@ -54,7 +54,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     assert folder is not None
     run = run_folder.read(folder)
     if run is None:
-        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
     if (until := pause.until(folder, now := time.time())) is not None:
         say(f"the peers of {folder} are paused {pause.sentence(until, now)}")
     state = State(run.settings, config.peer.history)
@@ -157,7 +157,7 @@ def leave(folder: Path) -> int:
     without a run and peers, CannotHere when some have not left within LEAVE_PATIENCE."""
     peers = peer_folder.running(folder)
     if not peers and run_folder.spec_content(folder) is None:
-        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
     if not peers:
         say(f"no peer of {folder} is running")
         return 0

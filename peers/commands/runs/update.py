@@ -44,7 +44,7 @@ def _of_folder(folder: Path | None) -> str:
     assert folder is not None
     run = run_folder.read(folder)
     if run is None:
-        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
     if run.spec.protocol != PROTOCOL:
         age = "a newer" if run.spec.protocol > PROTOCOL else "an older"
         return f"run {run.name} speaks protocol {run.spec.protocol}, that of {age} version: {ME}; {_next()}"

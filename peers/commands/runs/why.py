@@ -94,7 +94,7 @@ def why(folder: Path, as_json: bool = False) -> int:
     WrongUsage where none ran that has work to do."""
     run = run_folder.read(folder)
     if run is None:
-        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
     files = sorted(folder.glob("peers/*/journal.jsonl"))
     if not files:
         raise WrongUsage(f"no peer of {folder} has run yet: `swarm join` starts one there")

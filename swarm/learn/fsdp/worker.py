@@ -288,7 +288,7 @@ def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
             )
     if names:
         raise ValueError(
-            f"{sorted(names.values())[:3]} are released and are no parameters: this architecture cannot be"
+            f"{sorted(names.values())[:3]} are released and are not parameters: this architecture cannot be"
             " split"
         )
     return found

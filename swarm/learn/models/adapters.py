@@ -112,7 +112,7 @@ def write_folder(target: Path, blocks: Blocks, lora: config.Lora, base: str) -> 
     names = ReleaseFile(blocks).places
     if not names or not all(".lora_A." in name or ".lora_B." in name for name in names):
         raise ValueError(
-            "these weights are no adapter: they were released by a run that trains a whole model"
+            "these weights are not an adapter: they were released by a run that trains a whole model"
         )
     layers = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
     target.mkdir(parents=True, exist_ok=True)

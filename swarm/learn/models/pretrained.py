@@ -48,7 +48,7 @@ def config_of(folder: Path) -> PretrainedConfig:
         known = raw.get("model_type") in CONFIG_MAPPING
     except FileNotFoundError as error:
         raise ModelError(
-            f"{folder} has no config.json: it is no model folder; save_pretrained writes one"
+            f"{folder} has no config.json: it is not a model folder; save_pretrained writes one"
         ) from error
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error

@@ -423,7 +423,7 @@ def _raw(peer: PeerId) -> bytes:
     try:
         return base58.b58decode(peer)
     except ValueError as error:
-        raise Unreachable(f"{peer!r} is no id of a peer") from error
+        raise Unreachable(f"{peer!r} is not a peer id") from error
 
 
 def _base58(raw: bytes) -> PeerId:

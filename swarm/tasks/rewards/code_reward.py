@@ -275,7 +275,7 @@ def _read(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the task's test of {what} is no JSON ({_begun(text)}): {error}") from error
+        raise ValueError(f"the task's test of {what} is not JSON ({_begun(text)}): {error}") from error
 
 
 def _given_and_wanted(piece: Mapping[str, Any]) -> tuple[bool, Any, Any]:
@@ -314,7 +314,7 @@ def _can_fail(source: str) -> bool:
         waiting: list[ast.AST] = [ast.parse(source)]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"the task's `tests` are no Python ({_begun(source)}: {error}), and no program could pass"
+            f"the task's `tests` are not Python ({_begun(source)}: {error}), and no program could pass"
         ) from error
     while waiting:
         node = waiting.pop()

@@ -46,7 +46,7 @@ CACHED_TASKS = 4096
 
 FUNCTIONS = "swarm.tasks.workers.gym_worker"
 
-NO_ANSWER = "answered with something that is no answer"
+NO_ANSWER = "answered with something that is not an answer"
 
 Words = tuple[str, str]
 """Question and answer of an exercise."""

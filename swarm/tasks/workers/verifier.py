@@ -67,7 +67,8 @@ class Verifier(OneByOne):
             raise TaskError(f"task {self.environment}: held_out is a share between 0 and 1, not {share!r}")
         if "system_prompt" in options:  # verifiers would read a file of the peer
             raise TaskError(
-                f"task {self.environment}: system_prompt is no option here: write the text to run.task.system"
+                f"task {self.environment}: system_prompt is not an option here: write the text to"
+                " run.task.system"
             )
         python = self._interpreter()
         self._share = float(share)
@@ -114,7 +115,7 @@ class Verifier(OneByOne):
         """Another interpreter than this one, or ""."""
         if named := os.environ.get(PYTHON, ""):
             if (found := shutil.which(named)) is None:
-                raise TaskError(f"task {self.environment}: {PYTHON} is {named}, which is no program")
+                raise TaskError(f"task {self.environment}: {PYTHON} is {named}, which is not a program")
             return found
         if importlib.util.find_spec("verifiers") is None:
             raise NotInstalled(

@@ -146,7 +146,7 @@ class Worker:
         frame = Ask(function, dict(arguments), self._timeout if seconds is None else seconds)
         (answer,) = self._exchange(frame, [function])
         if not isinstance(answer, Answer):
-            raise RewardError(f"{function} answered with something that is no answer")
+            raise RewardError(f"{function} answered with something that is not an answer")
         return answer.value
 
     def printed(self) -> str:
@@ -211,7 +211,8 @@ class Worker:
             case _:
                 child.end()
                 raise ValueError(
-                    f"the process for {', '.join(self._functions)} answered with something that is no answer"
+                    f"the process for {', '.join(self._functions)} answered with something that is not an"
+                    " answer"
                 )
 
     def _command(self) -> list[str]:
@@ -248,7 +249,7 @@ def _exchange(child: Child, frame: Request, replies: int, seconds: float, answer
         try:
             answered.append(_replies.decode(child.take()))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise Lost(f"answered with something that is no answer ({error})") from None
+            raise Lost(f"answered with something that is not an answer ({error})") from None
 
 
 def _place(function: str) -> str:
@@ -268,7 +269,7 @@ def _source(path: Path) -> FunctionFile:
 
 def _checked(name: str, row: Reply, length: int) -> list[float | None]:
     if not isinstance(row, RewardValues):
-        raise RewardError(f"{name} answered with something that is no answer")
+        raise RewardError(f"{name} answered with something that is not an answer")
     if len(row.values) != length:
         raise RewardError(f"{name} returned {len(row.values)} rewards for {length} completions")
     checked_rewards(name, [0.0 if value is None else value for value in row.values])

@@ -204,7 +204,7 @@ def _set_up(setup: Setup, functions: dict[str, Function]) -> Ready | Unusable:
         except (Exception, SystemExit) as error:
             return Unusable(f"{name} cannot be imported: {_described(error, place)}")
         if not callable(function):
-            return Unusable(f"{name} is no function but {type(function).__name__}")
+            return Unusable(f"{name} is not a function but {type(function).__name__}")
         functions[name] = function
     return Ready()
 
@@ -290,7 +290,7 @@ def _number(value: Any, i: int) -> float:
             return float(value)
         except (TypeError, ValueError, OverflowError):
             pass
-    raise NotARow(f"returned {_short(value)}, a {type(value).__name__}, as reward {i}, which is no number")
+    raise NotARow(f"returned {_short(value)}, a {type(value).__name__}, as reward {i}, which is not a number")
 
 
 def _short(value: Any) -> str:
