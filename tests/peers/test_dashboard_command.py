@@ -130,7 +130,7 @@ def test_a_line_that_is_no_event_is_left_out_and_named_with_its_number(
     journal.write_bytes(note(1) + note(2) + b'{"type":"Sung"}\n' + note(3))
     replay, whole = dashboard.replayed(journal, Config()), [from_line(note(k)) for k in (1, 2, 3)]
     assert view_of(replay.moment().state, NOW) == view_of(Replay(whole, Config().run).moment().state, NOW)
-    assert f"no event and is left out: line 3 of {journal}" in capsys.readouterr().err
+    assert f"not an event and is skipped: line 3 of {journal}" in capsys.readouterr().err
 
 
 NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
@@ -151,7 +151,7 @@ def test_damaged_lines_of_a_journal_that_is_followed_are_left_out_and_told_once(
     tail = Tail(journal, tell_first)
     assert [*tail.news()] == [from_line(note(1)), from_line(note(2))]
     said = capsys.readouterr().err
-    assert said.count("no event") == 1 and f"line 2 of {journal}" in said
+    assert said.count("not an event") == 1 and f"line 2 of {journal}" in said
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
