@@ -85,7 +85,7 @@ def test_own_options_are_checked_at_once() -> None:
 
 def test_it_is_found_by_its_name_and_imports_nothing_slow_here() -> None:
     code = (
-        "import sys\nfrom swarm import config, tasks\n"
+        "import sys\nfrom swarm import tasks\nfrom swarm.settings import config\n"
         f"s = tasks.source(config.TaskSettings(name='gym:chain_sum'), 1, texts={HERE!r})\n"
         "assert s.environment == 'gym:chain_sum' and s.slow\n"
         "assert not {'reasoning_gym', 'torch'} & set(sys.modules)\n"

@@ -400,6 +400,8 @@ def test_another_interpreter_needs_no_package_but_msgspec(
     )
     assert worker.ask("f", {}) == [
         "swarm.tasks",
+        "swarm.tasks.workers",
+        "swarm.processes",
         "swarm.processes.start",
         "swarm.processes.process",
         "swarm.tasks.workers.worker_process",
