@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from dashboard.diagnosis import apart, discord, learners, learning, parts, presence, samplers
+from dashboard.diagnosis import apart, learners, learning, parts, presence, samplers
 from dashboard.diagnosis.situation import Situation, strange
 from dashboard.fold.folds import fold
 from dashboard.fold.state import State
@@ -34,7 +34,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     apart.split,
     apart.forked,
     apart.unreached,
-    discord.frozen,
+    learners.frozen,
     learners.stuck,
     learning.weights,
     learning.divergence,

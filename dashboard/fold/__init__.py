@@ -1,1 +1,1 @@
-"""Events folded into a State, and the types that the page shows."""
+"""Events folded into a State."""

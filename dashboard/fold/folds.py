@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dashboard.fold import pulse
+from dashboard.fold.parts import pulse
+from dashboard.fold.parts.rounds import Mean, members
 from dashboard.fold.peer import known_verdicts
-from dashboard.fold.rounds import Mean, members
 from dashboard.fold.sentences import News, sentence_of
 from dashboard.fold.state import State
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import NamedTuple
 
-from dashboard.fold.findings import Distrust, Frozen
 from dashboard.fold.peer import known_verdicts
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
@@ -44,6 +44,9 @@ percent."""
 
 SENDERS = 128
 """Most peers with refused frames, and most open faults; further ones appear in the events only."""
+
+FRAMES = 16
+"""Refused frames of a sender that are remembered."""
 
 PAUSE = 2.0
 """Seconds without any heartbeat after which this peer itself may have been paused: the shortest pace in use
@@ -138,6 +141,26 @@ class Parted:
     last: float = 0.0
     """When a learner last told of it."""
     learners: dict[PeerId, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Distrust:
+    """Refused frames of one sender."""
+
+    kind: str = ""
+    reason: str = ""
+    revoked: bool = False
+    """This window itself refused one since its sender was revoked."""
+    marks: deque[float] = field(default_factory=lambda: deque(maxlen=FRAMES))
+
+
+class Frozen(NamedTuple):
+    """A learner that does not step, since its gradients and another's cannot both be right."""
+
+    since: float
+    until: float
+    unequal: bool
+    """They differ in length; else they point away from each other."""
 
 
 class Recent:

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import msgspec
 
-from dashboard.fold import pulse
-from dashboard.fold.agreement import Agreement
-from dashboard.fold.flows import Flows
-from dashboard.fold.heat import Heat
-from dashboard.fold.incidents import Incidents
-from dashboard.fold.lines import Lines
+from dashboard.fold.parts import pulse
+from dashboard.fold.parts.agreement import Agreement
+from dashboard.fold.parts.flows import Flows
+from dashboard.fold.parts.heat import Heat
+from dashboard.fold.parts.incidents import Incidents
+from dashboard.fold.parts.lines import Lines
+from dashboard.fold.parts.rounds import LearnerRounds, members
+from dashboard.fold.parts.samples import Samples
+from dashboard.fold.parts.series import Series
+from dashboard.fold.parts.spread import KEPT, Spreads
+from dashboard.fold.parts.tally import VerdictTally
 from dashboard.fold.peer import PeerRow
-from dashboard.fold.rounds import LearnerRounds, members
-from dashboard.fold.samples import Samples
-from dashboard.fold.series import Series
-from dashboard.fold.spread import KEPT, Spreads
 from dashboard.fold.state import CURVES, State, curve_name
-from dashboard.fold.tally import VerdictTally
 from dashboard.fold.timeline import Timeline
 from dashboard.text import LARGEST, number, proper, whole
 from swarm.frames.compression import CompressionError, Zstd

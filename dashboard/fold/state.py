@@ -19,21 +19,21 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from dashboard import views
-from dashboard.fold import pulse
-from dashboard.fold.agreement import Agreement
-from dashboard.fold.flows import Flows
-from dashboard.fold.heat import Heat
-from dashboard.fold.incidents import Incidents
-from dashboard.fold.lines import Lines
+from dashboard.fold.parts import pulse
+from dashboard.fold.parts.agreement import Agreement
+from dashboard.fold.parts.flows import Flows
+from dashboard.fold.parts.heat import Heat
+from dashboard.fold.parts.incidents import Incidents
+from dashboard.fold.parts.lines import Lines
+from dashboard.fold.parts.rounds import LearnerRounds
+from dashboard.fold.parts.samples import Samples
+from dashboard.fold.parts.series import WIRE as POINTS_AT_ONCE
+from dashboard.fold.parts.series import Point, Series
+from dashboard.fold.parts.spread import Spreads
+from dashboard.fold.parts.tally import VerdictTally
 from dashboard.fold.peer import MOVING, PeerRow
 from dashboard.fold.recent import Recent
-from dashboard.fold.rounds import LearnerRounds
-from dashboard.fold.samples import Samples
 from dashboard.fold.sentences import News
-from dashboard.fold.series import WIRE as POINTS_AT_ONCE
-from dashboard.fold.series import Point, Series
-from dashboard.fold.spread import Spreads
-from dashboard.fold.tally import VerdictTally
 from dashboard.fold.timeline import Timeline
 from dashboard.text import LARGEST, clean, moment, proper
 from swarm.membership.identity import human_name

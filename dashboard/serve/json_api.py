@@ -24,8 +24,8 @@ from pydantic.json_schema import SkipJsonSchema
 from dashboard import views
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import SILENT, condition
-from dashboard.fold import pulse
-from dashboard.fold.series import Point, Series
+from dashboard.fold.parts import pulse
+from dashboard.fold.parts.series import Point, Series
 from dashboard.fold.state import curve_name
 from dashboard.serve import metrics
 from dashboard.serve.openapi import Answers, answers, refusals

@@ -13,8 +13,8 @@ from collections import Counter
 from dashboard import views
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition, unprotected
-from dashboard.fold.lines import WIRE
-from dashboard.fold.spread import KEPT
+from dashboard.fold.parts.lines import WIRE
+from dashboard.fold.parts.spread import KEPT
 from dashboard.fold.state import State
 from dashboard.text import clean, moment
 from swarm.protocol import Role

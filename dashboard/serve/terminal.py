@@ -20,7 +20,7 @@ from rich.text import Text
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition, unprotected
-from dashboard.fold.series import Series
+from dashboard.fold.parts.series import Series
 from dashboard.fold.state import State
 from dashboard.serve.state_view import head_of
 from dashboard.text import clean, duration

@@ -18,7 +18,7 @@ import pytest
 from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, still, story, who
 from starlette.testclient import TestClient
 
-from dashboard.fold import pulse
+from dashboard.fold.parts import pulse
 from dashboard.fold.state import State
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed

@@ -8,8 +8,8 @@ from dashboard_story import LEARNERS
 from made_up_swarm import Swarm
 from starlette.testclient import TestClient
 
-from dashboard.fold.incidents import AGAIN, DAY, MOST, Incidents
-from dashboard.fold.pulse import SLOT
+from dashboard.fold.parts.incidents import AGAIN, DAY, MOST, Incidents
+from dashboard.fold.parts.pulse import SLOT
 from dashboard.fold.snapshot import dump, load
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed

@@ -28,9 +28,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.fold.folds import FOLDS, fold
+from dashboard.fold.parts.series import LIMIT, Series
 from dashboard.fold.recent import _NOTICES
 from dashboard.fold.sentences import _SENTENCES
-from dashboard.fold.series import LIMIT, Series
 from dashboard.fold.state import CURVES, State
 from dashboard.serve.state_view import view_of
 from dashboard.text import clean, prose

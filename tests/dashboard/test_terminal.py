@@ -12,7 +12,7 @@ from dashboard_story import HOSTILE, heard, story, who
 from rich.console import Console, RenderableType
 
 from dashboard.fold.folds import fold
-from dashboard.fold.series import Series
+from dashboard.fold.parts.series import Series
 from dashboard.fold.state import State
 from dashboard.serve.terminal import SPARKS, render, sparkline, summary
 

@@ -9,11 +9,11 @@ from dashboard_story import LEARNERS, SAMPLERS, SEED, digest, heard, released, w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.fold.flows import MOST
 from dashboard.fold.folds import fold
-from dashboard.fold.heat import Heat
-from dashboard.fold.samples import COMPLETION
-from dashboard.fold.series import Series
+from dashboard.fold.parts.flows import MOST
+from dashboard.fold.parts.heat import Heat
+from dashboard.fold.parts.samples import COMPLETION
+from dashboard.fold.parts.series import Series
 from dashboard.serve.state_view import view_of
 from dashboard.views import Flow
 from swarm import events as happened
