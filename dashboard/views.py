@@ -39,7 +39,7 @@ class RunView(View):
     """Admission: nothing older is trained on."""
 
 
-class Head(View):
+class HeadView(View):
     """The swarm in a line."""
 
     version: int
@@ -217,7 +217,7 @@ class Row(View):
     claims: Claims
 
 
-class Line(View):
+class SentenceView(View):
     """A sentence of the event list."""
 
     id: int
@@ -252,7 +252,7 @@ class ReleaseView(View):
     last of `have` had it."""
 
 
-class Flow(View):
+class FlowView(View):
     """Bytes that pass from one peer to another, as the receiver counted them."""
 
     source: str
@@ -270,7 +270,7 @@ class TrafficView(View):
     rate: dict[str, float]
 
 
-class Sample(View):
+class SampleView(View):
     """One trained group, for people to read."""
 
     id: str
@@ -322,7 +322,7 @@ class StateView(View):
     quiet: float
     """Seconds since another peer was heard; in a replay, since the last event."""
     run: RunView
-    head: Head
+    head: HeadView
     condition: Condition
     problems: tuple[Problem, ...]
     round: RoundView
@@ -335,15 +335,15 @@ class StateView(View):
     `doomed`, `over-quota` and `undelivered` are what samplers claim."""
     lag: LagView
     agreement: AgreementView
-    events: tuple[Line, ...]
+    events: tuple[SentenceView, ...]
     series: dict[str, tuple[tuple[int, float, float], ...]]
     """Curve -> (x, at, value). x is the policy version; for curves that `by_time` names it is unix
     seconds."""
     releases: tuple[ReleaseView, ...]
-    flows: tuple[Flow, ...] | None
+    flows: tuple[FlowView, ...] | None
     """The largest flows; None in an update that does not change them."""
     traffic: TrafficView
-    samples: tuple[Sample, ...]
+    samples: tuple[SampleView, ...]
     replay: Span | None
 
 
@@ -370,13 +370,13 @@ class PeerView(View):
     """A peer with its events."""
 
     peer: Row
-    events: tuple[Line, ...]
+    events: tuple[SentenceView, ...]
 
 
 class EventsView(View):
     revision: int
     """Revision to pass as `since` in the next request."""
-    events: tuple[Line, ...]
+    events: tuple[SentenceView, ...]
 
 
 class InviteView(View):

@@ -3,10 +3,10 @@
     python examples/watch_a_run.py demo-run                   follows it until its seed leaves
     python examples/watch_a_run.py some/journal.jsonl
 
-    journal -> events -> fold -> State -> head, problems -> lines
+    journal -> events -> fold -> SwarmState -> head, problems -> lines
 
 A seed's journal has what every peer gossips: one event a line. The same fold is behind the page, the terminal
-and the metrics, so that whatever they show is a field of `State` here.
+and the metrics, so that whatever they show is a field of `SwarmState` here.
 """
 
 import sys
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dashboard.diagnosis import diagnose
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
 from swarm.events import AnyEvent, Left, Released
 from swarm.journal import Tail
@@ -32,9 +32,9 @@ def follow(journal: Path, wait: Callable[[], None]) -> Iterator[AnyEvent]:
         wait()
 
 
-def watch(events: Iterator[AnyEvent], say: Callable[[str], None] = print) -> State:
+def watch(events: Iterator[AnyEvent], say: Callable[[str], None] = print) -> SwarmState:
     """Say what happens, until the seed leaves or the events end."""
-    state = State()
+    state = SwarmState()
     wrong: Set[str] = set()
     for event in events:
         fold(state, event)

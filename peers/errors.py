@@ -7,9 +7,9 @@
 
     UserError                    a person can fix it: a sentence, no traceback
       WrongUsage      2            also ConfigError, ScenarioError, TaskError
-      CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, a full disk,
-                                   too many open files or threads, no memory left, an import of an extra
-                                   that is not installed
+      CannotHere      3            also IdentityError, NoSandbox, PortTaken, DashboardPortTaken,
+                                   PermissionError, a full disk, too many open files or threads, no memory
+                                   left, an import of an extra that is not installed
       Unreached       4            also Unreachable at the start
       Refusal         5            also InviteError
     Interrupted       128 + n    a signal, after leaving
@@ -89,7 +89,7 @@ _BY_NAME = {
     "swarm.learn.learners.microbatch.OutOfMemory": CANNOT,
     "swarm.learn.models.template_limits.Overrun": CANNOT,
     "swarm.tasks.workers.sandbox.NoSandbox": CANNOT,
-    "dashboard.serve.server.PortTaken": CANNOT,
+    "dashboard.serve.server.DashboardPortTaken": CANNOT,
     "dashboard.serve.server.NoAddress": CANNOT,
     "swarm.net.libp2p.listening.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,

@@ -1,7 +1,7 @@
-"""The observer: folds all events into the dashboard's State, saves it, and serves it to observers that join
-late.
+"""The observer: folds all events into the dashboard's SwarmState, saves it, and serves it to observers that
+join late.
 
-    bus -> Feed over State -> page, terminal
+    bus -> Feed over SwarmState -> page, terminal
              ^       |
              |       +-> folder/history, every `history.save` seconds and at the end
              |       +-> service `history` -> an observer that joined late
@@ -11,8 +11,9 @@ A snapshot is its sender's word for all that was, and a page shows it as what ha
 alone. Where none answers the history begins now.
 
 `catch_up` asks before anybody reads the feed; events that arrive meanwhile are folded after the snapshot.
-When a file or a snapshot cannot be read, a warning says so and the State begins without it; when the disk is
-full, only the saved history is lost. Not handled here: how a State is folded, written and read (dashboard).
+When a file or a snapshot cannot be read, a warning says so and the SwarmState begins without it; when the
+disk is full, only the saved history is lost. Not handled here: how a SwarmState is folded, written and read
+(dashboard).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 from dashboard.fold import snapshot
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.feed import Feed
 from peers.runtime.host import Host
 from swarm import events
@@ -70,7 +71,7 @@ class Past(Struct):
 
 
 class ReceivedHistory(NamedTuple):
-    state: State
+    state: SwarmState
     made: float
     """When it was made, by the receiver's clock."""
 
@@ -79,7 +80,7 @@ class Observer:
     """Construct it before the host runs; enter `running`; call `catch_up` once the host runs."""
 
     def __init__(self, host: Host, peer_folder: Path, starts: Mapping[Role, int] | None = None) -> None:
-        """`starts` as of a State."""
+        """`starts` as of a SwarmState."""
         self._host, self._file = host, peer_folder / "history"
         self._dumped: tuple[float, bytes] | None = None
         self._saved = 0
@@ -92,12 +93,12 @@ class Observer:
             self._warn(complaint)
 
     @property
-    def state(self) -> State:
+    def state(self) -> SwarmState:
         return self.feed.state
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Save the State and answer service `history` while the body runs."""
+        """Save the SwarmState and answer service `history` while the body runs."""
         await self._host.ports.mail.serve(Service.HISTORY, self._answer)
         async with asyncio.TaskGroup() as tasks:
             saving = tasks.create_task(self._save_forever(), name="history")
@@ -108,7 +109,7 @@ class Observer:
         await self._save()
 
     async def catch_up(self, sources: Sequence[PeerId]) -> bool:
-        """Take over a member's State, unless this one is newer. False when no member answered."""
+        """Take over a member's SwarmState, unless this one is newer. False when no member answered."""
         self._held = []
         theirs = None
         try:
@@ -134,7 +135,7 @@ class Observer:
             self._held.append((self._host.now(), event))
 
     def _choose_state(self, theirs: ReceivedHistory | None) -> float:
-        """Choose between a seed's State and mine. Returns when the chosen one was made, by this peer's
+        """Choose between a seed's SwarmState and mine. Returns when the chosen one was made, by this peer's
         clock."""
         mine = self.state
         # A seed that lost its own history has recent events only.
@@ -197,8 +198,8 @@ class Observer:
 
     # --- the disk -------------------------------------------------------------------------------------------
 
-    def _load_file(self) -> tuple[State, str]:
-        """The saved State, or an empty one and the reason for it."""
+    def _load_file(self) -> tuple[SwarmState, str]:
+        """The saved SwarmState, or an empty one and the reason for it."""
         run, history = self._host.config.run, self._host.config.peer.history
         try:
             return snapshot.load(self._file.read_bytes(), run, history, self._host.now()), ""
@@ -208,7 +209,7 @@ class Observer:
             why = f"{self._file} cannot be read ({error}): the history begins anew"
         except OSError as error:
             why = f"{self._file} cannot be read ({error.strerror}): the history begins anew"
-        return State(run, history), why
+        return SwarmState(run, history), why
 
     async def _save_forever(self) -> None:
         while True:

@@ -21,7 +21,7 @@ tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them
     swarm.sim.scenario        Scenario, load
     swarm.sim.world           World, SimPeer, SimulationOutcome
     dashboard.fold.folds      fold
-    dashboard.fold.state      State
+    dashboard.fold.state      SwarmState
     dashboard.diagnosis       diagnose
     dashboard.serve.state_view    view_of, head_of
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.feed import Feed
 from dashboard.serve.metrics import exposition
 from lab.rows.installed import PROJECT
@@ -126,7 +126,7 @@ def test_prometheus_reads_the_alerts_where_they_are_mounted() -> None:
 
 
 def test_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
-    told = exposition(Feed(State()).moment(time.time()), 0).decode()
+    told = exposition(Feed(SwarmState()).moment(time.time()), 0).decode()
     metrics = set(re.findall(r"^# TYPE (\w+)", told, re.MULTILINE))
     ours = {name for rule in ALERTS for name in re.findall(r"\bswarm_\w+", rule["expr"])}
     assert ours and {name.removesuffix("_bucket") for name in ours} <= metrics

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from nouns import beat
 
-from dashboard.serve.replay import Replay
+from dashboard.serve.replay import JournalReplay
 from dashboard.serve.state_view import view_of
 from swarm import journal
 from swarm.events import AnyEvent, Event, Heard, Noted
@@ -89,7 +89,7 @@ def test_lines_that_are_no_events_are_left_out_and_counted_and_the_first_one_is_
     assert before == list(range(before[0], 60))
     damage = found[-1]
     assert (damage.lines, damage.file, damage.line) == (2, first, 3) and len(found) == 2
-    replay = Replay(kept.path)
+    replay = JournalReplay(kept.path)
     assert replay.damage == damage and replay.span.last == 59.0
     with pytest.raises(msgspec.DecodeError, match=f"line 3 of {first} is not an event"):
         list(read_journal(kept.path))
@@ -99,10 +99,10 @@ def test_a_replay_has_all_files(tmp_path: Path) -> None:
     kept = written(tmp_path / "journal.jsonl", range(1, 60))
     assert len(parts(kept.path)) == 4
     found: list[AnyEvent] = list(read_journal(kept.path))
-    replay = Replay(kept.path)
+    replay = JournalReplay(kept.path)
     assert (replay.span.first, replay.span.last) == (found[0].at, 59.0)
     for at in (found[0].at, 30.5, 59.0):
-        assert view_of(replay.moment(at).state, at) == view_of(Replay(found).moment(at).state, at)
+        assert view_of(replay.moment(at).state, at) == view_of(JournalReplay(found).moment(at).state, at)
 
 
 def test_heartbeats_that_say_nothing_new_are_thinned() -> None:

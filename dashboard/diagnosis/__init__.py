@@ -1,6 +1,6 @@
 """What is wrong, in plain sentences with cause and next step; nothing when all is well.
 
-    State (with its Recent) + now -> Situation -> one rule after the other -> problems, errors first
+    SwarmState (with its Recent) + now -> Situation -> one rule after the other -> problems, errors first
 
 Rules are small functions of a Situation, in the order of what their finding costs the swarm; a problem keeps
 its key while it lasts. Pure: the same state and time give the same problems. What counts as long follows from
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dashboard.diagnosis import apart, learners, learning, parts, presence, samplers
 from dashboard.diagnosis.situation import Situation, strange
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.views import Problem
 from swarm.events import Event
 
@@ -62,7 +62,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
-def diagnose(state: State, now: float) -> tuple[Problem, ...]:
+def diagnose(state: SwarmState, now: float) -> tuple[Problem, ...]:
     """Everything that is wrong at `now`, worst first; what is wrong with strangers alone comes
     last, and is no alarm."""
     situation = Situation(state, now)
@@ -75,7 +75,7 @@ def diagnose(state: State, now: float) -> tuple[Problem, ...]:
     return tuple(sorted(found, key=lambda one: (strange(state, one), _ORDER[one.level]))[:LONGEST])
 
 
-def follow(state: State, event: Event) -> None:
+def follow(state: SwarmState, event: Event) -> None:
     """Fold an event; at the end of each slot of time, what is wrong then becomes incidents."""
     slot = state.pulse.slot
     fold(state, event)

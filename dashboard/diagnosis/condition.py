@@ -1,7 +1,7 @@
 """The swarm's condition in one line: the first thing that the page and the terminal say.
 
-    State + problems -> the worst problem, or what is waited for, or that all is well, and how many samplers
-                        the learners can use
+    SwarmState + problems -> the worst problem, or what is waited for, or that all is well, and how many
+                             samplers the learners can use
 
 It says nothing that the table of peers denies (tests/dashboard/test_verdicts.py). A window that never heard
 anybody says so, and does not say that all was well before; a run in which nothing was trained yet waits for
@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from dashboard.diagnosis.presence import AWAITED, LOADING
 from dashboard.diagnosis.situation import Situation, strange
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.text import duration
 from dashboard.views import Condition, Problem
 from swarm.frames.grammar import some
@@ -53,7 +53,7 @@ UNPROTECTED: Mapping[int, str] = {
 """Learners that are here -> what to know. From four on one may go, and one lie."""
 
 
-def condition(state: State, now: float, problems: Sequence[Problem], quiet: float = 0.0) -> Condition:
+def condition(state: SwarmState, now: float, problems: Sequence[Problem], quiet: float = 0.0) -> Condition:
     """`problems`, worst first; `quiet`: seconds since another peer was heard, 0 in a replay."""
     if problems := [problem for problem in problems if not strange(state, problem)]:
         worst = problems[0]
@@ -86,7 +86,7 @@ def condition(state: State, now: float, problems: Sequence[Problem], quiet: floa
     return Condition(kind="ok", text=" ".join(filter(None, said)))
 
 
-def _balance(state: State, now: float) -> str:
+def _balance(state: SwarmState, now: float) -> str:
     """A sentence about how many samplers more, or less, the learners can use; empty where they have what they
     use."""
     situation, spent = Situation(state, now), state.recent.spent
@@ -114,7 +114,7 @@ def _more(count: int, waits: float) -> str:
     )
 
 
-def unprotected(state: State, now: float) -> str:
+def unprotected(state: SwarmState, now: float) -> str:
     """Empty where no learner is here, or enough are."""
     learners = [peer for peer in state.alive(Role.LEARNER, now) if state.counts(peer.id)]
     return UNPROTECTED.get(len(learners), "")

@@ -15,7 +15,7 @@ from statistics import median
 
 from dashboard.fold.peer import PeerRow
 from dashboard.fold.recent import Trace
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.text import clean
 from dashboard.views import Level, Problem
 from swarm.core.completion import is_complete
@@ -48,7 +48,7 @@ MANY = 4
 
 
 class Situation:
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: SwarmState, now: float) -> None:
         self.state, self.now, self.run, self.recent = state, now, state.run, state.recent
         self.beat = self.run.pace.beat
         self.patience = self.run.pace.patience
@@ -149,7 +149,7 @@ class Situation:
         return is_complete(self.run.stop, self.version, accuracies)
 
     def hears(self, role: Role) -> bool:
-        """See State.hears."""
+        """See SwarmState.hears."""
         return self.state.hears(role)
 
     def learners(self) -> list[PeerRow]:
@@ -194,7 +194,7 @@ class Situation:
         return listed([peer.name for peer in peers])
 
 
-def strange(state: State, problem: Problem) -> bool:
+def strange(state: SwarmState, problem: Problem) -> bool:
     """Whether a problem is one of strangers alone."""
     return bool(problem.peers) and not any(state.counts(PeerId(peer)) for peer in problem.peers)
 

@@ -1,1 +1,1 @@
-"""Events folded into a State."""
+"""Events folded into a SwarmState."""

@@ -1,4 +1,4 @@
-"""Folds events into a State: one function for each kind of event.
+"""Folds events into a SwarmState: one function for each kind of event.
 
 Each takes (state, event, when it happened by this peer's clock), cleans what peers wrote and passes it to the
 part that keeps it. Judged, Sampled and other kinds without a function here become sentences, or nothing. No
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dashboard.fold.parts import pulse
-from dashboard.fold.parts.rounds import Mean, members
+from dashboard.fold.parts.rounds import EndedRound, members
 from dashboard.fold.peer import known_verdicts
 from dashboard.fold.sentences import News, sentence_of
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole
 from swarm import events as happened
 from swarm.core.revocation import WAS_REVOKED
@@ -23,7 +23,7 @@ from swarm.protocol import Phase, Role
 from swarm.types import PeerId
 
 
-def _started(state: State, event: happened.Started, at: float) -> None:
+def _started(state: SwarmState, event: happened.Started, at: float) -> None:
     known = state.peers.get(event.peer)
     again = known is not None and known.introduced
     peer = state.touch(event.peer, at, event.role)
@@ -43,17 +43,17 @@ def _started(state: State, event: happened.Started, at: float) -> None:
     state.at(peer, peer.version, at)
 
 
-def _join(state: State, peer: PeerId, at: float, name: str, role: Role, again: bool = False) -> None:
+def _join(state: SwarmState, peer: PeerId, at: float, name: str, role: Role, again: bool = False) -> None:
     text = f"{name} {'started again' if again else 'is here'}: {role}."
     state.say(at, News(f"joined {peer}", "info", text, (peer,)))
 
 
-def _left(state: State, event: happened.Left, at: float) -> None:
+def _left(state: SwarmState, event: happened.Left, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.gone, peer.revoked = "left", peer.revoked or WAS_REVOKED in event.reason
 
 
-def _heard(state: State, event: happened.Heard, at: float) -> None:
+def _heard(state: SwarmState, event: happened.Heard, at: float) -> None:
     known = state.peers.get(event.subject)
     if known is None:
         if not proper(event.subject):
@@ -81,13 +81,13 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
         state.rounds.move(peer.id, peer.phase, peer.version, at, moment(event.beat.at))
 
 
-def _lost(state: State, event: happened.Lost, at: float) -> None:
+def _lost(state: SwarmState, event: happened.Lost, at: float) -> None:
     peer = state.peers.get(event.subject)
     if peer is not None and not peer.gone:
         peer.gone, peer.revision = "lost", state.revision
 
 
-def _rejected(state: State, event: happened.Rejected, at: float) -> None:
+def _rejected(state: SwarmState, event: happened.Rejected, at: float) -> None:
     """This window refuses what a revoked peer says, its farewell too; what others refuse is their word."""
     peer, mine = state.peers.get(event.sender), event.peer == state.recent.me != event.sender
     if peer is not None and mine and WAS_REVOKED in event.reason and not peer.revoked:
@@ -95,7 +95,7 @@ def _rejected(state: State, event: happened.Rejected, at: float) -> None:
         peer.changed(state.revision)
 
 
-def _counted(state: State, event: happened.Counted, at: float) -> None:
+def _counted(state: SwarmState, event: happened.Counted, at: float) -> None:
     state.tally.take(event.verdicts, event.versions, event.seconds, event.tokens)
     for sampler, verdicts in event.samplers.items():
         peer = state.peers.get(PeerId(sampler))
@@ -104,7 +104,7 @@ def _counted(state: State, event: happened.Counted, at: float) -> None:
             peer.revision = state.revision
 
 
-def _transferred(state: State, event: happened.Transferred, at: float) -> None:
+def _transferred(state: SwarmState, event: happened.Transferred, at: float) -> None:
     if not state.counts(event.peer):
         return
     state.flows.take(event, state.last)
@@ -115,19 +115,19 @@ def _transferred(state: State, event: happened.Transferred, at: float) -> None:
             peer.revision = state.revision
 
 
-def _shown(state: State, event: happened.Shown, at: float) -> None:
+def _shown(state: SwarmState, event: happened.Shown, at: float) -> None:
     state.samples.take(event, at, state.revision)
 
 
-def _moved(state: State, event: happened.Moved, at: float) -> None:
+def _moved(state: SwarmState, event: happened.Moved, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.state, peer.phase = clean(event.state).lower(), Phase(event.state)
     state.rounds.move(peer.id, peer.phase, whole(event.version), at, moment(event.at))
 
 
-def _averaged(state: State, event: happened.Averaged, at: float) -> None:
+def _averaged(state: SwarmState, event: happened.Averaged, at: float) -> None:
     state.plot("average_seconds", event.version, at, event.seconds)
-    mean = Mean(whole(event.version), members(event.members), number(event.seconds), at)
+    mean = EndedRound(whole(event.version), members(event.members), number(event.seconds), at)
     state.rounds.average(event.peer, mean)
     state.flows.averaged(mean.members, state.last)
     if state.members and mean.members != state.members:
@@ -137,7 +137,7 @@ def _averaged(state: State, event: happened.Averaged, at: float) -> None:
     state.members = mean.members
 
 
-def _trained(state: State, event: happened.Trained, at: float) -> None:
+def _trained(state: SwarmState, event: happened.Trained, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.version = max(peer.version, whole(event.version))
     groups = whole(event.groups)
@@ -151,7 +151,7 @@ def _trained(state: State, event: happened.Trained, at: float) -> None:
             state.plot(name, event.version, at, value, weight=max(groups, 1))
 
 
-def _released(state: State, event: happened.Released, at: float) -> None:
+def _released(state: SwarmState, event: happened.Released, at: float) -> None:
     release = event.release
     if not 0 <= release.version < LARGEST or not proper(release.publisher):
         return
@@ -166,7 +166,7 @@ def _released(state: State, event: happened.Released, at: float) -> None:
         del state.releases[min(state.releases)]
 
 
-def _adopted(state: State, event: happened.Adopted, at: float) -> None:
+def _adopted(state: SwarmState, event: happened.Adopted, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.version = whole(event.version)
     here = event.at - peer.since if peer.since is not None else event.age
@@ -175,17 +175,17 @@ def _adopted(state: State, event: happened.Adopted, at: float) -> None:
         state.agreement.show(peer.version, peer.id, event.weights)
 
 
-def _snapped(state: State, event: happened.Snapped, at: float) -> None:
+def _snapped(state: SwarmState, event: happened.Snapped, at: float) -> None:
     state.agreement.show(whole(event.version), event.peer, event.theirs)
 
 
-def _caught_up(state: State, event: happened.CaughtUp | happened.Forked, at: float) -> None:
+def _caught_up(state: SwarmState, event: happened.CaughtUp | happened.Forked, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.version = max(peer.version, whole(event.version))
     state.at(peer, peer.version, at)
 
 
-def _evaluated(state: State, event: happened.Evaluated, at: float) -> None:
+def _evaluated(state: SwarmState, event: happened.Evaluated, at: float) -> None:
     accuracy, version = number(event.accuracy, high=1.0), whole(event.version)
     state.plot("accuracy", event.version, at, accuracy, weight=max(number(event.tasks), 1.0))
     first, last = state.accuracies.get("first"), state.accuracies.get("last")
@@ -216,7 +216,7 @@ FOLDS: dict[type[happened.Event], Callable[..., None]] = {
 }
 
 
-def fold(state: State, event: happened.Event) -> None:
+def fold(state: SwarmState, event: happened.Event) -> None:
     """Update the state with one event."""
     if event.peer not in state.peers and not proper(event.peer):
         return

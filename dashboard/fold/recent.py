@@ -3,7 +3,8 @@
 Every event comes in through `take`; dashboard.diagnosis reads the rest. Times are arrivals by this peer's own
 clock (that of the newest heartbeat's receiver), so that a peer with a wrong clock cannot make anything look
 old. Memory is bounded whatever the events contain, in peers and in marks for each. No snapshot has it: a few
-minutes fill it again. Not handled here: what State has (peers, curves, digests), and how long is too long.
+minutes fill it again. Not handled here: what SwarmState has (peers, curves, digests), and how long is too
+long.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from swarm.protocol import Phase
 from swarm.types import PeerId
 
 TRACES = 1000
-"""Peers, as many as State has rows for."""
+"""Peers, as many as SwarmState has rows for."""
 
 MARKS = 8
 """Rounds, steps and snaps kept of a peer: enough to see a habit."""
@@ -108,7 +109,7 @@ class VersionStep:
 
 
 @dataclass(slots=True)
-class Mean:
+class AveragedRound:
     """A round of averaging, as its members told of it."""
 
     at: float
@@ -200,7 +201,7 @@ class Recent:
         self.averaged: deque[float] = deque(maxlen=VERSIONS)
         self.broken: deque[tuple[float, PeerId, str]] = deque(maxlen=VERSIONS)
         """(when, learner, reason)."""
-        self.means: dict[int, Mean] = {}
+        self.means: dict[int, AveragedRound] = {}
         """By version, the newest rounds of averaging."""
         self.faults: dict[tuple[PeerId, str], OpenFault] = {}
         """(peer, part) -> a fault that has not recovered."""
@@ -277,7 +278,7 @@ class Recent:
         self.trace(event.peer, now).rounds.append((now, frozenset(event.members[:64])))
         for peer in event.members[:64]:
             self.unreached.pop((event.peer, peer), None)
-        mean = self.means.setdefault(event.version, Mean(now))
+        mean = self.means.setdefault(event.version, AveragedRound(now))
         mean.members.update(event.members[:64])
         for peer, share in list(event.scaled.items())[:MARKS]:
             mean.scaled[peer] = min(mean.scaled.get(peer, 1.0), number(share, high=1.0))

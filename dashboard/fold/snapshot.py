@@ -1,9 +1,9 @@
-"""Saves a State as bytes and loads it, for a restart and for observers that join late.
+"""Saves a SwarmState as bytes and loads it, for a restart and for observers that join late.
 
-The parts of a State are typed structs, encoded with msgpack and compressed with zstd. `load` accepts bytes of
-strangers: it checks sizes before anything is decoded or allocated, types while decoding, and then clips every
-part to the bounds that a fold keeps. Afterwards `fold` continues as if it had never stopped. Not saved: the
-last minutes, which dashboard.diagnosis reads; a few minutes fill them again.
+The parts of a SwarmState are typed structs, encoded with msgpack and compressed with zstd. `load` accepts
+bytes of strangers: it checks sizes before anything is decoded or allocated, types while decoding, and then
+clips every part to the bounds that a fold keeps. Afterwards `fold` continues as if it had never stopped. Not
+saved: the last minutes, which dashboard.diagnosis reads; a few minutes fill them again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import msgspec
 
 from dashboard.fold.parts import pulse
-from dashboard.fold.parts.agreement import Agreement
-from dashboard.fold.parts.flows import Flows
+from dashboard.fold.parts.agreement import VersionDigests
+from dashboard.fold.parts.flows import PeerFlows
 from dashboard.fold.parts.heat import Heat
 from dashboard.fold.parts.incidents import Incidents
 from dashboard.fold.parts.lines import Lines
@@ -22,7 +22,7 @@ from dashboard.fold.parts.series import Series
 from dashboard.fold.parts.spread import KEPT, Spreads
 from dashboard.fold.parts.tally import VerdictTally
 from dashboard.fold.peer import PeerRow
-from dashboard.fold.state import CURVES, State, curve_name
+from dashboard.fold.state import CURVES, SwarmState, curve_name
 from dashboard.fold.timeline import Timeline
 from dashboard.text import LARGEST, number, proper, whole
 from swarm.frames.compression import CompressionError, Zstd
@@ -35,7 +35,7 @@ FORM = 1
 """Version of the format: another one is not read."""
 
 LARGEST_DUMP = 64 << 20
-"""Most bytes when unpacked: ten times a State whose containers are all full."""
+"""Most bytes when unpacked: ten times a SwarmState whose containers are all full."""
 
 GROWS, SMALLEST = 64, 1 << 20
 """Highest ratio of unpacked to packed bytes, and unpacked bytes that are always allowed. Real states grow
@@ -50,11 +50,11 @@ LEVEL = 3
 
 
 class SnapshotError(ValueError):
-    """These bytes are no valid State; the message says why."""
+    """These bytes are no valid SwarmState; the message says why."""
 
 
 class SavedState(msgspec.Struct, kw_only=True):
-    """The saved parts of a State, under the same field names."""
+    """The saved parts of a SwarmState, under the same field names."""
 
     form: int = FORM
     revision: int
@@ -64,10 +64,10 @@ class SavedState(msgspec.Struct, kw_only=True):
     accuracies: dict[str, tuple[int, float]]
     series: dict[str, Series]
     pulse: pulse.Pulse
-    agreement: Agreement
+    agreement: VersionDigests
     tally: VerdictTally
     rounds: LearnerRounds
-    flows: Flows
+    flows: PeerFlows
     spreads: Spreads
     heat: Heat
     lines: Lines
@@ -93,9 +93,9 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SavedState)
 
 
-def dump(state: State, limit: int | None = None) -> bytes:
-    """Save a State in at most `limit` bytes: curves are thinned first, then the oldest groups, incidents,
-    sentences, lags and releases are left out."""
+def dump(state: SwarmState, limit: int | None = None) -> bytes:
+    """Save a SwarmState in at most `limit` bytes: curves are thinned first, then the oldest groups,
+    incidents, sentences, lags and releases are left out."""
     kept = _keep(state)
     packed = _pack(kept)
     if limit is not None and len(packed) > limit:
@@ -111,10 +111,10 @@ def dump(state: State, limit: int | None = None) -> bytes:
 
 def load(
     data: bytes, run: Run | None = None, history: History | None = None, now: float | None = None
-) -> State:
-    """Load a State. Raises SnapshotError when the bytes are no valid one.
+) -> SwarmState:
+    """Load a SwarmState. Raises SnapshotError when the bytes are no valid one.
 
-    With `now`, the loader's clock counts from here on: later time stamps in the State come from a wrong
+    With `now`, the loader's clock counts from here on: later time stamps in the SwarmState come from a wrong
     clock.
     """
     try:
@@ -123,7 +123,7 @@ def load(
         raise SnapshotError(f"this is no kept state: {error}; it is made anew from what is heard") from error
     if kept.form != FORM:
         raise SnapshotError(f"this state is kept in form {kept.form}, this program reads form {FORM}")
-    state = State(run, history)
+    state = SwarmState(run, history)
     _mend(kept, state.history)
     state.revision = state.reset = kept.revision
     for name in _PARTS:
@@ -136,7 +136,7 @@ def load(
     return state
 
 
-def _begin(state: State, now: float) -> None:
+def _begin(state: SwarmState, now: float) -> None:
     """Continue with the loader's clock, which shows `now`."""
     state.timeline.begin(now)
     state.pulse.begin(now)
@@ -147,7 +147,7 @@ def _begin(state: State, now: float) -> None:
             curve.cut(int(now) + pulse.SLOT)
 
 
-def _keep(state: State) -> SavedState:
+def _keep(state: SwarmState) -> SavedState:
     parts = {name: getattr(state, name) for name in _PARTS}
     return SavedState(
         revision=state.revision,
@@ -173,7 +173,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _shrink(kept: SavedState) -> bool:
-    """Make the State smaller by its least important part. False when nothing is left to drop."""
+    """Make the SwarmState smaller by its least important part. False when nothing is left to drop."""
     longest = max((len(curve.xs) for curve in kept.series.values()), default=0)
     if longest > COARSEST:
         for curve in kept.series.values():

@@ -1,6 +1,6 @@
-"""The State: everything that the dashboard shows, folded from events.
+"""The SwarmState: everything that the dashboard shows, folded from events.
 
-    event -> fold(state, event) -> State -> diagnosis, page, terminal, JSON, metrics
+    event -> fold(state, event) -> SwarmState -> diagnosis, page, terminal, JSON, metrics
 
 Only dashboard.fold.folds changes it. Each concern is a part of its own, with what it takes, what it keeps
 (bounded, whatever the events contain) and what it shows. Every change has a revision number, so that a reader
@@ -20,8 +20,8 @@ from itertools import chain
 
 from dashboard import views
 from dashboard.fold.parts import pulse
-from dashboard.fold.parts.agreement import Agreement
-from dashboard.fold.parts.flows import Flows
+from dashboard.fold.parts.agreement import VersionDigests
+from dashboard.fold.parts.flows import PeerFlows
 from dashboard.fold.parts.heat import Heat
 from dashboard.fold.parts.incidents import Incidents
 from dashboard.fold.parts.lines import Lines
@@ -52,7 +52,7 @@ _CURVE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _ORDER = {role: place for place, role in enumerate(ROLES)}
 
 
-class State:
+class SwarmState:
     """What is known of a swarm; only `fold` changes it."""
 
     def __init__(self, run: Run | None = None, history: History | None = None) -> None:
@@ -69,10 +69,10 @@ class State:
         self.series: dict[str, Series] = {}
         self.pulse, self.agreement, self.tally, self.rounds, self.flows = (
             pulse.Pulse(),
-            Agreement(),
+            VersionDigests(),
             VerdictTally(),
             LearnerRounds(),
-            Flows(),
+            PeerFlows(),
         )
         self.spreads, self.heat = Spreads(self.history.peers), Heat(self.history.columns)
         self.incidents = Incidents()
@@ -169,7 +169,7 @@ class State:
         dropped = (peer for revision, peer in self._gone if since and revision > since)
         return tuple(dict.fromkeys(peer for peer in dropped if peer not in self.peers))
 
-    def events(self, since: int = 0, peer: str | None = None) -> tuple[views.Line, ...]:
+    def events(self, since: int = 0, peer: str | None = None) -> tuple[views.SentenceView, ...]:
         """Sentences added or repeated after revision `since`, oldest first; with a peer, those about it."""
         return self.lines.view(since, peer)
 

@@ -1,1 +1,1 @@
-"""The State over HTTP, in a terminal, and as metrics."""
+"""The SwarmState over HTTP, in a terminal, and as metrics."""

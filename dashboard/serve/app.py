@@ -1,10 +1,10 @@
 """The page, its stream and its JSON API as one read-only application.
 
-Makes a FastAPI application from a Source (a live swarm or a replay): `/` (the page), `/static`, `/stream`
-(server-sent events), the endpoints of dashboard.serve.json_api and their description in `/openapi.json`;
-behind a proxy all of it under a path too, since the page's own addresses are relative. Every request passes
-dashboard.serve.safety first. The number of streams is limited. Not handled here: ports and connections
-(dashboard.serve.server), who may read the page (bind to loopback, or put a proxy in front).
+Makes a FastAPI application from a StateSource (a live swarm or a replay): `/` (the page), `/static`,
+`/stream` (server-sent events), the endpoints of dashboard.serve.json_api and their description in
+`/openapi.json`; behind a proxy all of it under a path too, since the page's own addresses are relative. Every
+request passes dashboard.serve.safety first. The number of streams is limited. Not handled here: ports and
+connections (dashboard.serve.server), who may read the page (bind to loopback, or put a proxy in front).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and a replay's stream
@@ -27,7 +27,7 @@ from dashboard.serve.json_api import Absent, Instant, routes, timeless
 from dashboard.serve.openapi import describe, frames, refusals
 from dashboard.serve.replay import FASTEST
 from dashboard.serve.safety import Hosts, Safety
-from dashboard.serve.source import Source
+from dashboard.serve.source import StateSource
 from dashboard.views import InviteView
 from swarm import __version__
 
@@ -67,7 +67,7 @@ Pace = Annotated[
 
 
 def create_app(
-    source: Source, invite: InviteView | None = None, hosts: Collection[str] = (), path: str = ""
+    source: StateSource, invite: InviteView | None = None, hosts: Collection[str] = (), path: str = ""
 ) -> FastAPI:
     """`hosts`: host names under which the page is served, besides those that the server adds; `path`: that of
     a proxy which does not take it off, such as `/swarm`."""
@@ -100,7 +100,7 @@ def create_app(
     return app
 
 
-def _add_stream(app: FastAPI, source: Source) -> None:
+def _add_stream(app: FastAPI, source: StateSource) -> None:
     async def seat() -> AsyncIterator[None]:
         if not source.room:
             raise HTTPException(503, "too many pages are open here: close one and reload")

@@ -1,4 +1,4 @@
-"""The feed: folds a bus's events into a State and sends each reader what changed since its last update.
+"""The feed: folds a bus's events into a SwarmState and sends each reader what changed since its last update.
 
 A Feed is a sink of a Bus. A reader is a revision number: at each tick it gets everything that changed since
 that revision as one update; readers with the same revision share the text. So no queue can grow: a slow
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from dashboard.diagnosis import follow
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.source import Moment
 from dashboard.serve.state_view import view_of
 from swarm.events import Event, Heard
@@ -50,7 +50,7 @@ class Feed:
     live = True
 
     def __init__(
-        self, state: State, clock: Callable[[], float] = time.time, me: PeerId | None = None
+        self, state: SwarmState, clock: Callable[[], float] = time.time, me: PeerId | None = None
     ) -> None:
         """`me`: the peer that shows the page, whose own events and heartbeats are nothing that it hears."""
         self._me = me

@@ -1,6 +1,6 @@
 """The JSON API: everything that the page shows, for scripts, with one read-only endpoint for each block.
 
-Makes a router from a Source and an optional invite. Each answer is a struct of dashboard.views; curves
+Makes a router from a StateSource and an optional invite. Each answer is a struct of dashboard.views; curves
 are also available as CSV, the invite as a QR code, the figures as Prometheus metrics. A live page answers for
 the present and refuses `at`; a replay answers for the journal time `at`. Unknown parameters are ignored. Not
 handled here: the stream and the page (dashboard.serve.app), who may request them (dashboard.serve.safety).
@@ -29,14 +29,14 @@ from dashboard.fold.parts.series import Point, Series
 from dashboard.fold.state import curve_name
 from dashboard.serve import metrics
 from dashboard.serve.openapi import Answers, answers, refusals
-from dashboard.serve.source import Moment, Source
+from dashboard.serve.source import Moment, StateSource
 from dashboard.serve.state_view import view_of
 from dashboard.text import LARGEST
 from swarm.membership import invite as invites
 from swarm.types import PeerId
 
 CURVES = 64
-"""Most names in one request: more curves than a State keeps."""
+"""Most names in one request: more curves than a SwarmState keeps."""
 
 Absent = SkipJsonSchema[None]
 """Type of an optional parameter; a query string has no null."""
@@ -89,7 +89,7 @@ class Endpoints(APIRouter):
         return add
 
 
-def routes(source: Source, invite: views.InviteView | None) -> APIRouter:
+def routes(source: StateSource, invite: views.InviteView | None) -> APIRouter:
     """The endpoints of one page: a live one refuses `at`, a replay uses it."""
     router = Endpoints()
     moment = _live(source) if source.live else _replayed(source)
@@ -108,14 +108,14 @@ async def timeless(request: Request) -> None:
         )
 
 
-def _live(source: Source) -> Callable[..., Any]:
+def _live(source: StateSource) -> Callable[..., Any]:
     async def moment(_: Annotated[None, Depends(timeless)]) -> Moment:
         return source.moment()
 
     return moment
 
 
-def _replayed(source: Source) -> Callable[..., Any]:
+def _replayed(source: StateSource) -> Callable[..., Any]:
     async def moment(at: At = None) -> Moment:
         return source.moment(at)
 
@@ -187,7 +187,7 @@ def _curves(router: Endpoints, moment: Callable[..., Any]) -> None:
         return Csv(_csv(("name", "x", "at", "value"), rows), headers=headers)
 
 
-def _whole(router: Endpoints, source: Source, moment: Callable[..., Any]) -> None:
+def _whole(router: Endpoints, source: StateSource, moment: Callable[..., Any]) -> None:
     Now = Annotated[Moment, Depends(moment)]
 
     @router.endpoint("/api/state", answers(views.StateView, "Everything that the page shows."))
@@ -195,7 +195,7 @@ def _whole(router: Endpoints, source: Source, moment: Callable[..., Any]) -> Non
         return _json(view_of(now.state, now.now, quiet=now.quiet, replay=now.span))
 
     @router.endpoint(
-        "/api/samples", answers(tuple[views.Sample, ...], "The newest trained groups that were shown.")
+        "/api/samples", answers(tuple[views.SampleView, ...], "The newest trained groups that were shown.")
     )
     async def samples(now: Now) -> Response:
         return _json(now.state.samples.view(0))

@@ -1,9 +1,9 @@
 """The swarm's figures in Prometheus' text format: `/metrics`.
 
-Everything is computed from a State at each request, so that a scrape and the page cannot differ. Figures have
-base units (seconds, bytes, ratios 0 to 1); an unknown figure is left out instead of being zero. Labels have
-few values; only `swarm_peer_up` is labelled by peer, and a State keeps a bounded number of those. Not handled
-here: drawing (dashboard/grafana.json).
+Everything is computed from a SwarmState at each request, so that a scrape and the page cannot differ. Figures
+have base units (seconds, bytes, ratios 0 to 1); an unknown figure is left out instead of being zero. Labels
+have few values; only `swarm_peer_up` is labelled by peer, and a SwarmState keeps a bounded number of those.
+Not handled here: drawing (dashboard/grafana.json).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from dashboard import views
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.source import Moment
 from dashboard.serve.state_view import view_of
 
@@ -96,7 +96,7 @@ def _run(view: views.StateView) -> Iterator[Metric]:
     )
 
 
-def _head(head: views.Head) -> Iterator[Metric]:
+def _head(head: views.HeadView) -> Iterator[Metric]:
     yield _gauge("swarm_policy_version", "Newest release.", head.version)
     yield _gauge("swarm_release_age_seconds", "Time since the newest release.", head.age)
     yield CounterMetricFamily("swarm_trained_groups", "Groups in all optimizer steps.", value=head.trained)
@@ -132,7 +132,7 @@ def _peers(rows: Iterable[views.Row]) -> Iterator[Metric]:
     yield up
 
 
-def _last_values(state: State) -> Iterator[Metric]:
+def _last_values(state: SwarmState) -> Iterator[Metric]:
     for curve, (name, text) in CURVES.items():
         known = state.series.get(curve)
         yield _gauge(name, text, known.last() if known else None)

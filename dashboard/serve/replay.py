@@ -1,6 +1,6 @@
-"""Plays a journal: the State at any moment of it, or a stream of views at any speed.
+"""Plays a journal: the SwarmState at any moment of it, or a stream of views at any speed.
 
-    journal -> Replay -> moment(at)              the state as it was
+    journal -> JournalReplay -> moment(at)              the state as it was
                       -> updates(at, speed)      views: the journal's clock runs `speed` times as fast as ours
 
 Journal time is the Timeline's: the clock of the peer that wrote the journal, which never goes back; an event
@@ -28,7 +28,7 @@ import msgspec
 from dashboard.diagnosis import follow
 from dashboard.fold.recent import Recent
 from dashboard.fold.snapshot import dump, load
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.feed import PAUSE, PULSE
 from dashboard.serve.source import Moment
 from dashboard.serve.state_view import view_of
@@ -133,8 +133,8 @@ class EventsInMemory:
         return iter(self._events[start:end])
 
 
-class Track:
-    """A journal indexed by time: the number of events at a moment, and the State then."""
+class JournalIndex:
+    """A journal indexed by time: the number of events at a moment, and the SwarmState then."""
 
     def __init__(
         self, events: JournalFile | EventsInMemory, run: Run | None, history: History | None
@@ -155,25 +155,25 @@ class Track:
     def quiet(self, place: int, now: float) -> float:
         return max(now - self.times[place - 1], 0.0) if place else 0.0
 
-    def state(self, place: int) -> State:
+    def state(self, place: int) -> SwarmState:
         """A new state, after the first `place` events."""
         nearest = min(place // self.stride, len(self._kept) - 1)
         if nearest < 0:
-            return State(self._run, self._history)
+            return SwarmState(self._run, self._history)
         kept = self._kept[nearest]
         state = load(kept.packed, self._run, self._history)
         state.recent = copy.deepcopy(kept.recent)
         self.fold(state, nearest * self.stride, place)
         return state
 
-    def fold(self, state: State, start: int, end: int) -> None:
+    def fold(self, state: SwarmState, start: int, end: int) -> None:
         for event in self._events.between(start, end):
             if event is not None:
                 follow(state, event)
 
     def _read(self) -> None:
         """Fold the journal once, to record the time of each event and to save states."""
-        state = State(self._run, self._history)
+        state = SwarmState(self._run, self._history)
         early = 0
         for place, event in enumerate(self._events.between(0, len(self._events))):
             if place % self.stride == 0:
@@ -187,18 +187,18 @@ class Track:
             self.times[:early] = array("d", [self.times[early]] * early)
 
 
-class Replay:
+class JournalReplay:
     live = False
 
     def __init__(
         self, events: Sequence[Event] | Path, run: Run | None = None, history: History | None = None
     ) -> None:
-        self._track = Track(
+        self._track = JournalIndex(
             JournalFile(events) if isinstance(events, Path) else EventsInMemory(events), run, history
         )
         times, self.damage = self._track.times, self._track.damage
         self.span = Span(first=times[0], last=times[-1]) if times else Span(first=0.0, last=0.0)
-        self._moments: OrderedDict[int, State] = OrderedDict()
+        self._moments: OrderedDict[int, SwarmState] = OrderedDict()
         """Number of events folded -> state."""
         self._closed = False
         self.readers = 0
@@ -242,9 +242,9 @@ class Replay:
 
 
 class _ReplayReader:
-    """A position in the journal, with its own State."""
+    """A position in the journal, with its own SwarmState."""
 
-    def __init__(self, track: Track, span: Span, at: float) -> None:
+    def __init__(self, track: JournalIndex, span: Span, at: float) -> None:
         self._track, self._span = track, span
         self._place = track.place(at)
         self._state = track.state(self._place)

@@ -39,7 +39,7 @@ logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 # uvicorn warns about each malformed request, which would fill a log; our own errors stay.
 
 
-class PortTaken(OSError):
+class DashboardPortTaken(OSError):
     """The page's port is in use; the message says which and what to do."""
 
 
@@ -74,8 +74,8 @@ class Server:
 async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
     """Listen on `host`:`port` (0: any) and answer until `close`.
 
-    A taken port moves on to the next free one when `free`; else PortTaken. Raises NoAddress for an address
-    that this machine does not have, or a port that this user may not have.
+    A taken port moves on to the next free one when `free`; else DashboardPortTaken. Raises NoAddress for an
+    address that this machine does not have, or a port that this user may not have.
     """
     listener = _listen(host, port, free)
     config = uvicorn.Config(
@@ -126,7 +126,7 @@ def _listen(host: str, port: int, free: bool) -> socket.socket:
         if free
         else f"port {port} of {host} is"
     )
-    raise PortTaken(
+    raise DashboardPortTaken(
         errno.EADDRINUSE,
         f"{tried} in use: stop the other program or choose one with `--port 0` (of `swarm start` and `up`:"
         " `--set peer.page.port=0`)",

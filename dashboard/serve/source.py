@@ -1,19 +1,19 @@
-"""The Source protocol: where a page gets its State from. Feed (a running swarm) and Replay (a journal)
-implement it."""
+"""The StateSource protocol: where a page gets its SwarmState from. Feed (a running swarm) and JournalReplay
+(a journal) implement it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.views import Span
 
 
 class Moment(NamedTuple):
-    """The State at a time; it must not be changed."""
+    """The SwarmState at a time; it must not be changed."""
 
-    state: State
+    state: SwarmState
     now: float
     quiet: float
     """Seconds since another peer was heard, or since the start; in a replay, since the last event."""
@@ -21,7 +21,7 @@ class Moment(NamedTuple):
     """The times that a replay covers; None when live."""
 
 
-class Source(Protocol):
+class StateSource(Protocol):
     live: bool
     readers: int
     """Open streams; the application that opens one counts it."""

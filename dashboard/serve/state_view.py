@@ -1,6 +1,6 @@
-"""The view of a State and of what is wrong in it: what the stream sends and `/api/state` answers.
+"""The view of a SwarmState and of what is wrong in it: what the stream sends and `/api/state` answers.
 
-    State --diagnosis--> problems, condition
+    SwarmState --diagnosis--> problems, condition
           ------------------------------------view_of--> everything, or what changed after a revision
 
 Pure: the same state and time give the same view. Not handled here: how it is sent (dashboard.serve.feed).
@@ -15,14 +15,14 @@ from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition, unprotected
 from dashboard.fold.parts.lines import WIRE
 from dashboard.fold.parts.spread import KEPT
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.text import clean, moment
 from swarm.protocol import Role
 from swarm.settings.config import Run
 
 
 def view_of(
-    state: State,
+    state: SwarmState,
     now: float,
     since: int = 0,
     quiet: float = 0.0,
@@ -61,7 +61,7 @@ def view_of(
     )
 
 
-def head_of(state: State, now: float) -> views.Head:
+def head_of(state: SwarmState, now: float) -> views.HeadView:
     """The swarm in a line."""
     patience, newest, reward = state.run.pace.patience, state.newest, state.series.get("reward")
     here: Counter[Role] = Counter()
@@ -79,7 +79,7 @@ def head_of(state: State, now: float) -> views.Head:
             if peer.role is Role.LEARNER:
                 groups, tokens, busy = groups + peer.rate, tokens + peer.tokens, busy + peer.busy
     learners = here[Role.LEARNER]
-    return views.Head(
+    return views.HeadView(
         version=state.version,
         released=moment(newest.released) if newest else None,
         age=max(now - moment(newest.released), 0.0) if newest else None,

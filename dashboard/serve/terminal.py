@@ -4,7 +4,7 @@
     headline(state, now)         the swarm in one line of a log; new_problem(...) what is wrong, once
     summary(state, now, ...)     versions, verdicts, lag histogram, accuracy at both ends, agreement, files
 
-Pure functions from State to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh).
+Pure functions from SwarmState to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh).
 Strings of peers were cleaned at the fold and are wrapped in Text, never parsed as markup.
 """
 
@@ -21,7 +21,7 @@ from rich.text import Text
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition, unprotected
 from dashboard.fold.parts.series import Series
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
 from dashboard.text import clean, duration
 from dashboard.views import Problem, Row
@@ -66,7 +66,7 @@ MARKS = {
 
 
 def render(
-    state: State,
+    state: SwarmState,
     now: float,
     width: int,
     problems: Sequence[Problem] | None = None,
@@ -88,7 +88,11 @@ def render(
 
 
 def summary(
-    state: State, now: float, model: Path | None = None, journal: Path | None = None, ended: str = "is done"
+    state: SwarmState,
+    now: float,
+    model: Path | None = None,
+    journal: Path | None = None,
+    ended: str = "is done",
 ) -> RenderableType:
     """Summary of a run that `ended`; `model` and `journal` are where the exported model and the journal
     lie."""
@@ -109,7 +113,7 @@ def summary(
     return Group(Text(f"{clean(state.run.name)} {ended}", style="bold"), Text(), table)
 
 
-def headline(state: State, now: float) -> str:
+def headline(state: SwarmState, now: float) -> str:
     """The swarm in one line."""
     head = head_of(state, now)
     accuracy = (
@@ -143,7 +147,7 @@ def sparkline(curve: Series, width: int, low: float | None = None, high: float |
     return "".join(SPARKS[min(max(int(part * len(SPARKS)), 0), len(SPARKS) - 1)] for part in share)
 
 
-def _top(state: State, now: float) -> Text:
+def _top(state: SwarmState, now: float) -> Text:
     head = head_of(state, now)
     age = f" ({duration(head.age)} old)" if head.age is not None else ""
     parts = [f"version {head.version}{age}"]
@@ -162,7 +166,7 @@ def _top(state: State, now: float) -> Text:
     return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
 
 
-def _condition(state: State, now: float, quiet: float | None) -> Text:
+def _condition(state: SwarmState, now: float, quiet: float | None) -> Text:
     if quiet is None:
         quiet = max(now - state.last, 0.0) if state.last else 0.0
     said = condition(state, now, (), quiet)
@@ -182,7 +186,7 @@ def _problems(problems: Sequence[Problem]) -> Table:
     return table
 
 
-def _peers(state: State, now: float, width: int) -> Table:
+def _peers(state: SwarmState, now: float, width: int) -> Table:
     wide = width >= 96
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     if width < NARROW:
@@ -201,7 +205,7 @@ def _peers(state: State, now: float, width: int) -> Table:
     return table
 
 
-def _unheard(state: State) -> list[RenderableType]:
+def _unheard(state: SwarmState) -> list[RenderableType]:
     """Of a window that does not hear all peers: who does."""
     if not state.peers or state.hears(Role.SAMPLER):
         return []
@@ -235,7 +239,7 @@ def _cells(row: Row, now: float, wide: bool) -> list[Text]:
     return [name, Text(row.role), state, *map(Text, figures)]
 
 
-def _curves(state: State, width: int) -> Table | None:
+def _curves(state: SwarmState, width: int) -> Table | None:
     table = Table.grid(padding=(0, 2))
     for name, high in (("reward", None), ("accuracy", 1.0)):
         curve = state.series.get(name)
@@ -245,7 +249,7 @@ def _curves(state: State, width: int) -> Table | None:
     return table if table.row_count else None
 
 
-def _events(state: State) -> Table:
+def _events(state: SwarmState) -> Table:
     table = Table.grid(padding=(0, 1))
     for line in state.events()[-EVENTS:]:
         again = Text(f" (and {line.count - 1:,} like it)" if line.count > 1 else "", style="dim")
@@ -254,14 +258,14 @@ def _events(state: State) -> Table:
     return table
 
 
-def _versions(state: State) -> str:
+def _versions(state: SwarmState) -> str:
     newest = state.newest
     return (
         f"{state.version} released; the newest is {newest.weights[:12]}" if newest else "no release was seen"
     )
 
 
-def _accuracy(state: State) -> str:
+def _accuracy(state: SwarmState) -> str:
     if not state.accuracies:
         return "was never evaluated"
     (first, before), (last, after) = state.accuracies["first"], state.accuracies["last"]
@@ -270,14 +274,14 @@ def _accuracy(state: State) -> str:
     return f"{before:.1%} -> {after:.1%} held out (version {first} -> {last})"
 
 
-def _verdicts(state: State) -> str:
+def _verdicts(state: SwarmState) -> str:
     reasons = (str(verdict) for verdict in Verdict if verdict is not Verdict.ADMIT)
     counted = state.tally.verdicts
     refused = [f"{counted[reason]:,} {reason}" for reason in reasons if counted.get(reason)]
     return f"{counted.get('admit', 0):,} admitted; refused: {', '.join(refused) or 'none'}"
 
 
-def _lag_line(state: State) -> str:
+def _lag_line(state: SwarmState) -> str:
     total = sum(state.tally.versions.values())
     if not total:
         return "no group was trained"
@@ -289,7 +293,7 @@ def _lag_line(state: State) -> str:
     return f"mean {mean:.1f} versions, at most {oldest}{age}; the window is {allowed}"
 
 
-def _histogram(state: State) -> Table:
+def _histogram(state: SwarmState) -> Table:
     """Trained groups by lag, in bins that double: 0, 1, 2-3, 4-7, ..."""
     bins: dict[int, int] = {}
     for lag, groups in state.tally.versions.items():
@@ -305,7 +309,7 @@ def _histogram(state: State) -> Table:
     return table
 
 
-def _agreement(state: State) -> str:
+def _agreement(state: SwarmState) -> str:
     seen = state.agreement.view()
     same, different = seen.same, seen.different
     learners = sum(peer.role is Role.LEARNER for peer in state.peers.values())

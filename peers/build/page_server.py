@@ -1,9 +1,9 @@
 """Serves the page from a peer's own process, with an invite for those who want to join.
 
-A Source and the settings of `[peer.page]` come in; the page is served until the block ends, and its address
-is printed on stderr. Invariant: no page shows an invite that makes members of roles that the public may not
-have. Not handled here: the page's contents (dashboard), who may read it (a proxy, unless it is loopback
-only).
+A StateSource and the settings of `[peer.page]` come in; the page is served until the block ends, and its
+address is printed on stderr. Invariant: no page shows an invite that makes members of roles that the public
+may not have. Not handled here: the page's contents (dashboard), who may read it (a proxy, unless it is
+loopback only).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from swarm.settings.page import Page
 from swarm.types import Digest
 
 if TYPE_CHECKING:
-    from dashboard.serve.source import Source
+    from dashboard.serve.source import StateSource
 
 
 @asynccontextmanager
 async def page(
-    source: Source, settings: Page, invite: InviteView | None, query: str = ""
+    source: StateSource, settings: Page, invite: InviteView | None, query: str = ""
 ) -> AsyncIterator[str]:
-    """Serve the page. Yields its address, which is printed with `query`. Raises PortTaken."""
+    """Serve the page. Yields its address, which is printed with `query`. Raises DashboardPortTaken."""
     from dashboard.serve.app import create_app  # fastapi takes half a second, and not every peer has a page
     from dashboard.serve.server import serve
 

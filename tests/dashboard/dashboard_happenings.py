@@ -7,7 +7,7 @@ from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, beat, digest
 from hypothesis import strategies as st
 
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.views import StateView
 from swarm import events as happened
 from swarm.protocol import Role
@@ -141,8 +141,8 @@ happenings = st.one_of(
 )
 
 
-def folded(*told: happened.Event) -> State:
-    state = State()
+def folded(*told: happened.Event) -> SwarmState:
+    state = SwarmState()
     for one in told:
         fold(state, one)
     return state

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.feed import Feed
 from swarm import events as happened
 from swarm.membership.identity import human_name, peer_id
@@ -76,10 +76,10 @@ def heard(peer: PeerId, version: int, at: float, **how: object) -> happened.Hear
     return happened.Heard(at=at, peer=SEED, subject=peer, beat=beat(peer, version, at, **how))  # type: ignore[arg-type]
 
 
-def still(state: State | None = None) -> Feed:
+def still(state: SwarmState | None = None) -> Feed:
     """A feed whose clock stands: who was heard now stays here, however slow the machine is."""
     moment = time.time()
-    return Feed(state or State(), clock=lambda: moment)
+    return Feed(state or SwarmState(), clock=lambda: moment)
 
 
 def released(version: int, at: float, publisher: PeerId | None = None) -> Release:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, digest
 
 from dashboard.diagnosis import diagnose, follow
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.views import Problem
 from swarm import events as happened
 from swarm.membership.identity import human_name
@@ -42,7 +42,7 @@ class Swarm:
     are what is bent."""
 
     def __init__(self, pace: Pace | None = None, every: float = 0.5) -> None:
-        self.state = State(Run(pace=pace or Pace(beat=1.0, patience=5.0)))
+        self.state = SwarmState(Run(pace=pace or Pace(beat=1.0, patience=5.0)))
         self.beat, self.every, self.now, self.version = self.state.run.pace.beat, every, START, 0
         self.roles = dict.fromkeys(LEARNERS, Role.LEARNER) | dict.fromkeys(SAMPLERS, Role.SAMPLER)
         self.roles |= {EVALUATOR: Role.EVALUATOR, SEED: Role.SEED}

@@ -8,7 +8,7 @@ from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.situation import HISTORY
 from dashboard.fold.folds import fold
 from dashboard.fold.sentences import sentence_of
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.views import Problem
 from swarm import events as happened
 from swarm.types import Digest, PeerId
@@ -29,7 +29,7 @@ def forked(peer: PeerId, at: float, versions: int = 162, share: float = 0.0) -> 
 
 def problems(*events: happened.Event, later: float = 0.0) -> list[Problem]:
     """Of a swarm that is well, and what these events make of it."""
-    state, now = State(), 0.0
+    state, now = SwarmState(), 0.0
     for event in (*story(9, start=0.0), *events):
         fold(state, event)
         now = max(now, event.at)
@@ -78,7 +78,7 @@ def test_a_merge_is_told_with_the_share_that_each_line_has() -> None:
 
 
 def test_learners_that_hear_each_other_and_never_meet_are_one_problem_until_they_average() -> None:
-    state, (one, other) = State(), LEARNERS[:2]
+    state, (one, other) = SwarmState(), LEARNERS[:2]
     pairs = ((one, other), (other, one))
     vain = [happened.Unreached(at=9.0, peer=me, version=3, subject=peer, rounds=3) for me, peer in pairs]
     for event in (*story(9, start=0.0), *vain):

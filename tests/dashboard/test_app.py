@@ -19,10 +19,10 @@ from dashboard_story import LEARNERS, SAMPLERS, SEED, heard, still, story, who
 from starlette.testclient import TestClient
 
 from dashboard.fold.parts import pulse
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
-from dashboard.serve.replay import Replay
+from dashboard.serve.replay import JournalReplay
 from dashboard.serve.server import serve
 from dashboard.views import InviteView
 from swarm.events import Bus, Noted
@@ -43,7 +43,7 @@ def fed(versions: int = 20) -> Feed:
     return feed
 
 
-def web(source: Feed | Replay, invite: InviteView | None = None) -> TestClient:
+def web(source: Feed | JournalReplay, invite: InviteView | None = None) -> TestClient:
     return TestClient(create_app(source, invite), base_url="http://localhost")
 
 
@@ -157,7 +157,7 @@ def test_a_page_without_an_invite_says_whom_to_ask() -> None:
 
 def test_health_says_whether_the_window_hears_the_swarm() -> None:
     late, now = 0.0, time.time()
-    feed = Feed(State(), clock=lambda: now + late)
+    feed = Feed(SwarmState(), clock=lambda: now + late)
     feed(heard(LEARNERS[0], 3, now))
     client = web(feed)
     assert client.get("/healthz").json()["status"] == "ok"
@@ -168,7 +168,7 @@ def test_health_says_whether_the_window_hears_the_swarm() -> None:
 
 def test_a_page_that_hears_itself_alone_hears_nobody() -> None:
     late, now = 0.0, time.time()
-    feed = Feed(State(), clock=lambda: now + late, me=SEED)
+    feed = Feed(SwarmState(), clock=lambda: now + late, me=SEED)
     feed(heard(LEARNERS[0], 3, now))
     client = web(feed)
 
@@ -187,7 +187,7 @@ def test_a_page_that_hears_itself_alone_hears_nobody() -> None:
 
 
 def test_a_replay_shows_any_moment() -> None:
-    client = web(Replay(list(story(40, start=1e9))))
+    client = web(JournalReplay(list(story(40, start=1e9))))
     for at, version in ((1e9 + 6.1, 10), (1e9 + 12.1, 20), (None, 40), (2e9, 40)):
         asked = {} if at is None else {"at": at}
         assert client.get("/api/state", params=asked).json()["head"]["version"] == version

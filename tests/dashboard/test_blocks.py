@@ -16,7 +16,7 @@ from test_page import INVITE, Play, census, listen, look, past, play, served
 
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
-from dashboard.serve.replay import Replay
+from dashboard.serve.replay import JournalReplay
 from dashboard.serve.server import serve
 from swarm import events as happened
 from swarm.membership.identity import human_name, peer_id
@@ -54,7 +54,7 @@ async def opened(
 async def replayed(
     chromium: Browser, events: list[happened.AnyEvent], query: str = "?speed=1"
 ) -> AsyncIterator[Page]:
-    server = await serve(create_app(Replay(events), INVITE), "127.0.0.1", 0, free=False)
+    server = await serve(create_app(JournalReplay(events), INVITE), "127.0.0.1", 0, free=False)
     try:
         page = await chromium.new_page(viewport={"width": 1280, "height": 900})
         complaints = listen(page)

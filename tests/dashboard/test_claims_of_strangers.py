@@ -14,7 +14,7 @@ from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition
 from dashboard.fold.folds import fold
 from dashboard.fold.peer import LONGEST
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
 from peers.runtime.watching.reporters import REPORTERS
 from swarm import events as happened
@@ -31,14 +31,14 @@ START = 1_750_000_000.0
 STRANGERS = tuple(PeerId(who(number)) for number in range(100, 150))
 
 
-def told(history: History | None = None) -> State:
-    state = State(history=history)
+def told(history: History | None = None) -> SwarmState:
+    state = SwarmState(history=history)
     for event in story(30, START):
         fold(state, event)
     return state
 
 
-def invade(state: State, at: float) -> None:
+def invade(state: SwarmState, at: float) -> None:
     """Strangers claim what a heartbeat can say, and that a part of each is broken."""
     for stranger in STRANGERS:
         event = heard(stranger, 2**40, at, role=Role.SAMPLER)
@@ -61,7 +61,7 @@ def test_a_crowd_of_strangers_changes_nothing_but_how_many_they_are() -> None:
 
 
 def test_before_the_first_release_no_strangers_version_is_the_newest() -> None:
-    state = State()
+    state = SwarmState()
     invade(state, START)
     assert state.version == 0 and not state.begun
 
@@ -73,7 +73,7 @@ def test_rows_of_strangers_give_way_before_those_of_members() -> None:
 
 
 def test_a_claimed_delay_is_clipped() -> None:
-    state, event = State(), heard(SAMPLERS[0], 1, START)
+    state, event = SwarmState(), heard(SAMPLERS[0], 1, START)
     loud = msgspec.structs.replace(event.beat, lag=Lag(generation=1e18, upload=2.0))
     fold(state, msgspec.structs.replace(event, beat=loud))
     row = state.row(SAMPLERS[0], START)
@@ -85,7 +85,7 @@ def member(number: int, at: float) -> happened.Heard:
 
 
 def test_a_new_member_finds_a_place_in_a_full_table_of_those_that_left_and_is_here_once() -> None:
-    state = State(history=History(peers=8))
+    state = SwarmState(history=History(peers=8))
     for number in range(200, 208):
         fold(state, member(number, 10.0))
         if number > 200:
@@ -97,7 +97,7 @@ def test_a_new_member_finds_a_place_in_a_full_table_of_those_that_left_and_is_he
 
 
 def test_a_full_table_drops_the_member_silent_for_longest_and_no_stranger_displaces_one() -> None:
-    state = State(Run(pace=Pace(beat=1.0, patience=5.0)), History(peers=8))
+    state = SwarmState(Run(pace=Pace(beat=1.0, patience=5.0)), History(peers=8))
     for number in range(200, 209):
         fold(state, member(number, float(number)))
     assert state.peers.keys() == {who(number) for number in range(201, 209)}
@@ -112,7 +112,7 @@ def test_a_full_table_drops_the_member_silent_for_longest_and_no_stranger_displa
 
 
 def test_a_table_of_peers_that_are_all_here_stays_as_it_is_and_has_a_place_for_each_learner() -> None:
-    state = State(history=History(peers=8))
+    state = SwarmState(history=History(peers=8))
     for at in range(10, 30, 2):
         for number in range(200, 216):
             fold(state, member(number, float(at)))

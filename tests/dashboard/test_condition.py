@@ -9,7 +9,7 @@ from made_up_swarm import Swarm
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import SILENT, condition
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.views import Condition
 from swarm.protocol import Role
 from swarm.types import PeerId
@@ -17,13 +17,13 @@ from swarm.types import PeerId
 LISTENED, WELL = 540.0, "All is well: 7 peers are here."
 
 
-def said(state: State, now: float, quiet: float = 0.0) -> Condition:
+def said(state: SwarmState, now: float, quiet: float = 0.0) -> Condition:
     return condition(state, now, diagnose(state, now), quiet)
 
 
-def beaten(*peers: PeerId, seconds: int = 300) -> State:
+def beaten(*peers: PeerId, seconds: int = 300) -> SwarmState:
     """A window that heard these peers each two seconds, in a run in which nothing was trained."""
-    state = State()
+    state = SwarmState()
     for second in range(0, seconds + 1, 2):
         for peer in peers:
             fold(state, heard(peer, 0, 1000.0 + second, seq=second))
@@ -91,7 +91,7 @@ def test_whoever_has_come_is_not_waited_for() -> None:
 
 
 def test_a_role_that_went_from_a_run_that_had_begun_is_missed() -> None:
-    state = State()
+    state = SwarmState()
     for event in story(9, start=1000.0):
         fold(state, event)
     for second in range(6, 300, 2):
@@ -103,13 +103,13 @@ def test_a_role_that_went_from_a_run_that_had_begun_is_missed() -> None:
 
 
 def test_a_window_that_never_heard_anybody_does_not_say_that_all_was_well() -> None:
-    now = said(State(), 1000.0, quiet=LISTENED)
+    now = said(SwarmState(), 1000.0, quiet=LISTENED)
     assert now == Condition(kind="waiting", text="No peer was heard yet. This window has listened for 9 min.")
-    assert said(State(), 1000.0).text == "No peer was heard yet."
+    assert said(SwarmState(), 1000.0).text == "No peer was heard yet."
 
 
 def test_a_window_that_hears_nothing_more_says_since_when() -> None:
-    state = State()
+    state = SwarmState()
     for event in story(9, start=1000.0):
         fold(state, event)
     fold(state, heard(SAMPLERS[1], 9, 1005.4, seq=9))

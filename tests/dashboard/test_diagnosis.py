@@ -21,7 +21,7 @@ from synthetic_events import Fault, swarm_events
 from dashboard.diagnosis import diagnose
 from dashboard.fold.folds import fold
 from dashboard.fold.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
@@ -336,7 +336,7 @@ def test_of_a_healthy_swarm_nothing_is_said_at_any_pace(pace: Pace) -> None:
 
 
 def test_of_a_healthy_crowd_nothing_is_said() -> None:
-    state, looked = State(), START
+    state, looked = SwarmState(), START
     for event in swarm_events(60, 90.0, START):
         fold(state, event)
         if state.last >= looked + 1.0:
@@ -345,7 +345,7 @@ def test_of_a_healthy_crowd_nothing_is_said() -> None:
 
 
 def test_of_the_story_only_its_silent_sampler_is_told() -> None:
-    state, keys = State(), set()
+    state, keys = SwarmState(), set()
     for event in story(300, START):
         fold(state, event)
         keys |= (
@@ -358,7 +358,7 @@ def test_of_the_story_only_its_silent_sampler_is_told() -> None:
 
 @pytest.mark.parametrize(("kind", "key"), [("learner", "lost"), ("stale", "late")])
 def test_a_fault_in_a_crowd_is_named_within_ten_seconds(kind: str, key: str) -> None:
-    state, looked, told = State(), START, None
+    state, looked, told = SwarmState(), START, None
     for event in swarm_events(30, 145.0, START, fault=Fault(kind, START + 130.0)):  # type: ignore[arg-type]
         fold(state, event)
         if state.last >= looked + 0.5:
@@ -677,7 +677,7 @@ _hostile = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_hostile, max_size=80), st.floats(0, 2e9))
 def test_no_event_breaks_a_diagnosis(events: list[happened.Event], now: float) -> None:
-    state = State()
+    state = SwarmState()
     for event in events:
         fold(state, event)
     assert isinstance(diagnose(state, now), tuple)
@@ -716,7 +716,7 @@ def test_memory_is_bounded_whatever_comes() -> None:
 
 
 def test_a_diagnosis_of_500_peers_is_quick() -> None:
-    state = State()
+    state = SwarmState()
     for event in swarm_events(500, 40.0, START):
         fold(state, event)
     spent = []

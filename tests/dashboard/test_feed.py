@@ -10,7 +10,7 @@ import pytest
 from dashboard_happenings import Reader
 from dashboard_story import SAMPLERS, heard, story
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve import feed as feeds
 from dashboard.serve.feed import MANY, Feed
 from dashboard.serve.state_view import view_of
@@ -29,7 +29,7 @@ class Clock:
 
 def fed(versions: int = 5) -> tuple[Feed, Clock]:
     clock = Clock()
-    feed = Feed(State(), clock)
+    feed = Feed(SwarmState(), clock)
     for event in story(versions, start=clock.now - 0.6 * versions):
         feed(event)
     return feed, clock
@@ -44,7 +44,7 @@ def test_readers_of_one_revision_share_one_text(monkeypatch: pytest.MonkeyPatch)
     made: list[int] = []
 
     def counted(
-        state: State, now: float, since: int = 0, quiet: float = 0.0, flows: bool = True
+        state: SwarmState, now: float, since: int = 0, quiet: float = 0.0, flows: bool = True
     ) -> StateView:
         made.append(since)
         return view_of(state, now, since, quiet, flows=flows)
@@ -153,7 +153,7 @@ def test_a_reader_of_the_stream_ends_where_the_state_is() -> None:
     async def scene() -> None:
         import msgspec
 
-        feed, clock = Feed(State(), Clock()), Reader()
+        feed, clock = Feed(SwarmState(), Clock()), Reader()
         updates = feed.updates()
         for place, event in enumerate(story(40, start=70.0)):
             feed(event)

@@ -13,7 +13,7 @@ from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import UNPROTECTED, condition
 from dashboard.fold.folds import fold
 from dashboard.fold.sentences import sentence_of
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
 from dashboard.serve.terminal import render
 from dashboard.views import Problem
@@ -27,7 +27,7 @@ def broke(until: float, why: str = OPPOSED) -> happened.RoundBroke:
 
 
 def found(now: float, *more: happened.Event) -> list[Problem]:
-    state = State()
+    state = SwarmState()
     for each in (*story(9, start=0.0), *more):
         fold(state, each)
     return [each for each in diagnose(state, now) if each.key == "frozen"]

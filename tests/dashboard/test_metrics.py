@@ -1,4 +1,4 @@
-"""/metrics: what Prometheus reads is what the State says, and Grafana draws what is there."""
+"""/metrics: what Prometheus reads is what the SwarmState says, and Grafana draws what is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prometheus_client.samples import Sample
 from starlette.testclient import TestClient
 
 from dashboard.fold.snapshot import dump, load
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
 from swarm import events as happened
@@ -106,7 +106,7 @@ def test_peers_are_labels_of_one_metric_alone() -> None:
 
 
 def test_a_counter_never_falls() -> None:
-    feed, at = Feed(State(history=History(peers=2))), time.time()
+    feed, at = Feed(SwarmState(history=History(peers=2))), time.time()
 
     def said(number: int, seq: int, doomed: int, start: int = 1, invited: bool = True) -> float:
         made = heard(who(number), 3, at, seq=seq, role=Role.SAMPLER)
@@ -127,7 +127,7 @@ def test_a_counter_never_falls() -> None:
 
 
 def test_an_empty_swarm_leaves_figures_out_instead_of_saying_zero() -> None:
-    samples = scrape(Feed(State()))
+    samples = scrape(Feed(SwarmState()))
     assert (
         "swarm_reward" not in samples
         and "swarm_release_age_seconds" not in samples

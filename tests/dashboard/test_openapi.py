@@ -15,10 +15,10 @@ from schemathesis.python.asgi import HOST
 from starlette.testclient import TestClient
 
 from dashboard import views
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
-from dashboard.serve.replay import Replay
+from dashboard.serve.replay import JournalReplay
 
 INVITE = views.InviteView(
     role="sampler", word="swarm1abcdefgh", command="swarm join swarm1abcdefgh", expires=2e9
@@ -30,7 +30,7 @@ FEW = settings(
 
 
 def live() -> FastAPI:
-    feed = Feed(State())
+    feed = Feed(SwarmState())
     for event in story(10, start=time.time() - 6):
         feed(event)
     feed.close()  # so that a stream ends
@@ -38,7 +38,7 @@ def live() -> FastAPI:
 
 
 def replayed() -> FastAPI:
-    replay = Replay(list(story(10, start=1e9)))
+    replay = JournalReplay(list(story(10, start=1e9)))
     replay.close()
     return create_app(replay, hosts=[HOST])
 
@@ -83,7 +83,7 @@ def test_only_a_replay_has_a_time(app: FastAPI) -> None:
         ("releases", tuple[views.ReleaseView, ...]),
         ("heat", views.HeatView),
         ("problems", tuple[views.Problem, ...]),
-        ("samples", tuple[views.Sample, ...]),
+        ("samples", tuple[views.SampleView, ...]),
         ("events", views.EventsView),
         ("series?name=reward", views.SeriesView),
         ("invite", views.InviteView),

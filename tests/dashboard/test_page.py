@@ -20,10 +20,10 @@ from made_up_swarm import START, Swarm
 from msgspec.structs import replace
 from playwright.async_api import Browser, Page, Response, Route, ViewportSize, async_playwright, expect
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.app import STATIC, create_app
 from dashboard.serve.feed import Feed
-from dashboard.serve.replay import Replay
+from dashboard.serve.replay import JournalReplay
 from dashboard.serve.server import serve
 from dashboard.views import InviteView
 from swarm import events as happened
@@ -380,7 +380,7 @@ def test_a_lone_seed_says_that_nobody_trains_yet_and_shows_the_word_to_send(play
 def test_a_page_that_never_heard_anybody_says_that_and_nothing_else(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         late = 0.0
-        feed = Feed(State(), clock=lambda: time.time() + late)
+        feed = Feed(SwarmState(), clock=lambda: time.time() + late)
         async with served(feed) as url:
             late = 540.0
             page = await chromium.new_page()
@@ -526,7 +526,7 @@ def test_large_figures_are_short_and_a_curve_without_points_has_no_file(play: Pl
 
 def test_the_slider_of_a_replay_reaches_its_end(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        replay = Replay(list(story(30, start=1_750_000_000.123, seconds=3600.777)))
+        replay = JournalReplay(list(story(30, start=1_750_000_000.123, seconds=3600.777)))
         async with AsyncExitStack() as stack:
             server = await serve(create_app(replay), "127.0.0.1", 0, free=False)
             stack.push_async_callback(server.close)
@@ -545,9 +545,9 @@ def test_the_slider_of_a_replay_reaches_its_end(play: Play) -> None:
 
 
 @cache
-def of_an_hour() -> Replay:
+def of_an_hour() -> JournalReplay:
     """Made once: reading a long journal takes longer than the page needs to open."""
-    return Replay(list(story(900, start=1e9)))
+    return JournalReplay(list(story(900, start=1e9)))
 
 
 @pytest.mark.parametrize(
@@ -570,13 +570,15 @@ def test_a_replay_opens_at_the_speed_of_its_address_and_keeps_to_it(
 
 def test_a_page_goes_on_with_what_its_port_serves_next(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        server = await serve(create_app(Replay(list(story(30, start=1e9)))), "127.0.0.1", 0, free=False)
+        server = await serve(
+            create_app(JournalReplay(list(story(30, start=1e9)))), "127.0.0.1", 0, free=False
+        )
         page, port = await chromium.new_page(), server.port
         await page.goto(server.url + "?speed=5")
         await expect(page.locator("#link-text")).to_have_text("replay")
         await server.close()
         for run in ("first", "second"):
-            feed = still(State(Run(name=run)))
+            feed = still(SwarmState(Run(name=run)))
             for event in past(30):
                 feed(event)
             invite = replace(INVITE, command=f"swarm join {run}")
@@ -592,7 +594,7 @@ def test_a_page_goes_on_with_what_its_port_serves_next(play: Play) -> None:
 def test_a_silence_is_said_aloud_once(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         moment, late = time.time(), 0.0
-        feed = Feed(State(), clock=lambda: moment + late)
+        feed = Feed(SwarmState(), clock=lambda: moment + late)
         async with served(feed, past(30)) as url:
             page = await chromium.new_page()
             await page.clock.install()
@@ -624,7 +626,7 @@ def test_a_button_without_a_further_page_keeps_the_focus(play: Play) -> None:
         told = list(story(30, start=1e9))
         middle = told[len(told) // 2].at
         told.insert(len(told) // 2, happened.Noted(at=middle, peer=SEED, level="error", text="a fault"))
-        server = await serve(create_app(Replay(told)), "127.0.0.1", 0, free=False)
+        server = await serve(create_app(JournalReplay(told)), "127.0.0.1", 0, free=False)
         await page.goto(server.url)
         before = page.get_by_role("button", name="Event before")
         await expect(before).to_be_enabled()
@@ -643,7 +645,7 @@ def test_what_happened_on_another_day_says_which(play: Play) -> None:
             happened.Noted(at=at, peer=LEARNERS[0], level="info", text=text)
             for at, text in ((START - 3 * 86400, "long ago"), (START, "just now"))
         ]
-        feed = Feed(State(), clock=lambda: START)
+        feed = Feed(SwarmState(), clock=lambda: START)
         async with served(feed, [heard(SEED, 0, START - 3 * 86400), *noted]) as url:
             page = await chromium.new_page(timezone_id="UTC")
             await page.goto(url)
@@ -658,7 +660,7 @@ def test_what_happened_on_another_day_says_which(play: Play) -> None:
 def test_the_end_of_a_replay_has_its_last_event(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         end = happened.Noted(at=1e9 + 40.0004, peer=SEED, level="error", text="the very last word")
-        replay = Replay([*story(30, start=1e9), end])
+        replay = JournalReplay([*story(30, start=1e9), end])
         server = await serve(create_app(replay), "127.0.0.1", 0, free=False)
         page = await chromium.new_page()
         await page.goto(f"{server.url}#peer={SEED}")
@@ -709,7 +711,7 @@ def test_an_address_that_ends_in_a_section_begins_there(play: Play) -> None:
 def test_a_page_that_hears_nothing_says_so_and_recovers(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         moment, late = time.time(), 0.0
-        feed = Feed(State(), clock=lambda: moment + late)
+        feed = Feed(SwarmState(), clock=lambda: moment + late)
         async with served(feed, [heard(LEARNERS[0], 3, moment)]) as url:
             page = await chromium.new_page()
             await page.goto(url)
@@ -759,7 +761,7 @@ class Mute(Feed):
 def test_a_stream_that_fell_silent_without_an_error_is_asked_for_anew(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         moment = time.time()
-        feed = Mute(State(), clock=lambda: moment)
+        feed = Mute(SwarmState(), clock=lambda: moment)
         async with served(feed, past(9)) as url:
             page = await chromium.new_page()
             await page.clock.install()
@@ -983,7 +985,7 @@ def test_a_tab_that_nobody_sees_holds_no_stream_and_its_title_follows(play: Play
 
 def test_a_film_that_opens_unseen_begins_when_it_is_seen_and_goes_on_when_it_is_not(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        replay = Replay(list(story(300, start=1e9)))
+        replay = JournalReplay(list(story(300, start=1e9)))
         server = await serve(create_app(replay), "127.0.0.1", 0, free=False)
         page = await chromium.new_page()
         await page.add_init_script(f"{SEEN}; window.away = true")

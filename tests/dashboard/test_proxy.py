@@ -20,7 +20,7 @@ from playwright.async_api import Browser, BrowserContext, expect
 from starlette.testclient import TestClient
 from test_page import INVITE, Play, listen, past, play
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
 from dashboard.serve.server import serve
@@ -146,7 +146,7 @@ def test_a_page_under_a_path_works_in_whole(play: Play, strips: bool) -> None:
 
 
 def test_a_page_of_a_path_answers_there_and_at_its_own_root() -> None:
-    client = TestClient(create_app(Feed(State()), path=PREFIX), base_url="http://localhost")
+    client = TestClient(create_app(Feed(SwarmState()), path=PREFIX), base_url="http://localhost")
     for path in ("/", "/api/state", "/static/app.js", "/metrics", "/openapi.json"):
         assert client.get(PREFIX + path).status_code == client.get(path).status_code == 200
     assert client.get(f"{PREFIX}s/api/state").status_code == 404

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.serve import replay as replays
-from dashboard.serve.replay import Replay
+from dashboard.serve.replay import JournalReplay
 from dashboard.serve.state_view import view_of
 from dashboard.views import StateView
 from swarm import events as happened
@@ -35,7 +35,7 @@ def test_a_moment_is_the_fold_of_what_had_come(
         at += later
         journal.append(msgspec.structs.replace(event, at=at, peer=SEED))
     with mock.patch.object(replays, "STRIDE", 8):
-        replay = Replay(journal)
+        replay = JournalReplay(journal)
     for moment in moments:
         shown = replay.moment(moment)
         now = min(max(moment, replay.span.first), replay.span.last)
@@ -53,7 +53,7 @@ def test_clocks_of_others_do_not_move_the_slider() -> None:
         happened.Moved(at=1e12, peer=LEARNERS[0], version=1, state="matching", cause=""),
         heard(LEARNERS[0], 1, 1010.0, seq=2),
     ]
-    replay = Replay(journal)
+    replay = JournalReplay(journal)
     assert (replay.span.first, replay.span.last) == (1000.0, 1010.0)
     state = replay.moment(1005.0).state
     assert state.revision == 4 and state.peers[LEARNERS[0]].state == "matching"
@@ -68,21 +68,21 @@ def test_a_file_shows_what_its_events_show_and_a_torn_line_is_left_out(tmp_path:
     with open(journal.path, "ab") as file:
         file.write(b'{"event":"no')
     for moment in (1000.0, 1007.3, 1018.0):
-        assert view_of(Replay(journal.path).moment(moment).state, moment) == view_of(
-            Replay(told).moment(moment).state, moment
+        assert view_of(JournalReplay(journal.path).moment(moment).state, moment) == view_of(
+            JournalReplay(told).moment(moment).state, moment
         )
 
 
 def test_an_empty_journal_is_an_empty_state(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
-    shown = Replay(tmp_path / "journal.jsonl").moment(17.0)
+    shown = JournalReplay(tmp_path / "journal.jsonl").moment(17.0)
     assert shown.state.revision == 0 and shown.now == 0.0
 
 
 @pytest.mark.slow
 def test_a_stream_runs_as_fast_as_asked_and_stays_at_the_end() -> None:
     async def scene() -> None:
-        replay = Replay(list(story(60, start=1000.0)))
+        replay = JournalReplay(list(story(60, start=1000.0)))
         began, views = time.monotonic(), list[StateView]()
         async for text in replay.updates(at=1010.0, speed=20.0):
             views.append(msgspec.json.decode(text, type=StateView))
@@ -100,7 +100,7 @@ def test_a_stream_runs_as_fast_as_asked_and_stays_at_the_end() -> None:
 
 def test_each_reader_has_a_place_of_its_own() -> None:
     async def scene() -> None:
-        replay = Replay(list(story(60, start=1000.0)))
+        replay = JournalReplay(list(story(60, start=1000.0)))
         slow, fast = replay.updates(at=1000.0, speed=0.0), replay.updates(at=1030.0, speed=2.0)
         first = [
             json.loads(await anext(slow))["head"]["version"],
@@ -117,7 +117,7 @@ def test_each_reader_has_a_place_of_its_own() -> None:
 @pytest.mark.slow
 def test_a_moment_of_a_long_journal_is_found_quickly() -> None:
     told = list(story(15_000, start=0.0))
-    replay = Replay(told)
+    replay = JournalReplay(told)
     spent = []
     for part in (0.13, 0.37, 0.61, 0.99):
         began = time.process_time()

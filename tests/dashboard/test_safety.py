@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.app import STATIC, create_app
 from dashboard.serve.feed import READERS, Feed
 from dashboard.serve.safety import HEADERS, Hosts
@@ -30,7 +30,7 @@ LICENCES = ("htm-LICENSE.txt", "preact-LICENSE.txt", "uplot-LICENSE.txt")
 
 
 def fed() -> Feed:
-    feed = Feed(State())
+    feed = Feed(SwarmState())
     for event in story(20, start=time.time() - 12):
         feed(event)
     return feed

@@ -16,17 +16,17 @@ import httpx2
 import pytest
 from dashboard_story import SAMPLERS, heard, story
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve import server as serving
 from dashboard.serve.app import create_app
 from dashboard.serve.feed import Feed
-from dashboard.serve.server import NoAddress, PortTaken, Server, serve
+from dashboard.serve.server import DashboardPortTaken, NoAddress, Server, serve
 
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def fed(versions: int = 1) -> Feed:
-    feed = Feed(State())
+    feed = Feed(SwarmState())
     for event in story(versions, start=time.time() - 0.6 * versions):
         feed(event)
     return feed
@@ -81,7 +81,7 @@ def test_a_taken_port_moves_on_only_when_asked() -> None:
     async def scene() -> None:
         async with page() as first:
             with pytest.raises(
-                PortTaken, match=f"port {first.port} of 127.0.0.1 is in use: .*peer.page.port=0"
+                DashboardPortTaken, match=f"port {first.port} of 127.0.0.1 is in use: .*peer.page.port=0"
             ) as refused:
                 await serve(create_app(fed()), "127.0.0.1", first.port, free=False)
             assert refused.value.errno == errno.EADDRINUSE and "`--port 0`" in str(refused.value)

@@ -16,7 +16,7 @@ from test_page import Play, past, play
 
 from dashboard.diagnosis import diagnose
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from swarm import events as happened
 from swarm.protocol import Phase, Role
 from swarm.types import Fetching, Patch, PeerId
@@ -74,7 +74,7 @@ def test_a_releases_patch_is_told_beside_its_size() -> None:
     assert (views[-1].size, views[-1].patch, views[-2].patch) == (SIZE, 1_400_000, None)
 
 
-def waiting(seconds: int, moves: bool) -> State:
+def waiting(seconds: int, moves: bool) -> SwarmState:
     """Samplers whose first policy takes so long, while its bytes arrive or do not."""
     swarm = Swarm()
     swarm.run(10.0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dashboard.fold import snapshot
 from dashboard.fold.folds import fold
 from dashboard.fold.snapshot import SnapshotError, dump, load
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import view_of
 from dashboard.views import Condition, StateView
 from swarm import events as happened
@@ -34,7 +34,7 @@ def apart_from_problems(view: StateView) -> StateView:
 def test_a_state_that_was_kept_goes_on_as_if_it_had_never_stopped(
     before: list[happened.Event], after: list[happened.Event]
 ) -> None:
-    state = State(history=SMALL)
+    state = SwarmState(history=SMALL)
     for event in before:
         fold(state, event)
     again = load(dump(state), history=SMALL)
@@ -106,7 +106,7 @@ def test_a_state_that_unpacks_to_more_than_any_state_has_is_refused(monkeypatch:
 
 
 def test_a_small_answer_never_becomes_millions_of_objects() -> None:
-    whole = msgspec.msgpack.decode(snapshot._unpack(dump(State())))
+    whole = msgspec.msgpack.decode(snapshot._unpack(dump(SwarmState())))
     names = b"\xdd" + (30_000_000).to_bytes(4, "big") + b"\xa1x" * 30_000_000
     bomb = zstandard.compress(msgspec.msgpack.encode(whole | {"members": msgspec.Raw(names)}))
     assert len(bomb) < 10_000
@@ -133,7 +133,7 @@ def test_a_strangers_state_is_cut_to_the_bounds_and_cleaned() -> None:
 
 
 def test_a_state_deeper_than_any_stack_is_refused() -> None:
-    plain = snapshot._unpack(dump(State()))
+    plain = snapshot._unpack(dump(SwarmState()))
     fields = len(msgspec.structs.fields(snapshot.SavedState))
     assert plain[:3] == b"\xde" + fields.to_bytes(2, "big")
     deep = b"\xde" + (fields + 1).to_bytes(2, "big") + plain[3:] + b"\xa1x" + b"\x91" * 100_000
@@ -150,6 +150,6 @@ def test_whoever_loads_a_state_of_a_clock_that_is_ahead_goes_on_by_its_own() -> 
 
 
 def test_a_state_of_another_form_is_refused_with_both_numbers() -> None:
-    kept = msgspec.structs.replace(snapshot._keep(State()), form=99)
+    kept = msgspec.structs.replace(snapshot._keep(SwarmState()), form=99)
     with pytest.raises(SnapshotError, match=r"form 99.*form 1"):
         load(snapshot._pack(kept))

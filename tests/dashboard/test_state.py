@@ -31,7 +31,7 @@ from dashboard.fold.folds import FOLDS, fold
 from dashboard.fold.parts.series import LIMIT, Series
 from dashboard.fold.recent import _NOTICES
 from dashboard.fold.sentences import _SENTENCES
-from dashboard.fold.state import CURVES, State
+from dashboard.fold.state import CURVES, SwarmState
 from dashboard.serve.state_view import view_of
 from dashboard.text import clean, prose
 from swarm import events as happened
@@ -65,7 +65,7 @@ def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(
     told: list[happened.Event], data: st.DataObject
 ) -> None:
     history = History(points=6, events=20, peers=4, samples=2, columns=4)
-    state, reader = State(history=history), Reader()
+    state, reader = SwarmState(history=history), Reader()
     for one in told:
         fold(state, one)
         if data.draw(st.booleans()):
@@ -80,7 +80,7 @@ def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(
 
 
 def test_a_reader_of_differences_survives_thinned_curves_and_dropped_peers() -> None:
-    state, reader = State(), Reader()
+    state, reader = SwarmState(), Reader()
     for number in range(LIMIT + 300):
         fold(
             state, happened.Evaluated(at=1.0, peer=EVALUATOR, version=number, accuracy=number / 9999, tasks=1)
@@ -109,7 +109,7 @@ def test_a_view_is_strict_json_without_control_or_bidi_characters(told: list[hap
 @pytest.mark.slow
 def test_memory_is_bounded_after_twenty_thousand_events() -> None:
     history = History(points=200, events=100, peers=200, samples=4, releases=80, columns=40)
-    state = State(history=history)
+    state = SwarmState(history=history)
     sizes = []
     for number in range(20_000):
         fold(state, _ever_new(number))
@@ -368,7 +368,7 @@ def test_an_event_of_an_impossible_peer_changes_nothing(told: list[happened.Even
 
 
 def test_a_clock_that_is_off_is_told_and_moves_nothing() -> None:
-    state = State()
+    state = SwarmState()
     for second in range(6):
         ahead = msgspec.structs.replace(
             beat(SAMPLERS[0], 1, 1000.0 + second, seq=second), at=1000.0 + second + 7200
@@ -453,7 +453,7 @@ def test_tokens_made_for_nothing_are_counted_by_cause_and_samplers_cannot_claim_
 
 
 def test_tokens_made_for_nothing_are_those_of_all_starts() -> None:
-    state = State()
+    state = SwarmState()
     for at, start, doomed in ((1.0, 1, 5), (2.0, 1, 7), (3.0, 2, 0), (4.0, 2, 1)):
         made = heard(PeerId(SAMPLERS[0]), 1, at, seq=int(at))
         beat = msgspec.structs.replace(made.beat, incarnation=start, wasted={"doomed": doomed})
@@ -462,7 +462,7 @@ def test_tokens_made_for_nothing_are_those_of_all_starts() -> None:
 
 
 def test_a_learner_whose_clock_was_set_back_for_a_new_start_is_in_the_round_again() -> None:
-    learner, state = PeerId(LEARNERS[0]), State()
+    learner, state = PeerId(LEARNERS[0]), SwarmState()
     for at, start, ahead, phase in ((1.0, 1, 3600.0, Phase.GATHERING), (5.0, 2, 0.0, Phase.LEARNING)):
         made = heard(learner, int(at), at, seq=1)
         beat = msgspec.structs.replace(
@@ -474,7 +474,7 @@ def test_a_learner_whose_clock_was_set_back_for_a_new_start_is_in_the_round_agai
 
 
 def test_what_a_stranger_says_it_received_is_not_counted() -> None:
-    learner, stranger, state = PeerId(LEARNERS[0]), PeerId(SAMPLERS[0]), State()
+    learner, stranger, state = PeerId(LEARNERS[0]), PeerId(SAMPLERS[0]), SwarmState()
     fold(state, heard(learner, 1, 1.0, role=Role.LEARNER))
     fold(state, msgspec.structs.replace(heard(stranger, 1, 1.0), invited=False))
     row = state.row(learner, 1.0)

@@ -10,7 +10,7 @@ from rich.console import Console
 from dashboard.diagnosis import diagnose
 from dashboard.fold.folds import fold
 from dashboard.fold.sentences import sentence_of
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.terminal import render
 from dashboard.views import Problem
 from swarm import events as happened
@@ -36,7 +36,7 @@ def audited(until: float, finding: str = "forged", why: str = WHY) -> happened.A
 
 
 def found(now: float, *more: happened.Event) -> list[Problem]:
-    state = State()
+    state = SwarmState()
     for each in (*story(9, start=0.0), *more):
         fold(state, each)
     return [*diagnose(state, now)]
@@ -96,7 +96,7 @@ def told_suspended(until: float, group: str = "") -> happened.SetAside:
 
 def shown(*events: happened.Event) -> str:
     """What `swarm status` prints of them."""
-    state, console = State(), Console(width=200, record=True, file=StringIO())
+    state, console = SwarmState(), Console(width=200, record=True, file=StringIO())
     for each in (*story(9, start=0.0), *events):
         fold(state, each)
     console.print(render(state, 10.0, 200))

@@ -12,7 +12,7 @@ from synthetic_events import BEHIND, Fault, swarm_events
 
 from dashboard.diagnosis import diagnose
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from swarm import events
 from swarm.journal import from_line, to_line
 from swarm.protocol import Role
@@ -86,8 +86,8 @@ def test_a_stale_sampler_says_so_in_its_heartbeats() -> None:
     assert len(late) == 1
 
 
-def folded(seconds: float, fault: Fault | None = None) -> State:
-    state = State()
+def folded(seconds: float, fault: Fault | None = None) -> SwarmState:
+    state = SwarmState()
     for event in swarm_events(12, seconds, START, fault=fault):
         fold(state, event)
     return state

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 
 from dashboard.fold.folds import fold
 from dashboard.fold.parts.series import Series
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.terminal import SPARKS, render, sparkline, summary
 
 
@@ -23,8 +23,8 @@ def shown(renderable: RenderableType, width: int) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-def told(versions: int) -> State:
-    state = State()
+def told(versions: int) -> SwarmState:
+    state = SwarmState()
     for event in story(versions, start=1000.0) if versions else ():
         fold(state, event)
     return state

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.terminal import render
 from dashboard.views import Problem, Row
 from swarm import events as happened
@@ -72,7 +72,7 @@ class Happenings:
         swarm.run(seconds)
 
 
-def contradictions(state: State, now: float) -> Iterator[str]:
+def contradictions(state: SwarmState, now: float) -> Iterator[str]:
     """What verdicts say and the table denies."""
     problems, rows = diagnose(state, now), {row.id: row for row in state.rows(now)}
     alive = [row for row in rows.values() if row.status == "alive"]
@@ -86,7 +86,7 @@ def contradictions(state: State, now: float) -> Iterator[str]:
 
 
 def _denied(
-    state: State, one: Problem, rows: dict[str, Row], alive: list[Row], silent: set[str]
+    state: SwarmState, one: Problem, rows: dict[str, Row], alive: list[Row], silent: set[str]
 ) -> Iterator[str]:
     """`silent`: peers that are told to be silent, before the table calls them lost."""
     text = f"{one.text} {one.cause}"
@@ -125,7 +125,7 @@ def _denied_of(row: Row, one: Problem, text: str) -> Iterator[str]:
         yield f"{row.name} has not left"
 
 
-def _condition_denied(state: State, text: str, alive: list[Row]) -> Iterator[str]:
+def _condition_denied(state: SwarmState, text: str, alive: list[Row]) -> Iterator[str]:
     workers = [row for row in alive if row.role != Role.OBSERVER]
     counted = [row for row in workers if row.proven]
     for number in re.findall(r"\b(\d+) peers? (?:is|are) here", text):

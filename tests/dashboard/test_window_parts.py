@@ -15,7 +15,7 @@ from dashboard.fold.parts.heat import Heat
 from dashboard.fold.parts.samples import COMPLETION
 from dashboard.fold.parts.series import Series
 from dashboard.serve.state_view import view_of
-from dashboard.views import Flow
+from dashboard.views import FlowView
 from swarm import events as happened
 from swarm.types import Link, PeerId
 
@@ -112,7 +112,7 @@ def transferred(
 def test_bytes_are_counted_by_whoever_received_them_and_decay_when_no_more_is_told() -> None:
     beats = (heard(SEED, 0, 1000.0), heard(SAMPLERS[0], 0, 1000.0))
     state = folded(*beats, transferred(1000.0, SAMPLERS[0], {SEED: 4000}))
-    flow = Flow(source=SEED, target=SAMPLERS[0], purpose="weights", rate=2000.0, relayed=False)
+    flow = FlowView(source=SEED, target=SAMPLERS[0], purpose="weights", rate=2000.0, relayed=False)
     assert state.flows.view(1006.0) == (flow,) and state.flows.view(1006.1) == ()
     assert (
         state.flows.traffic(1006.0).rate == {"weights": 2000.0, "gossip": 3.5}

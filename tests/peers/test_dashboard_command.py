@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.serve.replay import Replay
+from dashboard.serve.replay import JournalReplay
 from dashboard.serve.state_view import view_of
 from peers.build import run_folder
 from peers.build.assembly import _invite_shown
@@ -129,7 +129,9 @@ def test_a_line_that_is_no_event_is_left_out_and_named_with_its_number(
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(note(1) + note(2) + b'{"type":"Sung"}\n' + note(3))
     replay, whole = dashboard.replayed(journal, Config()), [from_line(note(k)) for k in (1, 2, 3)]
-    assert view_of(replay.moment().state, NOW) == view_of(Replay(whole, Config().run).moment().state, NOW)
+    assert view_of(replay.moment().state, NOW) == view_of(
+        JournalReplay(whole, Config().run).moment().state, NOW
+    )
     assert f"not an event and is skipped: line 3 of {journal}" in capsys.readouterr().err
 
 

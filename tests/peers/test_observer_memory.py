@@ -16,7 +16,7 @@ from still_host import membership, still_host
 
 from dashboard.fold import snapshot
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from peers import observer as module
 from peers.observer import ANSWER_LIMIT, Observer
 from peers.runtime.host import Host
@@ -109,7 +109,7 @@ def train(host: Host, versions: range) -> None:
         host.bus.emit(trained(version, host.now()))
 
 
-def curve(state: State) -> list[int]:
+def curve(state: SwarmState) -> list[int]:
     return [point[0] for point in state.series["reward"].points()] if "reward" in state.series else []
 
 
@@ -200,7 +200,7 @@ def test_a_stranger_s_history_is_not_taken_whether_a_member_is_here_or_not(
     tmp_path: Path, claims: Membership | None
 ) -> None:
     async def lie(sender: PeerId, request: bytes) -> bytes:
-        state = State(CONFIG.run, CONFIG.peer.history)
+        state = SwarmState(CONFIG.run, CONFIG.peer.history)
         fold(state, trained(10**6, EPOCH + 1e4, groups=10**9))
         return wire.encode(module.Past(age=0.0, state=snapshot.dump(state), membership=claims))
 
@@ -345,7 +345,7 @@ def test_a_silent_bootstrap_leaves_time_for_another(tmp_path: Path) -> None:
 
 def test_a_history_of_a_clock_that_was_a_year_ahead_does_not_stop_time(tmp_path: Path) -> None:
     async def body(world: World) -> None:
-        state = State(CONFIG.run, CONFIG.peer.history)
+        state = SwarmState(CONFIG.run, CONFIG.peer.history)
         told = beat(role=Role.SAMPLER, state="sampling", phase=Phase.SAMPLING, at=EPOCH + YEAR)
         fold(state, events.Heard(at=EPOCH + YEAR, peer=PeerId("window"), subject=PeerId("gone"), beat=told))
         (tmp_path / "window").mkdir()
@@ -364,7 +364,7 @@ def test_many_windows_that_come_at_once_cost_one_dump(
 ) -> None:
     dump, dumps = snapshot.dump, []
 
-    def counted(state: State, limit: int | None = None) -> bytes:
+    def counted(state: SwarmState, limit: int | None = None) -> bytes:
         dumps.append(limit)
         return dump(state, limit)
 
@@ -381,7 +381,7 @@ def test_many_windows_that_come_at_once_cost_one_dump(
 
 
 def test_an_answer_fits_a_frame_whatever_the_swarm_said(tmp_path: Path) -> None:
-    state = State(CONFIG.run, CONFIG.peer.history)
+    state = SwarmState(CONFIG.run, CONFIG.peer.history)
     for number in range(CONFIG.peer.history.events):
         fold(
             state,

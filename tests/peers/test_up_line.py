@@ -14,7 +14,7 @@ from nouns import NOW, beat, release
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.condition import condition
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State, starts
+from dashboard.fold.state import SwarmState, starts
 from dashboard.serve.terminal import headline, new_problem
 from peers.commands.runs import up
 from peers.errors import CannotHere, guarded
@@ -27,7 +27,7 @@ from swarm.types import PeerId
 
 
 def test_it_says_which_peers_are_loading_and_misses_and_invites_none_meanwhile() -> None:
-    state, seed = State(), Keyring.new().me
+    state, seed = SwarmState(), Keyring.new().me
     state.starts = starts(Swarm(learners=1, samplers=2, evaluators=0))
     comes = {90: Role.SAMPLER, 91: Role.LEARNER, 120: Role.SAMPLER}
     here, says = [(seed, Role.SEED)], list[str]()
@@ -50,7 +50,7 @@ def test_it_says_which_peers_are_loading_and_misses_and_invites_none_meanwhile()
 
 
 def test_peers_of_an_earlier_life_of_the_run_have_not_come_to_this_one() -> None:
-    state, seed, learner = State(), Keyring.new().me, Keyring.new().me
+    state, seed, learner = SwarmState(), Keyring.new().me, Keyring.new().me
     state.starts = starts(Swarm(learners=1, samplers=1, evaluators=0))
     for second in (0, 1, 1000):
         for subject, role in ((seed, Role.SEED), (learner, Role.LEARNER)):
@@ -65,7 +65,7 @@ def test_peers_of_an_earlier_life_of_the_run_have_not_come_to_this_one() -> None
 
 
 def test_it_says_the_worst_problem_once_until_it_is_another_one() -> None:
-    state, last, told = State(), "", list[str]()
+    state, last, told = SwarmState(), "", list[str]()
     seed, learner, sampler = (Keyring.new().me for _ in range(3))
     for second in range(60):
         for subject, role in ((seed, Role.SEED), (learner, Role.LEARNER), (sampler, Role.SAMPLER)):
@@ -212,7 +212,7 @@ def test_a_terminal_that_cannot_be_redrawn_has_the_lines_of_a_log(
 
 
 def test_the_line_of_a_swarm_that_left_ends_with_a_word() -> None:
-    assert headline(State(), NOW).endswith("0 groups trained")
+    assert headline(SwarmState(), NOW).endswith("0 groups trained")
 
 
 def test_a_path_in_a_line_of_a_log_is_neither_broken_nor_read_as_markup(

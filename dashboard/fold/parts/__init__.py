@@ -1,1 +1,2 @@
-"""The parts of a State, one for each concern: what it takes, what it keeps, bounded, and what it shows."""
+"""The parts of a SwarmState, one for each concern: what it takes, what it keeps, bounded, and what it
+shows."""

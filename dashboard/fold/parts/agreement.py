@@ -20,7 +20,7 @@ HOLDERS = 64
 """Most learners compared for each version."""
 
 
-class Agreement(msgspec.Struct):
+class VersionDigests(msgspec.Struct):
     shown: dict[int, dict[PeerId, Digest]] = {}
     same: int = 0
     """Compared versions that left the window, whose learners agreed."""

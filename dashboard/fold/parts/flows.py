@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import msgspec
 
 from dashboard.text import count, moment, number, proper, whole
-from dashboard.views import Flow, TrafficView
+from dashboard.views import FlowView, TrafficView
 from swarm import events as happened
 
 Purpose = Literal["rollouts", "weights", "gradients", "other"]
@@ -55,7 +55,7 @@ class Receiver(msgspec.Struct):
     until: float
 
 
-class Flows(msgspec.Struct):
+class PeerFlows(msgspec.Struct):
     streams: dict[str, FlowReport] = {}
     receivers: dict[str, Receiver] = {}
     total: dict[str, int] = {}
@@ -94,13 +94,13 @@ class Flows(msgspec.Struct):
             if known is None or not known.rate or known.until < now:
                 self._keep(FlowReport(source, target, "gradients", 0.0, False, now + PATIENCE * UNKNOWN), now)
 
-    def view(self, now: float) -> tuple[Flow, ...]:
+    def view(self, now: float) -> tuple[FlowView, ...]:
         """The largest flows."""
         live = heapq.nlargest(
             MOST, (stream for stream in self.streams.values() if stream.until >= now), key=_size
         )
         return tuple(
-            Flow(
+            FlowView(
                 source=stream.source,
                 target=stream.target,
                 purpose=stream.purpose,

@@ -9,7 +9,7 @@ import msgspec
 
 from dashboard.fold.sentences import News
 from dashboard.text import TEXT_LIMIT, clean, moment, proper, whole
-from dashboard.views import Line
+from dashboard.views import SentenceView
 
 RECENT = 6
 """Newest lines among which a repeated sentence is counted instead of listed again."""
@@ -24,7 +24,7 @@ ABOUT = 16
 class KeptLine(msgspec.Struct):
     key: str
     revision: int
-    line: Line
+    line: SentenceView
 
 
 class Lines(msgspec.Struct):
@@ -41,7 +41,7 @@ class Lines(msgspec.Struct):
         if place is None:
             self.told += 1
         same = self.kept.pop(place).line if place is not None else None
-        line = Line(
+        line = SentenceView(
             id=same.id if same else self.told,
             at=at,
             level=news.level,
@@ -53,10 +53,12 @@ class Lines(msgspec.Struct):
         if len(self.kept) > self.most + RECENT:  # a batch at a time: the front of a list is slow to take from
             del self.kept[: len(self.kept) - self.most]
 
-    def view(self, since: int = 0, peer: str | None = None, most: int | None = None) -> tuple[Line, ...]:
+    def view(
+        self, since: int = 0, peer: str | None = None, most: int | None = None
+    ) -> tuple[SentenceView, ...]:
         """Sentences added or repeated after revision `since`, oldest first; about one peer, or about
         anything."""
-        fresh: list[Line] = []
+        fresh: list[SentenceView] = []
         for kept in reversed(self.kept[-self.most :]):
             if kept.revision <= since or len(fresh) == (most or self.most):
                 break
@@ -71,7 +73,7 @@ class Lines(msgspec.Struct):
         for kept in self.kept:
             line = kept.line
             kept.key, kept.revision = clean(kept.key, 160), whole(kept.revision)
-            kept.line = Line(
+            kept.line = SentenceView(
                 id=whole(line.id),
                 at=moment(line.at),
                 level=line.level,

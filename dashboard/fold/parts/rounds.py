@@ -32,7 +32,7 @@ class LearnerPhase(msgspec.Struct):
     """Unix seconds by the learner's clock."""
 
 
-class Mean(msgspec.Struct):
+class EndedRound(msgspec.Struct):
     """A round that ended."""
 
     version: int
@@ -43,7 +43,7 @@ class Mean(msgspec.Struct):
 
 class LearnerRounds(msgspec.Struct):
     phases: dict[PeerId, LearnerPhase] = {}
-    averaged: dict[PeerId, Mean] = {}
+    averaged: dict[PeerId, EndedRound] = {}
     """Learner -> the last round that it reported."""
 
     def move(self, learner: PeerId, state: Phase, version: int, at: float, told: float) -> None:
@@ -63,7 +63,7 @@ class LearnerRounds(msgspec.Struct):
         """It was started again, maybe after its clock was set back: what it told before is no bound."""
         self.phases.pop(learner, None)
 
-    def average(self, learner: PeerId, mean: Mean) -> None:
+    def average(self, learner: PeerId, mean: EndedRound) -> None:
         self.averaged.pop(learner, None)
         self.averaged[learner] = mean
         if len(self.averaged) > LEARNERS:
@@ -105,7 +105,9 @@ class LearnerRounds(msgspec.Struct):
                 moment(phase.told),
             )
         self.averaged = {
-            peer: Mean(whole(mean.version), members(mean.members), number(mean.seconds), moment(mean.at))
+            peer: EndedRound(
+                whole(mean.version), members(mean.members), number(mean.seconds), moment(mean.at)
+            )
             for peer, mean in averaged
             if proper(peer)
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dashboard.text import LARGEST, clean, moment, number, proper, prose, whole
-from dashboard.views import Sample
+from dashboard.views import SampleView
 from swarm import events as happened
 from swarm.types import PeerId
 
@@ -18,11 +18,11 @@ PROMPT, COMPLETION = 2000, 1000
 
 class Samples(msgspec.Struct):
     most: int = 24
-    kept: list[tuple[int, Sample]] = []
+    kept: list[tuple[int, SampleView]] = []
     """(revision, group), oldest first."""
 
     def take(self, event: happened.Shown, at: float, revision: int) -> None:
-        sample = Sample(
+        sample = SampleView(
             id=event.group,
             at=at,
             sampler=event.sampler,
@@ -37,7 +37,7 @@ class Samples(msgspec.Struct):
         )
         self._keep(revision, _fit(sample))
 
-    def view(self, since: int) -> tuple[Sample, ...]:
+    def view(self, since: int) -> tuple[SampleView, ...]:
         """Groups added after revision `since`, oldest first."""
         return tuple(sample for revision, sample in self.kept if revision > since)
 
@@ -47,13 +47,13 @@ class Samples(msgspec.Struct):
         for revision, sample in kept[-most:]:
             self._keep(whole(revision), _fit(sample))
 
-    def _keep(self, revision: int, sample: Sample) -> None:
+    def _keep(self, revision: int, sample: SampleView) -> None:
         others = (entry for entry in self.kept if entry[1].id != sample.id)
         self.kept = [*others, (revision, sample)][-self.most :]
 
 
-def _fit(sample: Sample) -> Sample:
-    return Sample(
+def _fit(sample: SampleView) -> SampleView:
+    return SampleView(
         id=clean(sample.id, 80),
         at=moment(sample.at),
         sampler=_peer(sample.sampler),

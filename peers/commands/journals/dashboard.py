@@ -22,7 +22,7 @@ from swarm.settings.config import Config, Run
 from swarm.settings.page import Page
 
 if TYPE_CHECKING:
-    from dashboard.serve.replay import Replay
+    from dashboard.serve.replay import JournalReplay
 
 
 def dashboard(word: str, config: Config, folder: Path | None, once: bool) -> int:
@@ -67,11 +67,11 @@ def replay(path: Path, config: Config, speed: float | None) -> int:
     return run_until_signalled(program)
 
 
-def replayed(journal: Path, config: Config) -> Replay:
+def replayed(journal: Path, config: Config) -> JournalReplay:
     """A journal to play; a sentence about lines in it that are no events."""
-    from dashboard.serve.replay import Replay
+    from dashboard.serve.replay import JournalReplay
 
-    source = Replay(journal, run_of(journal) or config.run, config.peer.history)
+    source = JournalReplay(journal, run_of(journal) or config.run, config.peer.history)
     if source.span.last == 0.0:
         raise no_journal(journal, source.damage)
     if source.damage:

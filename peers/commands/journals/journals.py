@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from peers.errors import WrongUsage, say
 from swarm.core.roster import CLOCK
 from swarm.events import AnyEvent, Started
@@ -42,12 +42,12 @@ def _written(journal: Path) -> float:
         return 0.0
 
 
-def followed(state: State, event: AnyEvent) -> State:
+def followed(state: SwarmState, event: AnyEvent) -> SwarmState:
     """The state with one more event of a single journal: a new one from where the peer that writes it was
     started again by a clock that had been set back. What the old one has would seem to be of this moment for
     as long."""
     if isinstance(event, Started) and event.peer == state.timeline.keeper and event.at < state.last - CLOCK:
-        began_with, state = state.starts, State(state.run, state.history)
+        began_with, state = state.starts, SwarmState(state.run, state.history)
         state.starts = began_with
     fold(state, event)
     return state

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from peers.build import run_folder
 from peers.build.joining import spec_transfer
 from peers.build.run_folder import RunFolder
@@ -43,7 +43,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class Exported(NamedTuple):
     version: int
-    state: State
+    state: SwarmState
     """What the journals of the folder tell of the run."""
 
 
@@ -104,8 +104,8 @@ def _nothing(folder: Path) -> str:
     return f"{begun}, and no peer has run in {folder}, or its folder peers/ has no journal any more"
 
 
-def _told(folder: Path, settings: Run) -> State:
-    state = State(settings)
+def _told(folder: Path, settings: Run) -> SwarmState:
+    state = SwarmState(settings)
     for tail in journals.tails(folder):
         for event in tail.news():
             fold(state, event)

@@ -1,6 +1,6 @@
 """The card of a trained model: README.md of its Hugging Face folder, made from a run's settings and journals.
 
-    run folder, State --card--> front matter that the Hub reads, and a page for people
+    run folder, SwarmState --card--> front matter that the Hub reads, and a page for people
 
 What the journals of the folder do not tell is left out. No path of this machine and no peer is named. Not
 handled here: the model's files (peers.commands.policies.export), how they travel
@@ -16,7 +16,7 @@ from pathlib import PurePath
 
 from huggingface_hub import ModelCardData
 
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from peers.build.model.base_model import COMMIT
 from peers.build.run_folder import RunFolder
 from peers.commands.policies.export import Exported
@@ -119,7 +119,7 @@ def _rows(
     )
 
 
-def _version(state: State, version: int) -> str:
+def _version(state: SwarmState, version: int) -> str:
     release = state.releases.get(version)
     if release is None:
         return str(version)
@@ -135,7 +135,7 @@ def _task(run: RunFolder, settings: Run) -> str:
     return f"`{task}`" + (f", rewarded by {rewards}" if rewards else "")
 
 
-def _peers(state: State) -> str:
+def _peers(state: SwarmState) -> str:
     """All that were heard in the run, by role; observers only watched."""
     count = Counter(peer.role for peer in state.peers.values())
     return ", ".join(
@@ -145,7 +145,7 @@ def _peers(state: State) -> str:
     )
 
 
-def _staleness(state: State, settings: Run) -> str:
+def _staleness(state: SwarmState, settings: Run) -> str:
     """Versions between a group's policy and the one that was trained on it: median, 95th percentile, most."""
     lags, window = state.tally.versions, settings.window
     if not lags:
@@ -157,7 +157,7 @@ def _staleness(state: State, settings: Run) -> str:
     )
 
 
-def _accuracy(state: State) -> str:
+def _accuracy(state: SwarmState) -> str:
     said = [
         f"{accuracy:.1%} at version {version}"
         for version, accuracy in dict.fromkeys(

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dashboard.fold.folds import fold
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import view_of
 from dashboard.serve.terminal import render
 from dashboard.text import duration
@@ -57,10 +57,10 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
         raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
     if (until := pause.until(folder, now := time.time())) is not None:
         say(f"the peers of {folder} are paused {pause.sentence(until, now)}")
-    state = State(run.settings, config.peer.history)
+    state = SwarmState(run.settings, config.peer.history)
     tails = list[Tail]()
 
-    def read(state: State) -> tuple[State, float]:
+    def read(state: SwarmState) -> tuple[SwarmState, float]:
         """The state with what is new, and the time by the clock of who writes."""
         nonlocal tails
         tails = tails or journals.tails(folder)
@@ -100,7 +100,7 @@ def _screen() -> Iterator[tuple[Console, Callable[[RenderableType], None], float
         yield console, lambda view: console.print(Group(view, Text())), PRINTED
 
 
-def _asleep(state: State, now: float, folder: Path) -> tuple[float, str, float]:
+def _asleep(state: SwarmState, now: float, folder: Path) -> tuple[float, str, float]:
     """The time of which a folder's state tells, a sentence where that is past, and seconds since anything was
     heard. Where no peer runs it is when the last event was written: nobody has listened from then on, so the
     silence of others means nothing, and of the folder's own peers none is there."""
@@ -117,7 +117,7 @@ def _asleep(state: State, now: float, folder: Path) -> tuple[float, str, float]:
     return state.last, f"no peer of {folder} runs: this is what was known {duration(past)} ago", past
 
 
-def _show(state: State, at: float, as_json: bool, quiet: float) -> None:
+def _show(state: SwarmState, at: float, as_json: bool, quiet: float) -> None:
     """As it stands `at` a time, `quiet` seconds after anything was heard."""
     if as_json:
         print(msgspec.json.encode(view_of(state, at, quiet=quiet)).decode())

@@ -2,7 +2,7 @@
 complete.
 
     swarm start --> seed --> invites --> swarm join (learners, samplers, evaluators)
-    seed's journal --> State --> live view, and at the end the summary
+    seed's journal --> SwarmState --> live view, and at the end the summary
 
 Children are ordinary peers with an ordinary invite. A child that dies is restarted with its folder, identity
 and checkpoint. One that cannot run at all (exit codes 2, 3, 5) ends the swarm with its message; so do one
@@ -31,7 +31,7 @@ from rich.live import Live
 
 from dashboard.diagnosis import diagnose
 from dashboard.diagnosis.presence import returning
-from dashboard.fold.state import State, starts
+from dashboard.fold.state import SwarmState, starts
 from dashboard.serve.terminal import headline, new_problem, render, summary
 from dashboard.views import Problem
 from peers.build.run_folder import close, make_folder, read
@@ -228,7 +228,7 @@ class Children:
     complete: bool = False
 
     def __post_init__(self) -> None:
-        self.state = State(self.config.run)
+        self.state = SwarmState(self.config.run)
         self.state.starts = starts(self.config.peer.swarm)
         self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """`swarm why`: what a peer on this machine does, why it is idle, since when, and what to do.
 
-    journal of the peer --fold--> State --dashboard.diagnosis--> what concerns this peer
+    journal of the peer --fold--> SwarmState --dashboard.diagnosis--> what concerns this peer
                                     |
                                     +--peers.runtime.limits.idle--> why it waits, where no rule is sure yet
 
@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from dashboard.diagnosis import Situation, diagnose
 from dashboard.fold.peer import PeerRow
-from dashboard.fold.state import State
+from dashboard.fold.state import SwarmState
 from dashboard.text import duration
-from dashboard.views import Line, Problem
+from dashboard.views import Problem, SentenceView
 from peers.build import run_folder
 from peers.commands.journals import journals
 from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, WrongUsage
@@ -116,7 +116,7 @@ def why(folder: Path, as_json: bool = False) -> int:
 def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
     """What the peer of this journal does at `now`, by the machine's clock; `pid` is its process, None where
     none runs."""
-    state = State(run)
+    state = SwarmState(run)
     for event in Tail(journal, journals.tell_first).news():
         state = journals.followed(state, event)
     if pid is not None:
@@ -142,7 +142,7 @@ def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
     return Explained(name, head, tuple(told), DONE if reason is None else reason.code)
 
 
-def _said(line: Line, now: float) -> str:
+def _said(line: SentenceView, now: float) -> str:
     return f"{duration(max(now - line.at, 0.0))} ago: {line.text}"
 
 
@@ -150,7 +150,7 @@ def _log(journal: Path) -> str:
     return str(journal.with_name(LOG))
 
 
-def _stopped(state: State, row: PeerRow, now: float) -> Reason:
+def _stopped(state: SwarmState, row: PeerRow, now: float) -> Reason:
     how = "the command that started the run" if row.role is Role.SEED else "`swarm join INVITE`"
     again = f"{how} with the same --folder restarts it, and it catches up with the swarm"
     if row.revoked:
@@ -167,7 +167,7 @@ def _stopped(state: State, row: PeerRow, now: float) -> Reason:
     )
 
 
-def _does(state: State, row: PeerRow, now: float) -> str:
+def _does(state: SwarmState, row: PeerRow, now: float) -> str:
     since = duration(Situation(state, now).since(row))
     version = f"version {row.version}" if row.version >= 0 else "no policy yet"
     newer = f" (the newest announced is {state.version})" if state.version > row.version >= 0 else ""
@@ -175,7 +175,7 @@ def _does(state: State, row: PeerRow, now: float) -> str:
     return f"{PHASES[row.phase]}, for {since}; {version}{newer}{groups}"
 
 
-def _reason(state: State, row: PeerRow, now: float) -> Reason | None:
+def _reason(state: SwarmState, row: PeerRow, now: float) -> Reason | None:
     """Why it does not work as it should; None where it does."""
     mine = [one for one in diagnose(state, now) if _concerns(one, row)]
     if mine:
@@ -207,7 +207,7 @@ def _waiting(s: Situation, row: PeerRow) -> Reason | None:
     return None if cause is None else Reason(cause.long, cause.todo, cause.code)
 
 
-def _hears(state: State, row: PeerRow, now: float) -> str:
+def _hears(state: SwarmState, row: PeerRow, now: float) -> str:
     """Whom it hears, by role, with the credit of learners."""
     return ", ".join(_heard(Situation(state, now), row)) or "no other peer"
 
