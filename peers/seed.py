@@ -30,7 +30,7 @@ class Seed:
         await self._unkept.serve()
         await self._begin()
         while not self.host.stop.is_set():
-            if self.host.is_complete(self.host.status.version):
+            if self.host.end.is_complete(self.host.status.version):
                 return await self._end()
             self.host.status.phase = Phase.SERVING
             if not await self._hold():

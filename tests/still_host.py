@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
+from peers.runtime.kernel import PeerInfo
 from peers.runtime.membership.run_keys import RunKeys
 from swarm.core.membership import Trust
 from swarm.events import Bus

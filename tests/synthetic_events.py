@@ -38,7 +38,7 @@ WINDOW = 64
 """Admission window in versions, the run's default."""
 
 LEDGER = 5 * BEAT
-"""Seconds between two Transferred of a peer (peers.runtime.host)."""
+"""Seconds between two Transferred of a peer (peers.runtime.traffic)."""
 
 BEHIND = 200
 """Versions that the fault `stale` holds a sampler back."""

@@ -48,7 +48,8 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path, shel
     in memory. Its run is the node's, and this peer is the run's owner."""
     from peers.build.model.learner_averager import NoAverager
     from peers.runtime.frames import Frames
-    from peers.runtime.host import Host, PeerInfo
+    from peers.runtime.host import Host
+    from peers.runtime.kernel import PeerInfo
     from swarm import events
     from swarm.core.membership import Trust
     from swarm.journal import Journal

@@ -96,7 +96,7 @@ class Auditor:
         try:
             self._seen, listed = stamp(path), read_suspended(path.parent)
         except (OSError, Torn, msgspec.DecodeError) as error:
-            self.host.disk_damaged(f"{path} is damaged ({error}): which samplers were suspended is forgotten")
+            self.host.disk.damaged(f"{path} is damaged ({error}): which samplers were suspended is forgotten")
             return
         self._let_back(self._listed - listed.keys())
         suspensions = self.audits.suspensions

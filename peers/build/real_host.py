@@ -23,11 +23,12 @@ from peers.errors import Refusal, say
 from peers.fit import hardware
 from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
+from peers.runtime.kernel import PeerInfo
 from peers.runtime.limits import resource_limits
 from peers.runtime.membership import members, revocations
 from peers.runtime.membership.renewal import MembershipRenewal, granter, renewer
-from peers.runtime.releases.mirror import mirrors
+from peers.runtime.releases.exchange import mirrors
 from swarm import events, extras
 from swarm.core.membership import needs_membership
 from swarm.frames.grammar import an
@@ -191,9 +192,9 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
         asyncio.TaskGroup() as tasks,
     ):
         beside = [
-            tasks.create_task(host.identity.ask_forever()),
+            tasks.create_task(host.identity.run()),
             tasks.create_task(guest.watch()),
-            tasks.create_task(revocations.follow(host, run.path)),
+            tasks.create_task(revocations.follow(host, host.revocations, host.disk, run.path)),
             *([tasks.create_task(members.keep_forever(host, local.folder))] if run.is_owners else []),
         ]
         if not (

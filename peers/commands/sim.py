@@ -25,7 +25,8 @@ from peers.errors import USAGE, explain, say
 from peers.intake.group_opening import Decoder
 from peers.programs import program_of
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
+from peers.runtime.kernel import PeerInfo
 from peers.runtime.membership.run_keys import RunKeys
 from swarm.core.membership import Trust
 from swarm.draws.replays import Replay

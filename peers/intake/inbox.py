@@ -158,9 +158,7 @@ class LearnerInbox:
         judgement = self._judge(opened, sender, group, now)
         if judgement.release_unknown:
             # The sampler has that release, signed by its publisher; gossip of it may not have come here.
-            await host.releases.queries.ask_release(
-                sender, group.version, group.weights, group.times.released
-            )
+            await host.queries.ask_release(sender, group.version, group.weights, group.times.released)
             await self._arrived(group)
             judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED, Verdict.UNVERIFIED):

@@ -135,7 +135,7 @@ class TrainedGroups:
             try:
                 found.append((segment, msgspec.msgpack.decode(record, type=kind)))
             except msgspec.DecodeError as error:  # of another version of this program
-                self._host.disk_damaged(f"a record of groups is left out: {error}")
+                self._host.disk.damaged(f"a record of groups is left out: {error}")
         return found
 
     async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:

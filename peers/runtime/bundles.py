@@ -1,24 +1,24 @@
-"""Bundles of events: what a peer's own events are sent to others in.
+"""Bundles of events: what peers send each other of their events.
 
     bus -- own events that the page needs --> EventBundles -- sealed, a few times a second --> topic `event`
+    topic `event` -- events that their sender may report --> bus
 
-Invariant: of events that wait, the oldest give way, and are in the journal alone. Not handled here: what
-becomes of those that others send (peers.runtime.host).
+Invariant: of events that wait, the oldest give way, and are in the journal alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from peers.runtime.heartbeats import Heartbeats
+from peers.runtime.kernel import Kernel
+from peers.runtime.watching.reporters import reporters
 from swarm import events
 from swarm.frames import wire
 from swarm.limits import EVENT_LIMIT
 from swarm.protocol import Topic
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 EVERY = 0.25
 """Seconds between two bundles of events: a page shows four updates a second."""
@@ -33,35 +33,63 @@ ENVELOPE = 600
 class EventBundles:
     """One peer's."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, kernel: Kernel, beats: Heartbeats) -> None:
+        self._kernel, self._beats = kernel, beats
         self._waiting: deque[events.Event] = deque(maxlen=KEPT)
         self._collected = asyncio.Event()
 
     def collect(self, event: events.Event) -> None:
         """A sink of the peer's bus."""
-        if event.peer == self._host.ports.me and isinstance(event, events.GOSSIPED):
+        if event.peer == self._kernel.ports.me and isinstance(event, events.GOSSIPED):
             self._waiting.append(event)
             self._collected.set()
 
-    async def send_forever(self) -> None:
-        host, every = self._host, max(EVERY, self._host.config.run.pace.beat / 4)
+    async def run(self) -> None:
+        kernel, every = self._kernel, max(EVERY, self._kernel.config.run.pace.beat / 4)
         while True:
             await self._collected.wait()
-            await host.ports.clock.sleep(every * host.slower)
+            await kernel.ports.clock.sleep(every * self._beats.slower)
             self._collected.clear()
             await self.send()
 
     async def send(self) -> None:
         """Send all that wait."""
-        host = self._host
+        kernel = self._kernel
         while self._waiting:
             try:
-                sealed = host.seal(self._next(), EVENT_LIMIT)
+                sealed = kernel.seal(self._next(), EVENT_LIMIT)
             except wire.WireError as error:
-                host.emit(events.Rejected, sender=host.ports.me, kind=Topic.EVENT, reason=str(error))
+                kernel.emit(events.Rejected, sender=kernel.ports.me, kind=Topic.EVENT, reason=str(error))
                 continue
-            await host.ports.gossip.publish(host.topic(Topic.EVENT), sealed)
+            await kernel.ports.gossip.publish(kernel.topic(Topic.EVENT), sealed)
+
+    def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
+        return {Topic.EVENT: self.hear}
+
+    def hear(self, data: bytes) -> None:
+        """Take a sealed bundle. Raises WireError where it is none, or has an event that its sender may not
+        report."""
+        kernel = self._kernel
+        opened, bundle = kernel.read(data, EVENT_LIMIT, events.Bundle)
+        if (why := kernel.trust.revocations.why(opened.sender, opened.membership)) is not None:
+            raise wire.WireError(f"events of {opened.sender}: {why}")
+        for event in bundle:
+            if event.peer != opened.sender:
+                raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
+            if (why := self._unreported(opened, event)) is not None:
+                raise wire.WireError(f"{type(event).__name__.lower()}: {why}")
+            if event.peer != kernel.ports.me:
+                kernel.bus.emit(event)
+        kernel.move()
+
+    def _unreported(self, opened: wire.Opened, event: events.Event) -> str | None:
+        """Why a frame's sender may not report an event, or None."""
+        if isinstance(event, events.Started):
+            return self._kernel.distrust(opened, event.role)
+        roles = reporters(event)
+        if not roles or any(self._kernel.invited(opened, role) for role in roles):
+            return None
+        return self._kernel.distrust(opened, roles[0])
 
     def _next(self) -> list[events.Event]:
         """As many as one message takes, at least one."""

@@ -7,19 +7,15 @@ and its connections end: so it says first what happened.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dashboard.text import duration
+from peers.runtime.kernel import Kernel
 from swarm import events
 from swarm.core.roster import CLOCK
 
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-
 
 class ClockCheck:
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._told = 0.0
         """Seconds by which this machine's clock was last said to be ahead."""
         self._looked: float | None = None
@@ -29,7 +25,7 @@ class ClockCheck:
         """To be called several times within the run's patience. Say so once, and again when it is wrong by
         something else."""
         self._look_still()
-        wrong = self._host.roster.wrong()
+        wrong = self._kernel.roster.wrong()
         if abs(wrong - self._told) <= CLOCK:
             return
         self._told = wrong
@@ -38,16 +34,16 @@ class ClockCheck:
                 "ages are counted around it; set it, for example with `timedatectl set-ntp true`, and start"
                 " this peer again"
             )
-            self._host.emit(events.Noted, level="warning", text=f"{wrong_clock(wrong)}: {advice}")
+            self._kernel.emit(events.Noted, level="warning", text=f"{wrong_clock(wrong)}: {advice}")
 
     def _look_still(self) -> None:
-        host, before, self._looked = self._host, self._looked, self._host.now()
-        if before is None or (still := self._looked - before) <= host.config.run.pace.patience:
+        kernel, before, self._looked = self._kernel, self._looked, self._kernel.now()
+        if before is None or (still := self._looked - before) <= kernel.config.run.pace.patience:
             return
         why = "its machine slept or was too busy for it, or it was stopped"
         after = "the others counted it as lost meanwhile, and it goes on where they are now"
         text = f"this peer stood still for {duration(still)}: {why}; {after}"
-        host.emit(events.Noted, level="warning", text=text)
+        kernel.emit(events.Noted, level="warning", text=text)
 
 
 def wrong_clock(ahead: float) -> str:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from peers.runtime.kernel import Kernel
 from swarm import events
 from swarm.limits import remember
 from swarm.protocol import Kind, Part
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 REPEAT_AFTER = 60.0
 """Seconds after which a lasting failure is reported again, with its newest reason: observers that joined
@@ -32,36 +29,36 @@ _NUMBERS = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 
 class FaultReport:
-    def __init__(self, host: Host, part: Part) -> None:
-        self._host, self._part = host, part
+    def __init__(self, kernel: Kernel, part: Part) -> None:
+        self._kernel, self._part = kernel, part
         self._failing: tuple[float, float] | None = None
         """(since when it fails, when it was last reported)."""
 
     def failed(self, detail: str) -> None:
-        now = self._host.now()
+        now = self._kernel.now()
         since, reported = self._failing or (now, now - REPEAT_AFTER)
         if now - reported >= REPEAT_AFTER:
-            self._host.emit(events.Faulted, part=self._part, detail=detail)
+            self._kernel.emit(events.Faulted, part=self._part, detail=detail)
             reported = now
         self._failing = (since, reported)
 
     def recovered(self) -> None:
         """The part works. Call it after every success."""
         if self._failing is not None:
-            self._host.emit(
-                events.Recovered, part=self._part, seconds=round(self._host.now() - self._failing[0], 2)
+            self._kernel.emit(
+                events.Recovered, part=self._part, seconds=round(self._kernel.now() - self._failing[0], 2)
             )
             self._failing = None
 
 
 class FaultReports:
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._reports: dict[Part, FaultReport] = {}
         """Of the parts that failed since the last step."""
 
     def failed(self, part: Part, detail: str) -> None:
-        self._reports.setdefault(part, FaultReport(self._host, part)).failed(detail)
+        self._reports.setdefault(part, FaultReport(self._kernel, part)).failed(detail)
 
     def policy_lost(self, why: str) -> None:
         """A rank process of the learner was lost, and the policy with it."""
@@ -75,8 +72,8 @@ class FaultReports:
 
 
 class DiskFaults:
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._refused: set[str] = set()
         """What the disk did not take when it was given it last."""
         self._reported: dict[str, float] = {}
@@ -98,7 +95,7 @@ class DiskFaults:
         """Write `what` by `function(*args)`, work of that kind, and tell what came of it: `lost`, a sentence,
         and why, where the disk refuses it. Returns whether the disk took it."""
         try:
-            await self._host.ports.work.run(kind, function, *args)
+            await self._kernel.ports.work.run(kind, function, *args)
         except OSError as error:
             self.tell(what, f"{lost}: {error.strerror}")
             return False
@@ -108,22 +105,22 @@ class DiskFaults:
     def damaged(self, what: str) -> None:
         """Tell what the disk lost. What differs in numbers alone, such as a version, is one damage: it is
         told once in REPEAT_AFTER."""
-        kind, now = _NUMBERS.sub("#", what), self._host.now()
+        kind, now = _NUMBERS.sub("#", what), self._kernel.now()
         if now - self._lost.get(kind, now - REPEAT_AFTER) >= REPEAT_AFTER:
             remember(self._lost, kind, now, KINDS)
-            self._host.emit(events.Faulted, part=Part.DISK, detail=what)
+            self._kernel.emit(events.Faulted, part=Part.DISK, detail=what)
 
     def tell(self, what: str, why: str) -> None:
         """What came of writing `what`: why the disk refused it, a sentence; empty when the disk took it."""
-        now = self._host.now()
+        now = self._kernel.now()
         if why:
             self._refused.add(what)
             if now - self._reported.get(what, now - REPEAT_AFTER) >= REPEAT_AFTER:
                 self._reported[what] = now  # before the event: the journal may be what the disk refuses
                 self._since = now if self._since is None else self._since
-                self._host.emit(events.Faulted, part=Part.DISK, detail=why)
+                self._kernel.emit(events.Faulted, part=Part.DISK, detail=why)
             return
         self._refused.discard(what)
         if self._since is not None and not self._refused:
             since, self._since = self._since, None
-            self._host.emit(events.Recovered, part=Part.DISK, seconds=round(now - since, 2))
+            self._kernel.emit(events.Recovered, part=Part.DISK, seconds=round(now - since, 2))

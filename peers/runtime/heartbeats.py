@@ -4,16 +4,19 @@
                                                    --> the board (peers.runtime.postings)
 
 Invariant: a heartbeat says how long its peer waits until the next one, in times of the run's pace. Not
-handled here: what others' heartbeats are worth (peers.runtime.host), how long that is (swarm.core.beat_pace).
+handled here: what others' heartbeats are worth (peers.runtime.presence), how long that is
+(swarm.core.beat_pace).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
-from peers.runtime.changes import Changes
+from peers.runtime.kernel import Kernel
+from peers.runtime.membership.revocations import RevocationExchange
+from peers.runtime.releases.exchange import ReleaseExchange
 from swarm import events
 from swarm.core.beat_pace import slower
 from swarm.frames import wire
@@ -21,60 +24,55 @@ from swarm.limits import BEAT_LIMIT, RECORD_LIMIT, Limit
 from swarm.protocol import PHASES, ROLES, Role, Topic
 from swarm.types import Beat, Digest, Lag, PeerId
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from peers.runtime.host import Host
+Met = Callable[[PeerId, Beat], None]
+"""(peer, its heartbeat), this peer's own too: where it can be dialled is remembered."""
 
 
 class Heartbeats:
     """One peer's."""
 
-    def __init__(self, host: Host, met: Callable[[PeerId, Beat], None]) -> None:
+    def __init__(
+        self, kernel: Kernel, releases: ReleaseExchange, revocations: RevocationExchange, met: Met
+    ) -> None:
         """`met` hears each that is sent."""
-        self._host, self._met = host, met
-        self._due, self._changes, self._seq = False, Changes(), 0
+        self._kernel, self._releases, self._revocations, self._met = kernel, releases, revocations, met
+        self._seq = 0
         self.slower = 1.0
         """How many times as long as the run's pace I wait."""
 
-    def now(self) -> None:
-        """Send one at once."""
-        self._due = True
-        self._changes.wake()
-
-    async def send_forever(self) -> None:
-        pace, rng = self._host.config.run.pace.beat, self._host.rng
+    async def run(self) -> None:
+        kernel, pace = self._kernel, self._kernel.config.run.pace.beat
         while True:
-            self._due = False
+            kernel.beat_due = False
             is_one_of_many = self._topic() is Topic.BEAT_SAMPLER
-            self.slower = slower(self._host.roster.crowd()) if is_one_of_many else 1.0
+            self.slower = slower(self._kernel.roster.crowd()) if is_one_of_many else 1.0
             await self.send()
-            if not self._due:
-                await self._changes.wait(pace * self.slower * rng.uniform(1.0, 1.25))
+            if not kernel.beat_due:
+                await kernel.beat_changes.wait(pace * self.slower * kernel.rng.uniform(1.0, 1.25))
 
     async def send(self) -> None:
-        host, beat = self._host, self._beat()
-        self._met(host.ports.me, beat)
-        if host.who.observes:
-            host.emit(events.Heard, subject=host.ports.me, beat=beat)
-        await host.ports.gossip.publish(host.topic(self._topic()), self._seal(beat, BEAT_LIMIT))
+        kernel, beat = self._kernel, self._beat()
+        self._met(kernel.ports.me, beat)
+        if kernel.who.observes:
+            kernel.emit(events.Heard, subject=kernel.ports.me, beat=beat)
+        await kernel.ports.gossip.publish(kernel.topic(self._topic()), self._seal(beat, BEAT_LIMIT))
 
     def sealed(self) -> bytes:
         """As of now, for the board, whose records are shorter than what gossip carries."""
         return self._seal(self._beat(), BEAT_LIMIT._replace(sealed=RECORD_LIMIT))
 
     def _topic(self) -> Topic:
-        host = self._host
-        return Topic.BEAT if host.status.mirror >= 0 else ROLES[host.who.role].heartbeat
+        is_mirror = self._kernel.status.mirror >= 0
+        return Topic.BEAT if is_mirror else ROLES[self._kernel.who.role].heartbeat
 
     def _beat(self) -> Beat:
-        host = self._host
-        now, status, limits = host.now(), host.status, host.config.peer.limits
+        kernel = self._kernel
+        now, status, limits = kernel.now(), kernel.status, kernel.config.peer.limits
         self._seq += 1
         return Beat(
-            name=host.who.name,
-            role=host.who.role,
-            incarnation=host.who.incarnation,
+            name=kernel.who.name,
+            role=kernel.who.role,
+            incarnation=kernel.who.incarnation,
             seq=self._seq,
             version=status.version,
             weights=Digest(status.weights),
@@ -89,8 +87,8 @@ class Heartbeats:
             tokens=round(status.tokens.rate(now), 1),
             busy=round(min(1.0, status.busy.rate(now)), 3),
             lag=status.lag,
-            addresses=host.ports.addresses()[:2],
-            hardware=host.who.hardware,
+            addresses=kernel.ports.addresses()[:2],
+            hardware=kernel.who.hardware,
             at=now,
             closed=status.closed,
             early=status.early,
@@ -102,13 +100,13 @@ class Heartbeats:
             unkept=status.unkept,
             upload=limits.upload,
             download=limits.download,
-            fetching=status.taking() or host.releases.coming(),
-            revoked=host.revocations.number,
+            fetching=status.taking() or self._releases.coming(),
+            revoked=self._revocations.number,
             speed=float(f"{status.speed:.3g}"),
-            hears=len(host.roster) if host.who.role is Role.SEED else 0,
+            hears=len(kernel.roster) if kernel.who.role is Role.SEED else 0,
             slower=self.slower,
             wasted=dict(status.wasted),
-            denied=host.releases.doubts.votes.denied(),
+            denied=self._releases.doubts.votes.denied(),
         )
 
     def _seal(self, beat: Beat, limit: Limit) -> bytes:
@@ -125,7 +123,7 @@ class Heartbeats:
         )
         for left_out in less:
             try:
-                return self._host.seal(beat, limit)
+                return self._kernel.seal(beat, limit)
             except wire.WireError:
                 beat = msgspec.structs.replace(beat, **left_out)
-        return self._host.seal(beat, limit)
+        return self._kernel.seal(beat, limit)

@@ -3,38 +3,54 @@
     learners, seeds, evaluators -- heartbeat, newest release they hold --> board --> who knows no learner yet
 
 Gossip reaches who is in the swarm; the board, who is about to be. Not handled here: what a heartbeat and a
-release are worth (peers.runtime.host, peers.runtime.releases.exchange).
+release are worth (peers.runtime.presence, peers.runtime.releases.exchange).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from peers.runtime.heartbeats import Heartbeats
+from peers.runtime.kernel import Kernel
+from peers.runtime.presence import Presence
+from peers.runtime.releases.exchange import ReleaseExchange
 from swarm.limits import RECORD_SECONDS
 from swarm.protocol import ROLES, Key
+from swarm.types import PeerId
 
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-
-
-async def post_forever(host: Host) -> None:
-    """Post, where others depend on this peer; read, while no gossip has named a learner."""
-    board, posts = host.ports.board, ROLES[host.who.role].posts
-    while True:
-        if posts:
-            await board.put(host.topic(Key.MEMBER), host.sealed_beat(), ttl=RECORD_SECONDS)
-            if sealed := host.releases.sealed_newest():
-                await board.put(host.topic(Key.NEWEST), sealed, ttl=RECORD_SECONDS)
-        knows = bool(host.roster.learners())
-        if not knows:
-            for name, take in ((Key.MEMBER, host.hear_beat), (Key.NEWEST, host.releases.hear)):
-                for sender, sealed in (await board.get(host.topic(name))).items():
-                    host.take(take, name, sender, sealed)
-        await host.ports.clock.sleep(_pause(host, knows and not posts))
+Take = Callable[[Callable[[bytes], object], str, PeerId, bytes], None]
+"""(whom a message is for, its kind, who sent it, the message): Host.take."""
 
 
-def _pause(host: Host, is_idle: bool) -> float:
-    """Seconds until the next look. Who has nothing to post need not look before it may have lost its last
-    learner."""
-    often = RECORD_SECONDS / 3
-    return max(often, host.config.run.pace.patience / 4) if is_idle else often
+class Postings:
+    def __init__(
+        self, kernel: Kernel, beats: Heartbeats, releases: ReleaseExchange, presence: Presence, take: Take
+    ) -> None:
+        self._kernel, self._beats, self._releases = kernel, beats, releases
+        self._take = take
+        self._read: dict[Key, Callable[[bytes], object]] = {
+            Key.MEMBER: presence.hear,
+            Key.NEWEST: releases.hear,
+        }
+
+    async def run(self) -> None:
+        """Post, where others depend on this peer; read, while no gossip has named a learner."""
+        kernel, board = self._kernel, self._kernel.ports.board
+        posts = ROLES[kernel.who.role].posts
+        while True:
+            if posts:
+                await board.put(kernel.topic(Key.MEMBER), self._beats.sealed(), ttl=RECORD_SECONDS)
+                if sealed := self._releases.sealed_newest():
+                    await board.put(kernel.topic(Key.NEWEST), sealed, ttl=RECORD_SECONDS)
+            knows = bool(kernel.roster.learners())
+            if not knows:
+                for name, take in self._read.items():
+                    for sender, sealed in (await board.get(kernel.topic(name))).items():
+                        self._take(take, name, sender, sealed)
+            await kernel.ports.clock.sleep(self._pause(knows and not posts))
+
+    def _pause(self, is_idle: bool) -> float:
+        """Seconds until the next look. Who has nothing to post need not look before it may have lost its last
+        learner."""
+        often = RECORD_SECONDS / 3
+        return max(often, self._kernel.config.run.pace.patience / 4) if is_idle else often

@@ -15,14 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from swarm import events
 from swarm.net.ports import Gossip, Handler, Mail, Ports, Refused, Silent, Turns
 from swarm.protocol import SERVICES
 from swarm.types import Link, PeerId
+
+EVERY_BEATS = 5
+"""Heartbeats between two Transferred events, of which one is as long as two heartbeats: flows are means."""
 
 LINKS_PER_EVENT = 12
 """Peers named in one event: about 160 bytes each, so that the rest of its 4 KiB holds envelope and
@@ -192,3 +196,24 @@ class _Counted:
         message = await self._next()
         self._traffic.heard += len(message[1])
         return message
+
+
+class TrafficReports:
+    """Transferred events, now and then."""
+
+    def __init__(
+        self, traffic: Traffic, ports: Ports, emit: Callable[..., None], pause: Callable[[], float]
+    ) -> None:
+        """`pause()`: seconds until the next one."""
+        self._traffic, self._ports, self._emit, self._pause = traffic, ports, emit, pause
+
+    async def run(self) -> None:
+        while True:
+            await self._ports.clock.sleep(self._pause())
+            self.report()
+
+    def report(self) -> None:
+        """Emit what passed since the last one."""
+        now = self._ports.clock.now()
+        if passed := self._traffic.drain(now, self._ports.relayed(), self._ports.carried()):
+            self._emit(events.Transferred, **passed)

@@ -79,7 +79,7 @@ class Outbox:
                     case Counted(weights, drawn):
                         self._hear_count(weights, drawn)
             except msgspec.DecodeError as error:  # of another version of this program
-                self._host.disk_damaged(f"a record of the outbox is left out: {error}")
+                self._host.disk.damaged(f"a record of the outbox is left out: {error}")
         for weights in list(self.drawn)[:-COUNTS]:
             del self.drawn[weights]
         for weights, drawn in self.drawn.items():

@@ -4,7 +4,7 @@
 
 Half of the evaluators or more found the accuracy, each in two evaluations in a row: one number above the line
 is chance in one run of many, and one evaluator of two or more ends nobody's run. An evaluator that has
-evaluated fewer than two versions has not found it. Not handled here: who leaves then (peers.runtime.host).
+evaluated fewer than two versions has not found it. Not handled here: who leaves then (peers.runtime.run_end).
 """
 
 from __future__ import annotations

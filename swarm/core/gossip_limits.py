@@ -8,7 +8,7 @@ An offence is a message that no program of this run sends: too large, not a fram
 another peer, or beyond the rate of a key. Peers that are proven (members, who has delivered) have a larger
 rate, of their own alone. p2pd passes messages on before anybody here sees them, so that each peer suspends
 an offender for itself; who is connected with one hangs up (swarm.net.libp2p.node). Not handled here: what is
-a good frame (peers.runtime.host).
+a good frame (peers.runtime.kernel).
 """
 
 from __future__ import annotations

@@ -120,11 +120,11 @@ def test_who_says_what_no_program_says_is_suspended_and_others_are_heard() -> No
             )
             mine = still_host(network, "mine", Role.SAMPLER, bus=bus)
             flood = network.ports("flood", lambda kind: 0.0)
-            listening = asyncio.create_task(mine.listen(Topic.BEAT, mine.hear_beat))
+            listening = asyncio.create_task(mine.listen(Topic.BEAT, mine.presence.hear))
             await asyncio.sleep(1.0)
             for _ in range(3 * int(OFFENCES_BURST)):
                 await flood.gossip.publish(mine.topic(Topic.BEAT), b"nonsense")
-            await learner.ports.gossip.publish(learner.topic(Topic.BEAT), learner.sealed_beat())
+            await learner.ports.gossip.publish(learner.topic(Topic.BEAT), learner.beats.sealed())
             await asyncio.sleep(2.0)
             rejected = [event for event in told if isinstance(event, events.Rejected)]
             assert mine.roster.learners() == ["learner"] and mine.hearing.suspended() == {"flood"}

@@ -15,7 +15,8 @@ from test_patches import BOMB, raw
 
 from peers.build.model.learner_averager import NoAverager
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
+from peers.runtime.kernel import PeerInfo
 from swarm import events
 from swarm.core.membership import Trust
 from swarm.events import Bus

@@ -224,8 +224,8 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
 
     async def slow(releases: ReleaseExchange, weights: Weights, **made: Any) -> Release:
         release = await prepare(releases, weights, **made)
-        if releases._host.ports.me == "learner-0" and release.version % 2 == 0:
-            await releases._host.ports.clock.sleep(Releasing().timeout + 2.0)
+        if releases._kernel.ports.me == "learner-0" and release.version % 2 == 0:
+            await releases._kernel.ports.clock.sleep(Releasing().timeout + 2.0)
         return release
 
     monkeypatch.setattr(Learner, "step", differs)
@@ -254,8 +254,8 @@ def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(
 
     async def slow(releases: ReleaseExchange, weights: Weights, **made: Any) -> Release:
         release = await prepare(releases, weights, **made)
-        if releases._host.ports.me == "learner-0":
-            await releases._host.ports.clock.sleep(Releasing().timeout - 0.5)
+        if releases._kernel.ports.me == "learner-0":
+            await releases._kernel.ports.clock.sleep(Releasing().timeout - 0.5)
         return release
 
     monkeypatch.setattr(Learner, "step", differs)
@@ -272,7 +272,7 @@ def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others
     real = Heartbeats._beat
 
     def beat(beats: Heartbeats) -> Beat:
-        told, liar = real(beats), beats._host.ports.me == "learner-1"
+        told, liar = real(beats), beats._kernel.ports.me == "learner-1"
         return (
             msgspec.structs.replace(told, version=100 + told.seq, weights=Digest("f" * 64)) if liar else told
         )

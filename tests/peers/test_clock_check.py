@@ -61,7 +61,7 @@ def test_a_peer_that_loaded_its_engine_for_minutes_before_it_began_did_not_stand
             host, told = still_host(network, "sampler-0", Role.SAMPLER), list[events.Event]()
             host.bus.add(told.append)
             await asyncio.sleep(300.0)
-            host._clock_check.look()
+            host.presence._clock_check.look()
             return told
 
     assert not run(main())
@@ -81,7 +81,7 @@ def test_a_peer_that_stood_still_says_so_before_it_misses_the_others(
             monkeypatch.setattr(host, "now", lambda: right() + asleep)
             hear(host, 0.0, range(1, 2))
             host.bus.add(told.append)
-            looking = asyncio.create_task(host._expire_forever())
+            looking = asyncio.create_task(host.presence.run())
             await asyncio.sleep(1.0)
             asleep = stood
             await asyncio.sleep(3.0)

@@ -37,8 +37,8 @@ def test_what_differs_in_a_version_alone_is_one_fault() -> None:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
             host = still_host(network, "learner", Role.LEARNER, bus=bus)
             for second in range(90):
-                host.disk_damaged(f"block 0 of version {second} ({second:064x}) was never written")
-                host.disk_damaged("a record of groups is left out: torn")
+                host.disk.damaged(f"block 0 of version {second} ({second:064x}) was never written")
+                host.disk.damaged("a record of groups is left out: torn")
                 await host.ports.clock.sleep(1.0)
         return [event for event in seen if isinstance(event, events.Faulted)]
 

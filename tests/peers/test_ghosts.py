@@ -26,14 +26,14 @@ def test_what_another_peer_signed_is_not_heard_and_who_says_it_again_is_named() 
             )
             newcomer = still_host(network, "newcomer", Role.SAMPLER, bus=bus)
             medium = network.ports("medium", lambda kind: 0.0)
-            listening = asyncio.create_task(newcomer.listen(Topic.BEAT, newcomer.hear_beat))
+            listening = asyncio.create_task(newcomer.listen(Topic.BEAT, newcomer.presence.hear))
             await asyncio.sleep(1.0)
-            await medium.gossip.publish(dead.topic(Topic.BEAT), dead.sealed_beat())
+            await medium.gossip.publish(dead.topic(Topic.BEAT), dead.beats.sealed())
             await asyncio.sleep(1.0)
             assert not newcomer.roster.learners()
             (rejected,) = (event for event in told if isinstance(event, events.Rejected))
             assert rejected.sender == "medium" and "signed by learner" in rejected.reason
-            await dead.ports.gossip.publish(dead.topic(Topic.BEAT), dead.sealed_beat())
+            await dead.ports.gossip.publish(dead.topic(Topic.BEAT), dead.beats.sealed())
             await asyncio.sleep(1.0)
             assert newcomer.roster.learners() == ["learner"]
             listening.cancel()
@@ -59,7 +59,7 @@ def test_a_crowd_that_names_revocations_keeps_no_member_from_being_asked() -> No
             mine.revocations.heard(member, 7)
             for number in range(2000):
                 mine.revocations.heard(PeerId(f"stranger-{number}"), 2**31)
-            asking = asyncio.create_task(mine.revocations.ask_forever())
+            asking = asyncio.create_task(mine.revocations.run())
             await asyncio.sleep(1.0)
             assert asked == [member], "whoever has shown a membership is asked first"
             await asyncio.sleep(60.0)

@@ -85,7 +85,8 @@ def fullest(role: Role) -> Beat:
 
 
 def beats(of: Frames, told: Beat) -> Heartbeats:
-    made = Heartbeats(SimpleNamespace(seal=of.seal), lambda *_: None)  # type: ignore[arg-type]
+    nothing: Any = SimpleNamespace()
+    made = Heartbeats(SimpleNamespace(seal=of.seal), nothing, nothing, lambda *_: None)  # type: ignore[arg-type]
     made._beat = lambda: told  # type: ignore[method-assign]
     return made
 

@@ -11,8 +11,11 @@ import pytest
 from nouns import beat, release
 from still_host import membership, still_host
 
-from peers.runtime.host import DELIVERED_KEPT, LATER, TRAFFIC_EVERY, Host
+from peers.runtime.host import Host
+from peers.runtime.kernel import DELIVERED_KEPT
 from peers.runtime.membership.run_keys import digest_of
+from peers.runtime.presence import LATER
+from peers.runtime.traffic import EVERY_BEATS
 from swarm import events
 from swarm.core.gossip_limits import OFFENCES_BURST, SUSPENDED
 from swarm.frames.wire import WireError
@@ -32,7 +35,7 @@ class Scene:
         self.network, self.told, self.met = network, list[Any](), list[str]()
         self._others, self._private = dict[str, Host](), bool(who.get("private"))
         self.host = still_host(network, "mine", role, **who)
-        self.host._met = lambda peer, _: self.met.append(peer)
+        self.host.presence._met = lambda peer, _: self.met.append(peer)
         self.host.bus.add(self.told.append)
 
     def other(self, name: str, role: Role, member: bool = True) -> Host:
@@ -44,10 +47,10 @@ class Scene:
     def hear(self, name: str, role: Role, member: bool = True, **said: Any) -> None:
         """A heartbeat of this peer."""
         other = self.other(name, role, member)
-        self.host.hear_beat(other.seal(beat(role=role, at=other.now(), **said), BEAT_LIMIT))
+        self.host.presence.hear(other.seal(beat(role=role, at=other.now(), **said), BEAT_LIMIT))
 
     def hear_events(self, sender: Host, *bundle: events.Event) -> None:
-        self.host._hear_events(sender.seal([*bundle], EVENT_LIMIT))
+        self.host.bundles.hear(sender.seal([*bundle], EVENT_LIMIT))
 
     def of(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.told if type(event) is kind]
@@ -100,7 +103,7 @@ def test_who_leaves_is_forgotten_and_oneself_is_nobody_else() -> None:
         its.hear("sampler-1", Role.SAMPLER)
         its.hear("sampler-1", Role.SAMPLER, seq=2, phase=Phase.LEAVING)
         own = beat(role=Role.SAMPLER, at=its.host.now(), incarnation=its.host.who.incarnation)
-        its.host.hear_beat(its.host.seal(own, BEAT_LIMIT))
+        its.host.presence.hear(its.host.seal(own, BEAT_LIMIT))
         assert not [*its.host.roster] and its.met == ["sampler-1"] * 2
 
     play(scene)
@@ -183,7 +186,7 @@ def test_a_run_ends_by_the_accuracy_that_half_of_its_evaluators_found_twice(
         for number, (last, before) in enumerate(accuracies):
             its.hear(f"evaluator-{number}", Role.EVALUATOR, accuracy=last, accuracy_before=before)
         its.hear("seed", Role.SEED, phase=Phase.COMPLETE)
-        assert its.host.stop.is_set() == ends == its.host.is_complete(3)
+        assert its.host.stop.is_set() == ends == its.host.end.is_complete(3)
 
     play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))
 
@@ -192,7 +195,7 @@ def test_an_evaluator_that_rests_keeps_nobody_in_a_run_that_is_complete() -> Non
     async def scene(its: Scene) -> None:
         its.hear("evaluator", Role.EVALUATOR, accuracy=0.95, accuracy_before=0.9)
         its.hear("resting", Role.EVALUATOR, accuracy=0.2, accuracy_before=0.1, phase=Phase.PAUSED)
-        assert its.host.is_complete(3)
+        assert its.host.end.is_complete(3)
 
     play(scene, config=Config(run=Run(stop=Stop(accuracy=0.9))))
 
@@ -284,7 +287,7 @@ def test_who_says_again_what_another_one_signed_is_named_and_then_not_read_for_a
     async def scene(its: Scene) -> None:
         host, signed = its.host, its.other("signer", Role.SAMPLER)
         gossip = its.network.ports("relay", lambda _: 0.0).gossip
-        listening = asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.hear_beat))
+        listening = asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.presence.hear))
         await asyncio.sleep(0.1)
         for seq in range(int(OFFENCES_BURST) + 5):
             said = signed.seal(beat(role=Role.SAMPLER, at=signed.now(), seq=seq), BEAT_LIMIT)
@@ -320,7 +323,7 @@ def test_a_frame_of_a_later_key_is_a_reason_to_ask_and_otherwise_refused(
         host._author = ahead.ports.me
         said = ahead.seal(beat(role=Role.SAMPLER, at=ahead.now()), BEAT_LIMIT)
         for _ in range(2 * int(OFFENCES_BURST)):
-            host.take(host.hear_beat, Topic.BEAT, ahead.ports.me, said)
+            host.take(host.presence.hear, Topic.BEAT, ahead.ports.me, said)
         assert {*asked} == {("ahead", 1)} and not host.hearing.is_suspended(ahead.ports.me)
         assert [event.sender for event in its.told] == ([] if news else ["ahead"] * len(asked))
 
@@ -396,7 +399,7 @@ def test_what_passed_is_told_at_the_start_in_equal_steps_and_at_the_end(
 ) -> None:
     async def scene(its: Scene) -> None:
         host, drain, told = its.host, its.host.traffic.drain, list[float]()
-        began, step = host.now(), host.config.run.pace.beat * TRAFFIC_EVERY
+        began, step = host.now(), host.config.run.pace.beat * EVERY_BEATS
 
         def drained(now: float, *more: Any) -> Any:
             told.append(now - began)
@@ -418,8 +421,8 @@ def test_a_goodbye_reaches_the_others_before_a_peer_is_gone() -> None:
     async def scene(its: Scene) -> None:
         host, leaving = its.host, its.other("leaving", Role.SAMPLER)
         heard = [
-            asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.hear_beat)),
-            asyncio.create_task(host.listen(Topic.EVENT, host._hear_events)),
+            asyncio.create_task(host.listen(Topic.BEAT_SAMPLER, host.presence.hear)),
+            asyncio.create_task(host.listen(Topic.EVENT, host.bundles.hear)),
         ]
 
         async def role() -> None:
@@ -441,7 +444,7 @@ def test_a_goodbye_reaches_the_others_before_a_peer_is_gone() -> None:
 def test_a_peer_is_lost_once_its_silence_is_longer_than_patience() -> None:
     async def scene(its: Scene) -> None:
         patience = its.host.config.run.pace.patience
-        expiring = asyncio.create_task(its.host._expire_forever())
+        expiring = asyncio.create_task(its.host.presence.run())
         await asyncio.sleep(1.0)
         its.hear("sampler-1", Role.SAMPLER)
         await asyncio.sleep(patience - 0.1)

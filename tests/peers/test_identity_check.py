@@ -79,7 +79,7 @@ async def lives() -> AsyncIterator[Life]:
 
 async def both(host: Host) -> None:
     async with asyncio.TaskGroup() as tasks:
-        asking = tasks.create_task(host.identity.ask_forever())
+        asking = tasks.create_task(host.identity.run())
         await host.run(host.stop.wait)
         asking.cancel()
 

@@ -17,7 +17,7 @@ from test_roles_swarm import EPOCH, Told, scenario
 from peers.learner.learner import LearnerPeer
 from peers.runtime.host import Host
 from peers.runtime.releases.exchange import ReleaseExchange
-from peers.runtime.releases.queries import ASKED
+from peers.runtime.releases.queries import ASKED, HolderSearch
 from swarm.core.agreement.lineage import Fork, Line
 from swarm.core.agreement.rounds import Cause
 from swarm.events import Adopted, CaughtUp, Noted, Rejected, Trained
@@ -95,7 +95,7 @@ def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Tol
 
     async def dies(releases: ReleaseExchange, release: Release) -> None:
         await announce(releases, release)
-        if not died and release.publisher == "learner-0" and releases._host.now() > EPOCH + 18.0:
+        if not died and release.publisher == "learner-0" and releases._kernel.now() > EPOCH + 18.0:
             died[releases] = release
             releases.blobs.clear()
             releases.patches.files.clear()
@@ -247,9 +247,8 @@ def test_who_holds_no_release_hears_samplers_after_a_while_and_then_forgets_them
             finally:
                 heard.extend((began, host.now()))
 
-        monkeypatch.setattr(host, "hear_samplers", hear)
         pace, start = host.config.run.pace, host.now()
-        looking = asyncio.create_task(host.releases.queries.look_for_holders_forever())
+        looking = asyncio.create_task(HolderSearch(host, host.releases, hear).run())
         await asyncio.sleep(3 * pace.patience + 3 * pace.beat)
         began, ended = heard[:2]
         assert pace.patience <= began - start <= pace.patience + pace.beat
@@ -266,7 +265,7 @@ def test_of_two_announcements_of_the_same_weights_the_one_that_is_sought_is_show
         made = {at: release(publisher=PeerId(f"learner-{at}"), released=EPOCH + at) for at in (1, 2, 3)}
         for at, one in made.items():
             host.releases.candidates.hear(one, b"announced at %d" % at)
-        await host.releases.queries.serve()
+        await host.queries.serve()
         mail = network.ports("sampler-0", lambda _: 0.0).mail
         for at, one in made.items():
             sought = ReleaseQuery(version=one.version, weights=one.weights, released=EPOCH + at + 0.1)
@@ -320,7 +319,7 @@ def test_who_holds_a_release_asks_about_a_newer_one_when_it_was_not_announced_fo
         host.releases.candidates.hold(follows(1))
         await asked.answers("sampler-1", b"", version=1, weights=digest(1))
         await asked.answers("sampler-2", b"", version=2, weights=digest(2))
-        asking = asyncio.create_task(host.releases.queries.ask_forever())
+        asking = asyncio.create_task(host.queries.run())
         await asyncio.sleep(beat_seconds / 2)
         assert not asked.who
         await asyncio.sleep(beat_seconds)
@@ -337,7 +336,7 @@ def test_who_holds_a_release_asks_about_a_newer_one_when_it_was_not_announced_fo
 def test_who_holds_nothing_asks_as_soon_as_somebody_has_a_release() -> None:
     async def play(host: Host, network: MemoryNetwork) -> None:
         asked = Asked(host, network, Service.NEWEST)
-        asking = asyncio.create_task(host.releases.queries.ask_forever())
+        asking = asyncio.create_task(host.queries.run())
         await asyncio.sleep(0.01)
         await asked.answers("seed-0", b"", version=0, weights=digest(0))
         host.move()
@@ -354,7 +353,7 @@ def test_some_peers_are_asked_for_the_newest_release_until_one_tells_news(
     async def play(host: Host, network: MemoryNetwork) -> None:
         asked, taken = Asked(host, network, Service.NEWEST), list[str]()
         silent = [await asked.answers(f"sampler-{k}", b"") for k in range(2 * ASKED)]
-        await host.releases.queries.ask_newest(silent)
+        await host.queries.ask_newest(silent)
         assert len(asked.who) == len(set(asked.who)) == ASKED
         asked.who.clear()
 
@@ -364,7 +363,7 @@ def test_some_peers_are_asked_for_the_newest_release_until_one_tells_news(
 
         monkeypatch.setattr(host.releases, "remember", remember)
         told = [await asked.answers(f"seed-{k}", answer) for k, answer in enumerate([b"old", b"news"] * 2)]
-        await host.releases.queries.ask_newest([PeerId("gone"), *told])
+        await host.queries.ask_newest([PeerId("gone"), *told])
         assert asked.who == taken and asked.who[-1] in ("seed-1", "seed-3")
         assert not {*asked.who[:-1]} & {"seed-1", "seed-3"}
 

@@ -193,7 +193,7 @@ def test_a_publisher_that_is_gone_is_not_asked_for_the_way_where_others_have_its
         )
         for k, late in enumerate(lates):
             late.rng.seed(k)  # who is asked first
-            late.roster.hear(holder.ports.me, holder._beats._beat(), late.now())
+            late.roster.hear(holder.ports.me, holder.beats._beat(), late.now())
             began = late.now()
             assert await swarm.fetch(late, swarm.released[-1]) < SIZE / 30
             assert late.now() - began < TIMEOUT / 5
@@ -375,11 +375,12 @@ def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path)
         again, late = sampler("sampler again"), swarm.host("late")
         again.releases.restore()
         await again.releases.serve()
+        await again.queries.serve()
         assert again.releases.held == swarm.released[3]
         assert [release.version for release in again.releases.announced()] == [2, 3], "whose bytes are here"
-        await late.releases.queries.ask_newest([again.ports.me])
+        await late.queries.ask_newest([again.ports.me])
         again.status.version, again.status.weights = 3, swarm.released[3].weights
-        late.roster.hear(again.ports.me, again._beats._beat(), late.now())
+        late.roster.hear(again.ports.me, again.beats._beat(), late.now())
         found = await late.releases.obtain(())
         assert found is not None and found[1].data == BYTES[3]
 

@@ -73,7 +73,7 @@ def test_who_does_not_publish_makes_no_patch(monkeypatch: pytest.MonkeyPatch) ->
     prepare, made = ReleaseExchange.prepare, list[tuple[str, int]]()
 
     async def counted(releases: ReleaseExchange, weights: Weights, **rest: Any) -> Release:
-        made.append((releases._host.ports.me, weights.version))
+        made.append((releases._kernel.ports.me, weights.version))
         return await prepare(releases, weights, **rest)
 
     monkeypatch.setattr(ReleaseExchange, "prepare", counted)
@@ -106,7 +106,7 @@ def test_a_learner_that_is_asked_to_stop_releases_what_it_stepped_to(monkeypatch
     pack = ReleaseExchange.pack
 
     async def stops(releases: ReleaseExchange, packed: Any) -> Weights:
-        host = releases._host
+        host = releases._kernel
         if host.ports.me == "learner-0" and host.now() > EPOCH + 20.0:
             host.leave()
         return await pack(releases, packed)

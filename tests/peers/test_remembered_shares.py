@@ -36,7 +36,7 @@ def test_it_is_computed_anew_when_a_heartbeat_my_version_or_my_speed_is_another_
 
             async def hear() -> None:
                 await asyncio.sleep(0.1)
-                mine.hear_beat(other.sealed_beat())
+                mine.presence.hear(other.beats.sealed())
 
             def anew(fast: float) -> None:
                 """A change has come: it is computed once, and is `fast`."""

@@ -56,7 +56,9 @@ class Follower:
                     network, "seed", Role.SEED, Config(run=lab.settings), private=True, trust=lab.trust
                 )
                 self.host.bus.add(self.told.append)
-                following = asyncio.create_task(revocations.follow(self.host, lab.path))
+                following = asyncio.create_task(
+                    revocations.follow(self.host, self.host.revocations, self.host.disk, lab.path)
+                )
                 await self.host.ports.clock.sleep(10)
                 then(self)
                 await self.host.ports.clock.sleep(50)

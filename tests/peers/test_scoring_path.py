@@ -437,7 +437,7 @@ def test_a_delivery_that_is_repeated_while_its_release_is_asked_for_does_not_end
             desk.host.releases.candidates.hear(replace(known, weights=weights), b"")
 
         desk.inbox.keep, group = keep, group_of(0, source, weights)
-        cast(Any, desk.host.releases.queries).ask_release = ask_release
+        cast(Any, desk.host.queries).ask_release = ask_release
         first = desk.deliver(group)
         await asyncio.sleep(0.1)  # its line breaks, and it comes again
         assert await desk.deliver(group) is Verdict.DUPLICATE and kept == [group.id]

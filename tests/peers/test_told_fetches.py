@@ -20,17 +20,17 @@ def test_a_heartbeat_tells_how_much_of_a_release_is_there() -> None:
     async def promise(swarm: Swarm) -> None:
         late = swarm.host("late")
         await swarm.release(BYTES[0])
-        assert late._beats._beat().fetching is None
+        assert late.beats._beat().fetching is None
         taking = swarm.network.tasks.create_task(swarm.take(late, swarm.released[0]))
         told = list[Fetching]()
         while not taking.done():
             await asyncio.sleep(0.02)
-            told += filter(None, [late._beats._beat().fetching])
+            told += filter(None, [late.beats._beat().fetching])
         assert {(one.version, one.size) for one in told} == {(0, SIZE)}
         held = [one.held for one in told]
         assert held == sorted(held) and held[0] == 0 and 0 < held[-1] < SIZE
         await taking
-        assert late._beats._beat().fetching is None
+        assert late.beats._beat().fetching is None
 
     over({"learner": Line(up=SECOND / 20, down=1e9)}, promise)
 
@@ -38,12 +38,12 @@ def test_a_heartbeat_tells_how_much_of_a_release_is_there() -> None:
 def test_a_heartbeat_tells_what_its_peer_gives_of_its_line() -> None:
     async def promise(swarm: Swarm) -> None:
         host = swarm.host("home")
-        assert (host._beats._beat().upload, host._beats._beat().download) == (0.0, 0.0)
+        assert (host.beats._beat().upload, host.beats._beat().download) == (0.0, 0.0)
         limits = Limits(upload=15.0, download=80.0)
         host.config = msgspec.structs.replace(
             host.config, peer=msgspec.structs.replace(host.config.peer, limits=limits)
         )
-        assert (host._beats._beat().upload, host._beats._beat().download) == (15.0, 80.0)
+        assert (host.beats._beat().upload, host.beats._beat().download) == (15.0, 80.0)
 
     over({}, promise)
 

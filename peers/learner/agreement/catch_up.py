@@ -87,7 +87,7 @@ class CatchUp:
         while not host.stop.is_set() and (host.steady() < until or self._learner.version < 0):
             if self._own_release.is_ahead() and (self._others_are_ahead() or host.steady() >= until):
                 return
-            await host.releases.queries.ask_newest([peer for peer, _ in host.roster])
+            await host.queries.ask_newest([peer for peer, _ in host.roster])
             await host.changed(SETTLE / 4)
 
     def _others_are_ahead(self) -> bool:

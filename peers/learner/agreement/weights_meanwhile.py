@@ -71,7 +71,7 @@ class WeightsMeanwhile:
 
     async def _take(self, giver: PeerId, load: Load) -> None:
         releases = self._host.releases
-        await releases.queries.ask_newest([giver])  # what I have heard of may be long past
+        await self._host.queries.ask_newest([giver])  # what I have heard of may be long past
         if (found := await releases.obtain(self._above())) is None:
             return
         release, weights = found

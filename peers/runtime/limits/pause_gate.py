@@ -9,13 +9,11 @@ handled here: what the reasons are (peers.runtime.limits.resource_limits).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from peers.runtime.kernel import Kernel
 from swarm import events
 from swarm.protocol import Phase
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 
 class Reason(NamedTuple):
@@ -26,8 +24,8 @@ class Reason(NamedTuple):
 
 
 class Rest:
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self.reason: Reason | None = None
         """Why this peer is to rest; None: it is to work."""
 
@@ -35,22 +33,22 @@ class Rest:
         """The role rests, or goes on, as soon as what it does is done."""
         if reason != self.reason:
             self.reason = reason
-            self._host.move()
+            self._kernel.move()
 
     async def taken(self, may: bool = True) -> bool:
         """Whether there was a reason to rest; it is over then, unless the role `may` not rest yet or is asked
         to stop."""
-        host, before = self._host, self._host.status.phase
-        if self.reason is None or host.stop.is_set() or not may:
+        kernel, before = self._kernel, self._kernel.status.phase
+        if self.reason is None or kernel.stop.is_set() or not may:
             return self.reason is not None
         told: Reason | None = None
-        while (reason := self.reason) is not None and not host.stop.is_set():
+        while (reason := self.reason) is not None and not kernel.stop.is_set():
             if reason != told:
-                told, host.status.phase, host.status.credit = reason, reason.phase, 0
-                host.emit(events.Noted, level="info", text=f"{host.who.name} rests: {reason.text}")
-                host.beat_now()
-            await host.changed(host.config.run.pace.beat)
-        host.status.phase = before
-        host.emit(events.Noted, level="info", text=f"{host.who.name} goes on after a rest")
-        host.beat_now()
+                told, kernel.status.phase, kernel.status.credit = reason, reason.phase, 0
+                kernel.emit(events.Noted, level="info", text=f"{kernel.who.name} rests: {reason.text}")
+                kernel.beat_now()
+            await kernel.changed(kernel.config.run.pace.beat)
+        kernel.status.phase = before
+        kernel.emit(events.Noted, level="info", text=f"{kernel.who.name} goes on after a rest")
+        kernel.beat_now()
         return True

@@ -12,21 +12,20 @@ only an incarnation that is heard to go on counts: heartbeats from before a rest
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
 from peers.errors import Refusal, say
 from peers.runtime.faults import FaultReport
+from peers.runtime.kernel import Kernel
 from swarm.core.roster import REMEMBERED
 from swarm.frames import wire
 from swarm.limits import BEAT_LIMIT, remember
 from swarm.net.ports import NetError, read_question
 from swarm.protocol import ROLES, Part, Service, Topic
 from swarm.types import Beat, PeerId, Struct
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 LOOK = 3
 """Times the run's patience between two questions; half a minute by default, at a seed of 500 peers 17 a
@@ -68,8 +67,15 @@ class Sighting(NamedTuple):
 
 
 class IdentityCheck:
-    def __init__(self, host: Host) -> None:
-        self._host, self._fault = host, FaultReport(host, Part.IDENTITY)
+    def __init__(
+        self,
+        kernel: Kernel,
+        sealed_beat: Callable[[], bytes],
+        take: Callable[[str, PeerId, bytes], None],
+    ) -> None:
+        """`sealed_beat` makes this peer's heartbeat; `take(service, sender, sealed)` takes another one."""
+        self._sealed_beat, self._take = sealed_beat, take
+        self._kernel, self._fault = kernel, FaultReport(kernel, Part.IDENTITY)
         self._heard: OrderedDict[PeerId, dict[int, tuple[int, bytes]]] = OrderedDict()
         """Peer -> incarnation -> number of its last heartbeat, and that as it was sealed."""
         self._hearers: OrderedDict[PeerId, None] = OrderedDict()
@@ -81,13 +87,13 @@ class IdentityCheck:
         """A newer process has this key: this one says no farewell in its name."""
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.BEATS, self._answer)
+        await self._kernel.ports.mail.serve(Service.BEATS, self._answer)
 
     def hear(self, peer: PeerId, beat: Beat, sealed: bytes) -> None:
         """A heartbeat that is believed. Raises Refusal when it is of a newer process with my key."""
-        if peer == self._host.ports.me:
+        if peer == self._kernel.ports.me:
             return self._hear_own(beat)
-        if ROLES[self._host.who.role].heartbeat is Topic.BEAT or ROLES[beat.role].observes:
+        if ROLES[self._kernel.who.role].heartbeat is Topic.BEAT or ROLES[beat.role].observes:
             remember(self._hearers, peer, None, REMEMBERED)
         lives = self._heard.get(peer, {})
         remember(self._heard, peer, lives, REMEMBERED)
@@ -96,38 +102,38 @@ class IdentityCheck:
         if len(lives) > 2:
             del lives[min(lives)]
 
-    async def ask_forever(self) -> None:
+    async def run(self) -> None:
         """Ask one of those who hear my heartbeats, sooner again where another incarnation was named."""
-        host, patience = self._host, self._host.config.run.pace.patience
+        kernel, patience = self._kernel, self._kernel.config.run.pace.patience
         while True:
-            recent = self._other is not None and host.now() - self._other.at < 2 * LOOK * patience
-            await host.ports.clock.sleep(patience if recent else LOOK * patience)
+            recent = self._other is not None and kernel.now() - self._other.at < 2 * LOOK * patience
+            await kernel.ports.clock.sleep(patience if recent else LOOK * patience)
             if self._hearers:
-                await self._ask(host.rng.choice([*self._hearers][-ASKED:]))
+                await self._ask(kernel.rng.choice([*self._hearers][-ASKED:]))
 
     async def _ask(self, peer: PeerId) -> None:
-        host = self._host
-        question = wire.encode(BeatQuery(incarnation=host.who.incarnation, beat=host.sealed_beat()))
+        kernel = self._kernel
+        question = wire.encode(BeatQuery(incarnation=kernel.who.incarnation, beat=self._sealed_beat()))
         try:
-            sealed = await host.ports.mail.send(peer, Service.BEATS, question, timeout=ASK_TIMEOUT)
+            sealed = await kernel.ports.mail.send(peer, Service.BEATS, question, timeout=ASK_TIMEOUT)
         except NetError:
             return  # another one is asked the next time
         if sealed:
-            host.take(host.hear_beat, Service.BEATS, peer, sealed)
+            self._take(Service.BEATS, peer, sealed)
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
-        asked, host = read_question(question, BeatQuery), self._host
+        asked = read_question(question, BeatQuery)
         if asked.beat:
-            host.take(host.hear_beat, Service.BEATS, sender, asked.beat)
+            self._take(Service.BEATS, sender, asked.beat)
         lives = self._heard.get(sender, {})
         other = max((life for life in lives if life != asked.incarnation), default=None)
         return b"" if other is None else lives[other][1]
 
     def _hear_own(self, beat: Beat) -> None:
-        host, other = self._host, self._other
-        if beat.incarnation == host.who.incarnation:
+        kernel, other = self._kernel, self._other
+        if beat.incarnation == kernel.who.incarnation:
             return
-        now, patience = host.now(), host.config.run.pace.patience
+        now, patience = kernel.now(), kernel.config.run.pace.patience
         if other is None or other.incarnation < beat.incarnation:
             self._other = Sighting(beat.incarnation, beat.seq, now)
         elif other[:2] < (beat.incarnation, beat.seq) and now - other.at >= patience:
@@ -138,7 +144,7 @@ class IdentityCheck:
     def _lives(self, beat: Beat) -> None:
         """Another process has my key, now."""
         where = f"at {' and '.join(beat.addresses) or 'an address that it does not tell'} ({beat.hardware})"
-        if beat.incarnation > self._host.who.incarnation:
+        if beat.incarnation > self._kernel.who.incarnation:
             self.replaced = True
             raise Refusal(
                 f"another process, {where}, has this peer's key and was started later: two with one key"

@@ -18,10 +18,11 @@ import contextlib
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from peers.errors import Refusal, say
 from peers.runtime.changes import Changes
+from peers.runtime.faults import DiskFaults
+from peers.runtime.kernel import Kernel
 from peers.runtime.membership import run_keys
 from swarm import events
 from swarm.core.membership import PRIVATE, UNSHOWN
@@ -34,9 +35,6 @@ from swarm.protocol import Kind, Service
 from swarm.storage import durable
 from swarm.storage.durable import write_durably
 from swarm.types import PeerId
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 REVOKED = "revoked"
 """File in a run folder: the newest list that its peers have."""
@@ -68,8 +66,8 @@ GONE = f"{YOU}: others take nothing from this peer any more; ask the owner for a
 class RevocationExchange:
     """One peer's: asks others for newer lists and keys, and answers them."""
 
-    def __init__(self, host: Host) -> None:
-        self._host, self._trust, self._keys = host, host.trust, host.frames.keys
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._trust, self._keys = kernel, kernel.trust, kernel.frames.keys
         self._claims: dict[bool, OrderedDict[PeerId, int]] = {True: OrderedDict(), False: OrderedDict()}
         """Has it shown a membership? -> peer -> the number that it named."""
         self._idle: OrderedDict[PeerId, float] = OrderedDict()
@@ -85,7 +83,7 @@ class RevocationExchange:
         return number if self._keys is None else min(number, max(self._keys.epoch, 0))
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.ENTER, self._answer)
+        await self._kernel.ports.mail.serve(Service.ENTER, self._answer)
         if self._trust.revocations.number:
             self._obey()
 
@@ -97,7 +95,7 @@ class RevocationExchange:
         if not message:
             raise Refused(UNSHOWN)
         mine = read_question(message, Membership)
-        now, role = self._host.now(), mine.delegation.role
+        now, role = self._kernel.now(), mine.delegation.role
         if (why := self._trust.lack(sender, role, mine, now)) is not None:
             raise Refused(f"{PRIVATE}, and {why}")
         out = self._trust.objection(sender, role, mine, now) is not None
@@ -106,13 +104,13 @@ class RevocationExchange:
     def heard(self, peer: PeerId, number: int) -> bool:
         """A peer has this list, or encrypts with this key, as it says: whoever has shown no membership is
         asked when nobody else has. False where that is no reason to ask it."""
-        if number <= self.number or self._idle.get(peer, 0.0) > self._host.now():
+        if number <= self.number or self._idle.get(peer, 0.0) > self._kernel.now():
             return False
         remember(self._claims[self._trust.shown(peer) is not None], peer, number, CLAIMS)
         self._changes.wake()
         return True
 
-    async def ask_forever(self) -> None:
+    async def run(self) -> None:
         while True:
             mine = self.number
             for claims in self._claims.values():
@@ -121,24 +119,24 @@ class RevocationExchange:
             if not (claims := self._claims[True] or self._claims[False]):
                 await self._changes.wait()
                 continue
-            asked = self._host.rng.sample([*claims], min(ASKED, len(claims)))
+            asked = self._kernel.rng.sample([*claims], min(ASKED, len(claims)))
             for peer in asked:
                 del claims[peer]
             await asyncio.gather(*map(self.ask, asked))
 
     async def ask(self, peer: PeerId) -> None:
         """Take the list and the keys of another peer, if these are newer."""
-        host, mine = self._host, self._host.frames.membership
+        kernel, mine = self._kernel, self._kernel.frames.membership
         question = wire.encode(mine) if mine is not None and self._keys is not None else b""
         try:
-            answer = await host.ports.mail.send(peer, Service.ENTER, question, timeout=ASK_TIMEOUT)
+            answer = await kernel.ports.mail.send(peer, Service.ENTER, question, timeout=ASK_TIMEOUT)
             entry = wire.decode(answer, Entry)
             self.take(entry.revoked, entry.keys)
         except NetError:
             return  # its next heartbeat says again that it has one
         except wire.WireError as error:
-            host.emit(events.Rejected, sender=peer, kind=Service.ENTER, reason=str(error))
-        remember(self._idle, peer, host.now() + AGAIN, CLAIMS)
+            kernel.emit(events.Rejected, sender=peer, kind=Service.ENTER, reason=str(error))
+        remember(self._idle, peer, kernel.now() + AGAIN, CLAIMS)
 
     def take(self, sealed: bytes, keys: bytes = b"") -> bool:
         """Act by a list and keys if they are newer than those here. Raises WireError for a list that is not
@@ -148,25 +146,25 @@ class RevocationExchange:
         if news:
             self._obey()
             if lost := _lost(before, self._trust.revocations.list):
-                self._host.emit(events.Noted, level="warning", text=lost)
+                self._kernel.emit(events.Noted, level="warning", text=lost)
         if self._keys is not None and self._keys.take(keys, self._trust.revocations.list.keys):
             news = True
         if news:
-            self._host.beat_now()
+            self._kernel.beat_now()
         return news
 
     def _obey(self) -> None:
-        host, revocations = self._host, self._trust.revocations
-        for peer in [peer for peer, _ in host.roster]:
+        kernel, revocations = self._kernel, self._trust.revocations
+        for peer in [peer for peer, _ in kernel.roster]:
             if (why := self._trust.revoked(peer)) is not None:
-                host.roster.forget(peer)
-                host.emit(events.Rejected, sender=peer, kind="membership", reason=why)
-        host.emit(events.Noted, level="warning", text=sentence(revocations))
-        if revocations.why(host.ports.me, host.frames.membership) is not None and not self.refused:
+                kernel.roster.forget(peer)
+                kernel.emit(events.Rejected, sender=peer, kind="membership", reason=why)
+        kernel.emit(events.Noted, level="warning", text=sentence(revocations))
+        if revocations.why(kernel.ports.me, kernel.frames.membership) is not None and not self.refused:
             self.refused = GONE
             say(f"swarm: {self.refused}")
-            host.leave()
-        host.move()
+            kernel.leave()
+        kernel.move()
 
     def check(self) -> None:
         """Raise Refusal when it left since it was revoked."""
@@ -217,7 +215,7 @@ def keep(run_folder: Path, sealed: bytes, keys: bytes = b"") -> None:
         write_durably(run_folder / REVOKED, sealed)
 
 
-async def follow(host: Host, run_folder: Path) -> None:
+async def follow(kernel: Kernel, exchange: RevocationExchange, disk: DiskFaults, run_folder: Path) -> None:
     """Keep the folder's list and keys and this peer's the same, the newer of both, until cancelled."""
     seen: tuple[bytes, bytes] | None = None
     while True:
@@ -225,22 +223,22 @@ async def follow(host: Host, run_folder: Path) -> None:
             here = kept(run_folder), run_keys.kept(run_folder)
             why = ""
             if here != seen:
-                why = _taken(host, run_folder, here)
+                why = _taken(exchange, run_folder, here)
             seen = None if why else here
-            if _has_more(host, here):
-                keys = host.frames.keys
+            if _has_more(kernel, here):
+                keys = kernel.frames.keys
                 mine = keys.all if keys is not None else b""
-                await host.ports.work.run(Kind.KEEP, keep_newer, run_folder, host.trust.revocations, mine)
-            host.disk.tell(REVOKED, why)
+                await kernel.ports.work.run(Kind.KEEP, keep_newer, run_folder, kernel.trust.revocations, mine)
+            disk.tell(REVOKED, why)
         except OSError as error:
-            host.disk.tell(REVOKED, f"who was revoked is not on the disk: {error.strerror}")
-        await host.ports.clock.sleep(LOOK)
+            disk.tell(REVOKED, f"who was revoked is not on the disk: {error.strerror}")
+        await kernel.ports.clock.sleep(LOOK)
 
 
-def _taken(host: Host, run_folder: Path, here: tuple[bytes, bytes]) -> str:
+def _taken(exchange: RevocationExchange, run_folder: Path, here: tuple[bytes, bytes]) -> str:
     """Act by the folder's list and keys; why its list is none, or empty."""
     try:
-        host.revocations.take(*here)
+        exchange.take(*here)
     except wire.WireError as error:
         return f"{damaged(run_folder)} ({error})"
     return ""
@@ -254,9 +252,9 @@ def damaged(run_folder: Path) -> str:
     )
 
 
-def _has_more(host: Host, here: tuple[bytes, bytes]) -> bool:
+def _has_more(kernel: Kernel, here: tuple[bytes, bytes]) -> bool:
     """Whether this peer has a list or keys that the folder lacks."""
-    sealed, keys = host.trust.revocations.sealed, host.frames.keys
+    sealed, keys = kernel.trust.revocations.sealed, kernel.frames.keys
     mine = keys.all if keys is not None else b""
     return sealed not in (NONE, here[0]) or (mine != here[1] and len(mine) >= len(here[1]))
 

@@ -18,19 +18,22 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from peers.runtime.kernel import Kernel
+from peers.runtime.releases.lines import ReleaseLines
 from peers.runtime.releases.votes import Against, ReleaseVotes
 from swarm import events
-from swarm.core.agreement.releases import PUBLISHERS, rank
+from swarm.core.agreement.releases import PUBLISHERS, Releases, rank
 from swarm.core.roster import NOBODY
 from swarm.limits import remember
 from swarm.protocol import Role, Topic
 from swarm.types import Beat, Digest, PeerId, Release
 
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-    from peers.runtime.releases.lines import ReleaseLines
+REMEMBERED = 64
+"""Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
+them."""
 
 LEAD = 64
 """Versions by which one learner may be ahead of half of them: what one makes alone while the others compute a
@@ -48,8 +51,14 @@ LONGEST = 3600.0
 
 
 class ReleaseDoubts:
-    def __init__(self, host: Host, lines: ReleaseLines) -> None:
-        self._host, self._lines, self.votes = host, lines, ReleaseVotes(host, lines)
+    def __init__(self, kernel: Kernel, lines: ReleaseLines, moved: Callable[[], None]) -> None:
+        """`moved` wakes whoever waits for a release."""
+        run = kernel.config.run
+        self._kernel, self._lines, self._moved = kernel, lines, moved
+        self.votes = ReleaseVotes(kernel, lines, self._is_disbelieved)
+        keep = max(REMEMBERED, run.window.versions + 1)
+        self.candidates = Releases(keep, run.pace.patience, self.ceiling, self.votes.denies)
+        """What was announced, and what is known of its bytes."""
         self._refused: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
         """Publisher -> its releases that were refused in a row, until when its next ones are refused at once;
         the last PUBLISHERS."""
@@ -62,7 +71,7 @@ class ReleaseDoubts:
         """The rank that a release must exceed to be better than mine: none where mine is not believed."""
         if mine is None or mine.version > self.ceiling(mine.publisher):
             return ()
-        return () if self._host.releases.candidates.is_disbelieved(mine) else rank(mine)
+        return () if self.candidates.is_disbelieved(mine) else rank(mine)
 
     def look(self, release: Release) -> None:
         """Tell of a release that is new and not believed."""
@@ -71,10 +80,10 @@ class ReleaseDoubts:
         half = self._halfway(release.publisher)
         if release.version > half + LEAD:
             self._tell(release, f"half of the learners are at version {half:g}, more than {LEAD} before it")
-        elif self._host.now() < self._refused.get(release.publisher, (0, 0.0))[1] and not self.is_next(
+        elif self._kernel.now() < self._refused.get(release.publisher, (0, 0.0))[1] and not self.is_next(
             release
         ):
-            self._host.releases.candidates.disbelieve(release)
+            self.candidates.disbelieve(release)
 
     def hear(self, beat: Beat) -> None:
         """Refuse what enough learners deny since this heartbeat came."""
@@ -82,30 +91,27 @@ class ReleaseDoubts:
             self._deny(release, against)
 
     def _deny(self, release: Release, against: Against) -> None:
-        releases = self._host.releases
-        if not releases.candidates.is_disbelieved(release):
-            releases.candidates.disbelieve(release)
-            releases.move()
+        if not self.candidates.is_disbelieved(release):
+            self.candidates.disbelieve(release)
+            self._moved()
             self._tell(release, against.reason, against.names)
 
     def is_refused(self, version: int, weights: Digest) -> bool:
         """Were these weights announced, and is no announcement of them believed?"""
-        releases = self._host.releases
-        known = releases.known(version, weights)
-        return bool(known) and all(map(releases.candidates.is_disbelieved, known))
+        known = self.candidates.known(version, weights)
+        return bool(known) and all(map(self.candidates.is_disbelieved, known))
 
     def is_next(self, release: Release) -> bool:
         """Does it go on from one that was announced, or is it the first one here?"""
         known = self._lines.lineage.knows((release.version - 1, release.parent))
-        return known or release.version <= 0 or self._host.releases.held is None
+        return known or release.version <= 0 or self.candidates.held is None
 
     async def leads_on(self, release: Release) -> bool:
         """Does it go on from what is known, as far as others can show? Where it does not it is refused."""
-        releases = self._host.releases
-        mine = releases.candidates.held_beside(release)
+        mine = self.candidates.held_beside(release)
         if mine is None or self.is_next(release):
             return True
-        versions, half = {known.version for known in releases.announced()}, self._halfway(release.publisher)
+        versions, half = {known.version for known in self.announced()}, self._halfway(release.publisher)
         if half == math.inf or (release.version - 1 not in versions and release.version <= half):
             return True  # nobody is in the majority, or I was away
         if await self._lines.fork((mine.version, mine.weights), release) is not None:
@@ -119,25 +125,33 @@ class ReleaseDoubts:
 
     def _refuse(self, release: Release) -> None:
         """It is false; after TRIES of them so are the others that its publisher announced."""
-        releases, publisher = self._host.releases, release.publisher
+        publisher = release.publisher
         count = self._refused.get(publisher, (0, 0.0))[0] + 1
         quiet = min(QUIET * 2.0 ** (count - TRIES), LONGEST) if count >= TRIES else 0.0
-        remember(self._refused, publisher, (count, self._host.now() + quiet), PUBLISHERS)
-        others = [other for other in releases.announced() if other.publisher == publisher] if quiet else []
+        remember(self._refused, publisher, (count, self._kernel.now() + quiet), PUBLISHERS)
+        others = [other for other in self.announced() if other.publisher == publisher] if quiet else []
         for false in [release, *(other for other in others if not self.is_next(other))]:
-            releases.candidates.disbelieve(false)
-        releases.move()
+            self.candidates.disbelieve(false)
+        self._moved()
+
+    def announced(self) -> list[Release]:
+        """All releases that are remembered, by version."""
+        every = (release for same in self.candidates.by_weights().values() for release in same)
+        return sorted(every, key=lambda release: release.version)
+
+    def _is_disbelieved(self, release: Release) -> bool:
+        return self.candidates.is_disbelieved(release)
 
     def _halfway(self, publisher: PeerId) -> float:
-        host = self._host
-        mine = host.status.version if host.who.role is Role.LEARNER else -1
-        return host.roster.halfway(mine, NOBODY if publisher == host.ports.me else publisher)
+        kernel = self._kernel
+        mine = kernel.status.version if kernel.who.role is Role.LEARNER else -1
+        return kernel.roster.halfway(mine, NOBODY if publisher == kernel.ports.me else publisher)
 
     def _tell(self, release: Release, why: str, names: bool = True) -> None:
         """`names`: its publisher lied."""
         if names:
             reason = f"version {release.version} is not followed: {why}"
-            self._host.emit(events.Rejected, sender=release.publisher, kind=Topic.RELEASE, reason=reason)
+            self._kernel.emit(events.Rejected, sender=release.publisher, kind=Topic.RELEASE, reason=reason)
         else:
             text = f"version {release.version} of {release.publisher} is not followed: {why}"
-            self._host.emit(events.Noted, level="warning", text=text)
+            self._kernel.emit(events.Noted, level="warning", text=text)

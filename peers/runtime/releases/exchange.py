@@ -26,32 +26,30 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from peers.runtime.changes import Changes
+from peers.runtime.faults import DiskFaults
+from peers.runtime.kernel import Kernel
 from peers.runtime.peer_folder import RELEASES
 from peers.runtime.releases.announcements import Announcements
 from peers.runtime.releases.doubts import ReleaseDoubts
 from peers.runtime.releases.lines import ReleaseLines
-from peers.runtime.releases.mirror import Mirror, mirrors
 from peers.runtime.releases.missed import MissedReleases
 from peers.runtime.releases.patch_ladder import PatchLadder
-from peers.runtime.releases.queries import ReleaseQueries
 from swarm import events
-from swarm.core.agreement.releases import PUBLISHERS, Releases
+from swarm.core.agreement.releases import PUBLISHERS
 from swarm.core.roster import CLOCK
 from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT, remember
 from swarm.net.blobs.store import Blobs
 from swarm.net.ports import NetError
 from swarm.protocol import Kind, Role, Service, Topic
+from swarm.settings.config import Config
 from swarm.storage.image import Draft
 from swarm.storage.weights import Weights
 from swarm.types import Beat, Digest, Fetching, Merge, Patch, PeerId, Release
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 STORE_EVERY = 10.0
 """Seconds between two looks whether a disk takes what it refused."""
@@ -60,40 +58,38 @@ KEPT = 2
 """Newest versions whose bytes are held, but for seeds and mirrors: of two releases of a version, each is a
 patch from the version before."""
 
-REMEMBERED = 64
-"""Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
-them."""
+
+def mirrors(config: Config) -> bool:
+    """Whether a peer with these settings is a mirror (peers.runtime.releases.mirror)."""
+    return config.peer.serve == "mirror"
 
 
 class ReleaseExchange:
     """Announce, hear, obtain, hold and serve the releases of one run as one peer."""
 
-    def __init__(self, host: Host, folder: Path | None) -> None:
+    def __init__(self, kernel: Kernel, disk: DiskFaults, folder: Path | None) -> None:
         """Releases' bytes are held in `folder`, and what their publishers signed beside it; or in memory."""
-        run, lasting = host.config.run, host.who.role is Role.SEED
-        self._host = host
-        self.lines = ReleaseLines(host)
-        self.doubts = ReleaseDoubts(host, self.lines)
-        keep = max(REMEMBERED, run.window.versions + 1)
-        self.candidates = Releases(keep, run.pace.patience, self.doubts.ceiling, self.doubts.votes.denies)
-        """What was announced, and what is known of its bytes."""
+        run, lasting = kernel.config.run, kernel.who.role is Role.SEED
+        self._kernel, self._disk = kernel, disk
+        self.lines = ReleaseLines(kernel)
+        self.doubts = ReleaseDoubts(kernel, self.lines, self.move)
+        self.candidates = self.doubts.candidates
         self._on_disk = folder is not None
         self.blobs = Blobs(
-            host.ports.mail,
+            kernel.ports.mail,
             folder=folder,
-            keep=run.release.keep if lasting or mirrors(host.config) else min(run.release.keep, KEPT),
+            keep=run.release.keep if lasting or mirrors(kernel.config) else min(run.release.keep, KEPT),
             on_bad=self._bad_holder,
-            rng=host.rng,
-            on_damage=host.disk_damaged,
-            reach=host.ports.reach,
+            rng=kernel.rng,
+            on_damage=disk.damaged,
+            reach=kernel.ports.reach,
         )
-        self.blobs.lasting, self.blobs.on_disk = lasting, partial(host.disk.tell, "releases")
+        self.blobs.lasting, self.blobs.on_disk = lasting, partial(disk.tell, "releases")
         self._announcements = Announcements(
-            None if folder is None else folder.with_name(RELEASES), partial(host.disk.tell, "announcements")
+            None if folder is None else folder.with_name(RELEASES), partial(disk.tell, "announcements")
         )
-        self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
-        self.queries = ReleaseQueries(host, self)
-        self._missed = MissedReleases(host, self.candidates, self.patches.bases, self.remember)
+        self.patches = PatchLadder(kernel, disk, self.blobs, None if folder is None else folder / "patches")
+        self._missed = MissedReleases(kernel, self.candidates, self.patches.bases, self.remember)
         self._mistimed = OrderedDict[PeerId, None]()
         """Publishers whose last release was of another time than it was heard at."""
         self.lacks = False
@@ -111,7 +107,7 @@ class ReleaseExchange:
     async def pack(self, packed: Callable[[], Weights]) -> Weights:
         """Cut and hold my weights, beside the loop and the model: a large one's bytes take seconds to
         hash."""
-        weights = await self._host.ports.work.run(Kind.PACK, packed)
+        weights = await self._kernel.ports.work.run(Kind.PACK, packed)
         blocks = await self.blobs.take(weights.version, weights.blocks, made_here=True)
         return Weights(weights.version, blocks)
 
@@ -150,18 +146,18 @@ class ReleaseExchange:
             weights=weights.digest,
             size=weights.blocks.size,
             parent=weights.digest if parent is None else parent,
-            publisher=self._host.ports.me,
+            publisher=self._kernel.ports.me,
             learners=learners,
             groups=groups,
-            released=self._host.now(),
+            released=self._kernel.now(),
             patches=patches,
             merged=merged,
         )
 
     async def announce(self, release: Release) -> None:
         """Tell everybody of a release of mine."""
-        sealed = self._host.seal(release, RELEASE_LIMIT)
-        await self._host.ports.gossip.publish(self._host.topic(Topic.RELEASE), sealed)
+        sealed = self._kernel.seal(release, RELEASE_LIMIT)
+        await self._kernel.ports.gossip.publish(self._kernel.topic(Topic.RELEASE), sealed)
         # not before: what nobody was told is not released
         self._keep(release, sealed)
 
@@ -170,17 +166,17 @@ class ReleaseExchange:
     def hear(self, sealed: bytes, vouched: bool = False) -> bool:
         """Take an announcement. True when it is news. Raises WireError for one that cannot be believed, also
         of who was revoked since, unless somebody `vouched` that it is as old as it says."""
-        host = self._host
-        opened, release = host.read(sealed, RELEASE_LIMIT, Release)
+        kernel = self._kernel
+        opened, release = kernel.read(sealed, RELEASE_LIMIT, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
-        why = host.distrust(opened, role, said=release.released if vouched else None)
+        why = kernel.distrust(opened, role, said=release.released if vouched else None)
         if why is not None or release.publisher != opened.sender:
             raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
-        if release.version == 0 and host.who.genesis not in (None, release.weights):
+        if release.version == 0 and kernel.who.genesis not in (None, release.weights):
             raise wire.WireError(
-                f"release 0 has the weights {release.weights}, the run began with {host.who.genesis}"
+                f"release 0 has the weights {release.weights}, the run began with {kernel.who.genesis}"
             )
-        if (size := host.who.release_size) not in (None, release.size):
+        if (size := kernel.who.release_size) not in (None, release.size):
             raise wire.WireError(
                 f"release {release.version} has {release.size} bytes, those of this run have {size}"
             )
@@ -188,14 +184,14 @@ class ReleaseExchange:
 
     def _keep(self, release: Release, sealed: bytes) -> bool:
         """True when it is news."""
-        host = self._host
-        live = host.is_of_author or release.publisher == host.ports.me
-        news = self.candidates.hear(release, sealed, host.steady(), live)
+        kernel = self._kernel
+        live = kernel.is_of_author or release.publisher == kernel.ports.me
+        news = self.candidates.hear(release, sealed, kernel.steady(), live)
         self.lines.lineage.hear(release)
         if self._is_here(release) and self.doubts.is_next(release):
             self.hold(release)
-        if news and (release.publisher == self._host.ports.me or self._host.who.observes):
-            self._host.emit(events.Released, release=release)
+        if news and (release.publisher == self._kernel.ports.me or self._kernel.who.observes):
+            self._kernel.emit(events.Released, release=release)
         if news:
             self.doubts.look(release)
         if news and live:
@@ -206,9 +202,9 @@ class ReleaseExchange:
     def _compare_time(self, release: Release) -> None:
         """Tell, once, of a publisher whose releases are of another time than its heartbeats: no age follows
         from what it says."""
-        host, publisher = self._host, release.publisher
-        apart = host.now() - self._told(release)
-        if abs(apart) <= CLOCK or publisher not in host.roster:
+        kernel, publisher = self._kernel, release.publisher
+        apart = kernel.now() - self._told(release)
+        if abs(apart) <= CLOCK or publisher not in kernel.roster:
             self._mistimed.pop(publisher, None)
         elif publisher not in self._mistimed:
             remember(self._mistimed, publisher, None, PUBLISHERS)
@@ -221,10 +217,10 @@ class ReleaseExchange:
     def remember(self, sealed: bytes, by: PeerId | None = None) -> bool:
         """Take a sealed release that a peer (or the disk) kept. False: no news, or, with an event, none."""
         try:
-            return self.hear(sealed, vouched=by is None or self._host.trust.vouches(by, self._host.now()))
+            return self.hear(sealed, vouched=by is None or self._kernel.trust.vouches(by, self._kernel.now()))
         except wire.WireError as error:
-            self._host.emit(
-                events.Rejected, sender=self._host.ports.me, kind=Topic.RELEASE, reason=str(error)
+            self._kernel.emit(
+                events.Rejected, sender=self._kernel.ports.me, kind=Topic.RELEASE, reason=str(error)
             )
             return False
 
@@ -246,17 +242,17 @@ class ReleaseExchange:
 
         One try: `retry_after` tells when the next one is due.
         """
-        host = self._host
+        kernel = self._kernel
         self._note_given_up()
-        self.lacks = self.candidates.lacking(above, host.steady())
-        wanted = self.candidates.wanted(above, host.steady())
+        self.lacks = self.candidates.lacking(above, kernel.steady())
+        wanted = self.candidates.wanted(above, kernel.steady())
         if wanted is None or not await self.doubts.leads_on(wanted):
             return None
         try:
             weights = await self.fetch(wanted)
         except NetError as error:
-            self.candidates.failed(wanted, host.steady())
-            self.lacks = self.candidates.lacking(above, host.steady())
+            self.candidates.failed(wanted, kernel.steady())
+            self.lacks = self.candidates.lacking(above, kernel.steady())
             if self.lacks or self.candidates.held is None:
                 self._warn(f"release {wanted.version} could not be fetched: {error}")
             self.move()
@@ -265,8 +261,8 @@ class ReleaseExchange:
         return wanted, weights
 
     def _note_given_up(self) -> None:
-        for release in self.candidates.given_up(self._host.steady()):
-            seconds = self._host.config.run.pace.patience
+        for release in self.candidates.given_up(self._kernel.steady()):
+            seconds = self._kernel.config.run.pace.patience
             self._warn(
                 f"nobody gave release {release.version} of {release.publisher} for {seconds:g} s: going on"
                 " without it, it is tried again now and then"
@@ -274,8 +270,8 @@ class ReleaseExchange:
 
     def retry_after(self, above: tuple[Any, ...]) -> float:
         """Seconds until `obtain` has something to try, as far as the clock alone tells."""
-        pause = self.candidates.pause(above, self._host.steady())
-        return min(pause, self._host.config.run.pace.patience)
+        pause = self.candidates.pause(above, self._kernel.steady())
+        return min(pause, self._kernel.config.run.pace.patience)
 
     async def fetch(self, release: Release) -> Weights:
         """A release's weights, from here or whoever has them. Raises NetError naming who failed how."""
@@ -298,11 +294,13 @@ class ReleaseExchange:
         await self.patches.take(release, self._holders(release), partial(self._holders, release))
 
     def _holders(self, release: Release) -> list[PeerId]:
-        others = {release.publisher} - {self._host.ports.me}
+        others = {release.publisher} - {self._kernel.ports.me}
         return list(dict.fromkeys([*self._heard_holders(release), *others]))
 
     def _heard_holders(self, release: Release) -> list[PeerId]:
-        return [peer for peer in self._host.roster.holders(release.version) if peer != self._host.ports.me]
+        return [
+            peer for peer in self._kernel.roster.holders(release.version) if peer != self._kernel.ports.me
+        ]
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -316,11 +314,11 @@ class ReleaseExchange:
     def move(self) -> None:
         """Wake whoever waits for a release, and whoever waits for anything."""
         self._changes.wake()
-        self._host.move()
+        self._kernel.move()
 
     async def changed(self, timeout: float) -> None:
         """Wait until `obtain` may find something that it did not before, at most `timeout` seconds:
-        heartbeats, most of what a host hears, change nothing of that."""
+        heartbeats, most of what a kernel hears, change nothing of that."""
         await self._changes.wait(timeout)
 
     @property
@@ -330,7 +328,7 @@ class ReleaseExchange:
 
     def awaited(self, above: tuple[Any, ...]) -> Release | None:
         """The best release above `above` that is here or worth waiting for."""
-        return self.candidates.awaited(above, self._host.steady())
+        return self.candidates.awaited(above, self._kernel.steady())
 
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best announcement of these weights."""
@@ -338,8 +336,7 @@ class ReleaseExchange:
 
     def announced(self) -> list[Release]:
         """All releases that are remembered, by version."""
-        every = (release for same in self.candidates.by_weights().values() for release in same)
-        return sorted(every, key=lambda release: release.version)
+        return self.doubts.announced()
 
     def known(self, version: int, weights: Digest) -> list[Release]:
         """All announcements of these weights."""
@@ -347,12 +344,12 @@ class ReleaseExchange:
 
     def released_here(self, release: Release) -> float:
         """When it was released, by this peer's clock: what its publisher says, as far as it can be true."""
-        now = self._host.now()
-        return now - self.candidates.age(release, self._host.steady(), lambda one: now - self._told(one))
+        now = self._kernel.now()
+        return now - self.candidates.age(release, self._kernel.steady(), lambda one: now - self._told(one))
 
     def _told(self, release: Release) -> float:
         """When it was released by its publisher's word, by this peer's clock."""
-        return release.released - self._host.roster.ahead(release.publisher)
+        return release.released - self._kernel.roster.ahead(release.publisher)
 
     def heard_of(self, beat: Beat) -> bool:
         """Was the release that this heartbeat names announced to me?"""
@@ -397,20 +394,15 @@ class ReleaseExchange:
         self.candidates.refuse(release)
         self.move()
 
-    async def store_forever(self) -> None:
+    async def run(self) -> None:
         """While the disk refuses something, give it what it refused again now and then."""
         while self._on_disk:
-            await self._host.ports.clock.sleep(STORE_EVERY)
-            if self._host.disk.refuses:
+            await self._kernel.ports.clock.sleep(STORE_EVERY)
+            if self._disk.refuses:
                 await self.blobs.store()
                 await self.patches.files.store()
                 if (held := self.held) is not None:
                     self._announcements.keep(held.weights, self.sealed(held), self.has)
-
-    async def mirror_forever(self) -> None:
-        """Fetch what is announced, where this peer is a mirror."""
-        if mirrors(self._host.config):
-            await Mirror(self._host).run()
 
     # --- answering others -----------------------------------------------------------------------------------
 
@@ -419,10 +411,12 @@ class ReleaseExchange:
         await self.patches.serve()
         await self._missed.serve()
         await self.lines.serve()
-        await self.queries.serve()
+
+    def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
+        return {Topic.RELEASE: self.hear}
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:
-        self._host.emit(events.Rejected, sender=holder, kind=Service.BLOBS, reason=reason)
+        self._kernel.emit(events.Rejected, sender=holder, kind=Service.BLOBS, reason=reason)
 
     def _warn(self, text: str) -> None:
-        self._host.emit(events.Noted, level="warning", text=text)
+        self._kernel.emit(events.Noted, level="warning", text=text)

@@ -10,17 +10,14 @@ trained on (peers.learner.agreement.catch_up).
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from peers.runtime.kernel import Kernel
 from swarm import events
 from swarm.core.agreement.lineage import Fork, Line, Lineage, Point, PointQuery
 from swarm.frames import wire
 from swarm.net.ports import NetError, read_question
 from swarm.protocol import Service
 from swarm.types import PeerId, Release
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 ASKED = 2
 """Peers that are asked: the publisher, and one more where that one is gone."""
@@ -33,11 +30,11 @@ TIMEOUT = 5.0
 
 
 class ReleaseLines:
-    def __init__(self, host: Host) -> None:
-        self._host, self.lineage = host, Lineage()
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self.lineage = kernel, Lineage()
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.LINE, self._answer)
+        await self._kernel.ports.mail.serve(Service.LINE, self._answer)
 
     async def fork(self, mine: Point, theirs: Release) -> Fork | None:
         """Where my line and that of a release part; None where nobody here can tell. The lines of others are
@@ -57,19 +54,19 @@ class ReleaseLines:
 
     def _who_knows(self, release: Release) -> list[PeerId]:
         """Its publisher first, of whom no heartbeat may have come yet when two parts meet; then holders."""
-        peers = dict.fromkeys((release.publisher, *self._host.roster.holders(release.version)))
-        return [peer for peer in peers if peer != self._host.ports.me]
+        peers = dict.fromkeys((release.publisher, *self._kernel.roster.holders(release.version)))
+        return [peer for peer in peers if peer != self._kernel.ports.me]
 
     async def _ask(self, peer: PeerId, ends: Collection[Point]) -> None:
         for version, weights in sorted(ends, reverse=True)[:GAPS]:
             question = wire.encode(PointQuery(version=version, weights=weights))
             try:
-                answer = await self._host.ports.mail.send(peer, Service.LINE, question, TIMEOUT)
+                answer = await self._kernel.ports.mail.send(peer, Service.LINE, question, TIMEOUT)
                 self.lineage.learn(wire.decode(answer, Line), version)
             except NetError:
                 return  # another one is asked
             except wire.WireError as error:
-                self._host.emit(events.Rejected, sender=peer, kind=Service.LINE, reason=str(error))
+                self._kernel.emit(events.Rejected, sender=peer, kind=Service.LINE, reason=str(error))
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
         asked = read_question(question, PointQuery)

@@ -5,48 +5,41 @@ first.
                   -> all patches that it names, those of a rung as well, for whoever is behind
 
 What it cannot have it leaves aside: others have it, or nobody. Not handled here: who asks whom first
-(swarm.core.roster), and whether a mirror is asked at all (peers.runtime.host: strangers' words do not count).
+(swarm.core.roster), and whether a mirror is asked at all (peers.runtime.presence: strangers' words do not
+count).
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
+from peers.runtime.kernel import Kernel
+from peers.runtime.releases.exchange import ReleaseExchange, mirrors
 from swarm.core.agreement.releases import rank
 from swarm.net.ports import NetError
-from swarm.settings.config import Config
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-
-
-def mirrors(config: Config) -> bool:
-    """Whether a peer with these settings is a mirror."""
-    return config.peer.serve == "mirror"
 
 
 class Mirror:
-    def __init__(self, host: Host) -> None:
-        self._host, self._releases = host, host.releases
+    def __init__(self, kernel: Kernel, releases: ReleaseExchange) -> None:
+        self._kernel, self._releases = kernel, releases
         self._begin: int | None = None
         """The first version that was here: patches of older ones are not sought."""
         self._sought = -1
         """The newest version whose patches were sought."""
 
     async def run(self) -> None:
-        """Run for ever, beside the peer's role."""
-        host = self._host
-        while True:
+        """Fetch what is announced, where this peer is a mirror."""
+        kernel = self._kernel
+        while mirrors(kernel.config):
             held = self._releases.held
             above = rank(held) if held is not None else ()
-            if held is not None and held.version > host.status.mirror:
-                host.status.mirror = held.version
-                host.beat_now()
+            if held is not None and held.version > kernel.status.mirror:
+                kernel.status.mirror = held.version
+                kernel.beat_now()
             if held is not None and held.version > self._sought:
                 await self._take_patches(held.version)
             elif await self._releases.obtain(above) is None:
-                pause = min(host.config.run.pace.beat, self._releases.retry_after(above))
+                pause = min(kernel.config.run.pace.beat, self._releases.retry_after(above))
                 await self._releases.changed(pause)
 
     async def _take_patches(self, version: int) -> None:

@@ -11,8 +11,8 @@ for each release. Not handled here: which way is taken (swarm.core.agreement.pat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from peers.runtime.kernel import Kernel
 from swarm.core.agreement.patch_path import cheapest
 from swarm.core.agreement.releases import Releases
 from swarm.frames import wire
@@ -20,9 +20,6 @@ from swarm.limits import WAY_BASES
 from swarm.net.ports import NetError, read_question
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Release, Way, WayQuery
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 ASKED = 2
 """Holders that are asked: one may have come later than the way began."""
@@ -34,19 +31,19 @@ TIMEOUT = 5.0
 class MissedReleases:
     def __init__(
         self,
-        host: Host,
+        kernel: Kernel,
         candidates: Releases,
         bases: Callable[[], list[Digest]],
         remember: Callable[[bytes, PeerId], bool],
     ) -> None:
         """`bases`: weights from which patches may lead here, those of the newest version first; `remember`
         takes a sealed release that a peer shows, if it can be believed."""
-        self._host, self._candidates, self._bases, self._remember = host, candidates, bases, remember
+        self._kernel, self._candidates, self._bases, self._remember = kernel, candidates, bases, remember
         self._asked: Digest | None = None
         """The release whose way was asked for last."""
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.WAY, self._answer)
+        await self._kernel.ports.mail.serve(Service.WAY, self._answer)
 
     async def ask(self, release: Release, holders: Sequence[PeerId]) -> None:
         """Learn which releases lead to this one, where I hold something that they may lead from, and know no
@@ -56,9 +53,9 @@ class MissedReleases:
             return
         self._asked = release.weights
         question = wire.encode(WayQuery(to=release.weights, held=tuple(held)))
-        for holder in self._host.rng.sample(holders, min(ASKED, len(holders))):
+        for holder in self._kernel.rng.sample(holders, min(ASKED, len(holders))):
             try:
-                answer = await self._host.ports.mail.send(holder, Service.WAY, question, TIMEOUT)
+                answer = await self._kernel.ports.mail.send(holder, Service.WAY, question, TIMEOUT)
                 way = wire.decode(answer, Way)
             except (NetError, wire.WireError):
                 continue  # the next one is asked, and without a way the whole release is fetched

@@ -19,8 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from peers.runtime.faults import DiskFaults
+from peers.runtime.kernel import Kernel
 from peers.runtime.releases.version_zero import VersionZero
 from swarm import events
 from swarm.core.agreement.patch_path import KEPT, RUNG, Step, cheapest
@@ -35,9 +36,6 @@ from swarm.storage.patches import PatchError
 from swarm.storage.weights import Weights
 from swarm.types import Digest, Patch, PeerId, Release
 
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-
 WAYS = 4
 """Ways that are tried for a release: one is lost to a holder that died, another to a liar."""
 
@@ -49,21 +47,21 @@ Later = Callable[[], Sequence[PeerId]]
 
 
 class PatchLadder:
-    def __init__(self, host: Host, wholes: Blobs, folder: Path | None) -> None:
+    def __init__(self, kernel: Kernel, disk: DiskFaults, wholes: Blobs, folder: Path | None) -> None:
         """`wholes` holds the releases' own blocks; files are held in `folder`, or in memory."""
-        self._host, self._wholes = host, wholes
-        self.version_zero = VersionZero(host, wholes)
+        self._kernel, self._wholes = kernel, wholes
+        self.version_zero = VersionZero(kernel, wholes)
         self.files = Blobs(
-            host.ports.mail,
+            kernel.ports.mail,
             service=Service.PATCHES,
             folder=folder,
             keep=KEPT,
-            rng=host.rng,
+            rng=kernel.rng,
             on_bad=self._bad_holder,
-            on_damage=host.disk_damaged,
-            reach=host.ports.reach,
+            on_damage=disk.damaged,
+            reach=kernel.ports.reach,
         )
-        self.files.on_disk = partial(host.disk.tell, "patches")
+        self.files.on_disk = partial(disk.tell, "patches")
         self._useless: set[Digest] = set()
         """Patch files of announced releases that make other bytes than they promise."""
         self._steps: OrderedDict[Digest, Patch] = OrderedDict()
@@ -87,7 +85,7 @@ class PatchLadder:
         if base is None or base.size != weights.blocks.size:
             return None
         try:
-            file = await self._host.ports.work.run(Kind.PATCH, patch_files.make, base, weights.blocks)
+            file = await self._kernel.ports.work.run(Kind.PATCH, patch_files.make, base, weights.blocks)
         except Damaged:
             await self._wholes.check(base.root)
             return None
@@ -104,7 +102,7 @@ class PatchLadder:
             return None
         lowest, files = below
         try:
-            file = await self._host.ports.work.run(Kind.PATCH, _composed, files, weights.blocks.size)
+            file = await self._kernel.ports.work.run(Kind.PATCH, _composed, files, weights.blocks.size)
         except (Damaged, PatchError):
             await self._check_files(files)
             return None
@@ -118,7 +116,7 @@ class PatchLadder:
         """The patch; None where it is no smaller than the whole."""
         if len(file) >= weights.blocks.size:
             return None
-        blocks = await self._host.ports.work.run(Kind.PATCH, Blocks.of, file, file_block)
+        blocks = await self._kernel.ports.work.run(Kind.PATCH, Blocks.of, file, file_block)
         self._make_room(weights.blocks.size)
         await self.files.take(weights.version, blocks, made_here=True)
         return Patch(base=base, root=blocks.root, size=blocks.size)
@@ -209,7 +207,7 @@ class PatchLadder:
         chain = [(file, made.weights) for (_, made), file in zip(way, files, strict=True)]
         draft = self._wholes.draft(base.size)
         try:
-            whole = await self._host.ports.work.run(Kind.PATCH, patch_files.apply, base, chain, draft)
+            whole = await self._kernel.ports.work.run(Kind.PATCH, patch_files.apply, base, chain, draft)
         except Damaged:
             await self._wholes.check(base.root)
             await self._check_files(files)
@@ -221,7 +219,7 @@ class PatchLadder:
             if base.is_intact() and files[error.step].is_intact():
                 self._useless.add(patch.root)
                 reason = f"patch to version {made.version}: {error}; it is not tried again"
-                self._host.emit(events.Rejected, sender=made.publisher, kind=Service.PATCHES, reason=reason)
+                self._kernel.emit(events.Rejected, sender=made.publisher, kind=Service.PATCHES, reason=reason)
             return None
         for patch, made in way:
             self._remember(made.weights, patch)
@@ -232,7 +230,7 @@ class PatchLadder:
         self.files.most = size
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:
-        self._host.emit(events.Rejected, sender=holder, kind=Service.PATCHES, reason=reason)
+        self._kernel.emit(events.Rejected, sender=holder, kind=Service.PATCHES, reason=reason)
 
 
 def _composed(files: Sequence[Blocks], size: int) -> bytes:

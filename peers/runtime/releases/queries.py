@@ -12,16 +12,15 @@ an answer is worth (peers.runtime.releases.exchange), the way from an older vers
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from peers.runtime.kernel import Kernel
+from peers.runtime.releases.exchange import ReleaseExchange
 from swarm.frames import wire
 from swarm.net.ports import NetError, read_question
 from swarm.protocol import ROLES, Service, Topic
 from swarm.types import Digest, PeerId, ReleaseQuery
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-    from peers.runtime.releases.exchange import ReleaseExchange
 
 ASK_TIMEOUT = 5.0
 """Seconds for an answer of less than a kilobyte."""
@@ -32,17 +31,17 @@ is silent for 5 s."""
 
 
 class ReleaseQueries:
-    def __init__(self, host: Host, releases: ReleaseExchange) -> None:
-        self._host, self._releases = host, releases
+    def __init__(self, kernel: Kernel, releases: ReleaseExchange) -> None:
+        self._kernel, self._releases = kernel, releases
 
     async def serve(self) -> None:
-        await self._host.ports.mail.serve(Service.NEWEST, self._answer_newest)
-        await self._host.ports.mail.serve(Service.RELEASE, self._answer_release)
+        await self._kernel.ports.mail.serve(Service.NEWEST, self._answer_newest)
+        await self._kernel.ports.mail.serve(Service.RELEASE, self._answer_release)
 
     async def ask_newest(self, peers: list[PeerId]) -> None:
         """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
         have passed me by."""
-        for peer in self._host.rng.sample(peers, min(ASKED, len(peers))):
+        for peer in self._kernel.rng.sample(peers, min(ASKED, len(peers))):
             if self._remember_answer(peer, await self._ask(peer, Service.NEWEST, b"")):
                 return
 
@@ -55,47 +54,28 @@ class ReleaseQueries:
     async def _ask(self, peer: PeerId, service: Service, question: bytes) -> bytes:
         """A sealed release; empty when there is none, or no answer."""
         try:
-            return await self._host.ports.mail.send(peer, service, question, timeout=ASK_TIMEOUT)
+            return await self._kernel.ports.mail.send(peer, service, question, timeout=ASK_TIMEOUT)
         except NetError:
             return b""
 
     def _remember_answer(self, peer: PeerId, sealed: bytes) -> bool:
         return bool(sealed) and self._releases.remember(sealed, by=peer)
 
-    async def ask_forever(self) -> None:
+    async def run(self) -> None:
         """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks,
         is asked."""
-        host, releases, beat_seconds = self._host, self._releases, self._host.config.run.pace.beat
+        kernel, releases, beat_seconds = self._kernel, self._releases, self._kernel.config.run.pace.beat
         looked: set[PeerId] = set()
         while True:
             held = releases.held
             mine = held.version if held else -1
             unheard = [
-                peer for peer, beat in host.roster if beat.version > mine and not releases.heard_of(beat)
+                peer for peer, beat in kernel.roster if beat.version > mine and not releases.heard_of(beat)
             ]
             if due := [peer for peer in unheard if held is None or peer in looked]:
                 await self.ask_newest(due)
             looked = set(unheard)
-            await (host.changed(beat_seconds) if held is None else host.ports.clock.sleep(beat_seconds))
-
-    async def look_for_holders_forever(self) -> None:
-        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a
-        while."""
-        host = self._host
-        if host.who.observes:
-            return  # it hears them always
-        patience, lacked = host.config.run.pace.patience, host.now()
-        while True:
-            if self._releases.lacks or (self._releases.held is None and host.now() - lacked >= patience):
-                async with asyncio.TaskGroup() as tasks:
-                    listening = tasks.create_task(host.hear_samplers())
-                    await host.ports.clock.sleep(2 * patience)
-                    listening.cancel()
-                for peer in [
-                    peer for peer, beat in host.roster if ROLES[beat.role].heartbeat is Topic.BEAT_SAMPLER
-                ]:
-                    host.roster.forget(peer)  # nobody listens any more: its silence means nothing
-            await self._releases.changed(host.config.run.pace.beat)
+            await (kernel.changed(beat_seconds) if held is None else kernel.ports.clock.sleep(beat_seconds))
 
     async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
         return self._releases.sealed_newest()
@@ -106,3 +86,35 @@ class ReleaseQueries:
         known = self._releases.known(sought.version, sought.weights)
         found = min(known, key=lambda release: abs(release.released - sought.released), default=None)
         return self._releases.sealed(found) if found else b""
+
+
+class HolderSearch:
+    """Of a peer that cannot have a release, among samplers."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        releases: ReleaseExchange,
+        hear_samplers: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`hear_samplers` takes their heartbeats until it is cancelled."""
+        self._kernel, self._releases, self._listen = kernel, releases, hear_samplers
+
+    async def run(self) -> None:
+        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a
+        while."""
+        kernel = self._kernel
+        if kernel.who.observes:
+            return  # it hears them always
+        patience, lacked = kernel.config.run.pace.patience, kernel.now()
+        while True:
+            if self._releases.lacks or (self._releases.held is None and kernel.now() - lacked >= patience):
+                async with asyncio.TaskGroup() as tasks:
+                    listening = tasks.create_task(self._listen())
+                    await kernel.ports.clock.sleep(2 * patience)
+                    listening.cancel()
+                for peer in [
+                    peer for peer, beat in kernel.roster if ROLES[beat.role].heartbeat is Topic.BEAT_SAMPLER
+                ]:
+                    kernel.roster.forget(peer)  # nobody listens any more: its silence means nothing
+            await self._releases.changed(kernel.config.run.pace.beat)

@@ -12,8 +12,8 @@ Not handled here: where the model lies (peers.build.model.base_model), who makes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from peers.runtime.kernel import Kernel
 from swarm import events
 from swarm.net.blobs.store import Blobs
 from swarm.protocol import Kind
@@ -21,22 +21,19 @@ from swarm.storage.blocks import Blocks
 from swarm.storage.image import MakeDraft
 from swarm.types import Digest
 
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-
 Write = Callable[[MakeDraft], Blocks]
 """Makes version 0. Raises ValueError or OSError."""
 
 
 class VersionZero:
-    def __init__(self, host: Host, wholes: Blobs) -> None:
-        self._host, self._wholes = host, wholes
+    def __init__(self, kernel: Kernel, wholes: Blobs) -> None:
+        self._kernel, self._wholes = kernel, wholes
         self.write: Write | None = None
         """None where this peer cannot make it."""
 
     def made_here(self) -> Digest | None:
         """Its weights; None where they cannot be made here, as far as is known."""
-        return self._host.who.genesis if self.write is not None else None
+        return self._kernel.who.genesis if self.write is not None else None
 
     async def blocks(self) -> Blocks | None:
         """Its bytes; None where they cannot be made."""
@@ -46,7 +43,7 @@ class VersionZero:
         if (held := self._wholes.blocks(genesis)) is not None:
             return held
         try:
-            made = await self._host.ports.work.run(Kind.PACK, write, self._wholes.draft)
+            made = await self._kernel.ports.work.run(Kind.PACK, write, self._wholes.draft)
         except (ValueError, OSError) as error:
             why = str(error)
         else:
@@ -55,5 +52,5 @@ class VersionZero:
             why = f"its files make {made.root}, the run began with {genesis}"
         self.write = None
         text = f"version 0 is not made of the model on this disk ({why}): releases are fetched without it"
-        self._host.emit(events.Noted, level="warning", text=text)
+        self._kernel.emit(events.Noted, level="warning", text=text)
         return None

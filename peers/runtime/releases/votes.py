@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from peers.runtime.kernel import Kernel
+from peers.runtime.releases.lines import ReleaseLines
 from swarm.core.agreement.lineage import Point
 from swarm.core.agreement.releases import PUBLISHERS
 from swarm.core.agreement.round_record import Witness
@@ -36,10 +38,6 @@ from swarm.core.roster import ELSEWHERE, NOBODY
 from swarm.limits import remember
 from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
-    from peers.runtime.releases.lines import ReleaseLines
 
 HEARD = 2.5
 """Times a heartbeat's pace: who was silent for longer lost two of them, or is gone."""
@@ -92,9 +90,12 @@ def mark(release: Release, why: Why = Why.BESIDE) -> bytes:
 
 
 class ReleaseVotes:
-    def __init__(self, host: Host, lines: ReleaseLines) -> None:
-        self._host, self._lines = host, lines
-        self.witness = Witness(host.config.run.averaging.match)
+    def __init__(
+        self, kernel: Kernel, lines: ReleaseLines, is_disbelieved: Callable[[Release], bool]
+    ) -> None:
+        """`is_disbelieved`: whether this peer follows that release no more."""
+        self._kernel, self._lines, self._is_disbelieved = kernel, lines, is_disbelieved
+        self.witness = Witness(kernel.config.run.averaging.match)
         self._recent = deque[Release](maxlen=RECENT)
         self._told = b""
         """What my last heartbeat denied."""
@@ -114,9 +115,9 @@ class ReleaseVotes:
         """I was in a round of my version with these members; or in none, and `patient`: I try again."""
         self._meets = False
         if self.are_most(members) and not self._heard_next():
-            self.witness.averaged(self._mine[0], members, self._host.now())
+            self.witness.averaged(self._mine[0], members, self._kernel.now())
             if self._learners().keys() - members:
-                self._host.beat_now()
+                self._kernel.beat_now()
         elif members or not patient:
             self.give_up()
         self._tell()
@@ -124,26 +125,25 @@ class ReleaseVotes:
     @property
     def _mine(self) -> Point:
         """My released version."""
-        return self._host.status.version, Digest(self._host.status.weights)
+        return self._kernel.status.version, Digest(self._kernel.status.weights)
 
     def _heard_next(self) -> bool:
         """Was a release announced that goes on from my version, and that I do not deny?"""
         heard = (one for one in self._recent if (one.version - 1, one.parent) == self._mine)
-        disbelieved = self._host.releases.candidates.is_disbelieved
-        return any(not (disbelieved(one) or self.denies(one)) for one in heard)
+        return any(not (self._is_disbelieved(one) or self.denies(one)) for one in heard)
 
     def give_up(self) -> None:
         """No round of most learners came about: whoever's turn it is may step."""
         stood = self.stands()
         self.witness.gave_up(self._mine[0])
         if stood:
-            self._host.beat_now()
+            self._kernel.beat_now()
 
     def stands(self) -> bool:
         """Am I a witness of my version? Who takes a release goes where that is, but who compares it does
         not."""
-        here = self._compares or self._host.status.phase not in ELSEWHERE
-        return here and self.witness.stands(self._mine[0], self._host.now())
+        here = self._compares or self._kernel.status.phase not in ELSEWHERE
+        return here and self.witness.stands(self._mine[0], self._kernel.now())
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
@@ -173,16 +173,16 @@ class ReleaseVotes:
 
     def denies(self, release: Release) -> bool:
         """Do I know it to be one learner's own work, can enough of us deny it, and are most not at it?"""
-        host = self._host
-        if host.who.role is not Role.LEARNER or not self.stands():
+        kernel = self._kernel
+        if kernel.who.role is not Role.LEARNER or not self.stands():
             return False  # everybody asks this of each candidate, at each look
         at, mine = (release.version, release.weights), self._mine
-        if release.publisher == host.ports.me or at in (mine, self._made) or at[0] < mine[0]:
+        if release.publisher == kernel.ports.me or at in (mine, self._made) or at[0] < mine[0]:
             return False
-        if release.merged is not None and host.config.run.release.fork == "merge":
+        if release.merged is not None and kernel.config.run.release.fork == "merge":
             return False
-        heard = host.roster.since(release.publisher)
-        since, other = host.now() if heard is None else heard, bool(self._why(release))
+        heard = kernel.roster.since(release.publisher)
+        since, other = kernel.now() if heard is None else heard, bool(self._why(release))
         members = self.witness.members(release.version)
         of_round = release.learners == len(members) and not other
         publisher = release.publisher if of_round else NOBODY
@@ -191,7 +191,7 @@ class ReleaseVotes:
         learners = self._learners(release.publisher)
         there = {peer for peer, beat in learners.items() if beat and (beat.version, beat.weights) == at}
         few = 2 * len(there | {release.publisher}) + other <= len(learners)
-        able = {*_witnesses(learners), host.ports.me}
+        able = {*_witnesses(learners), kernel.ports.me}
         if release.publisher in members:
             able |= self._in_step(members, learners)
         able -= {release.publisher}
@@ -200,7 +200,7 @@ class ReleaseVotes:
 
     def _in_step(self, members: Collection[PeerId], learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
         """The members of my last round that said nothing since: they are witnesses as I am."""
-        roster, now, ended = self._host.roster, self._host.now(), self.witness.ended()
+        roster, now, ended = self._kernel.roster, self._kernel.now(), self.witness.ended()
         heard = (peer for peer, beat in learners.items() if beat)
         return {peer for peer in heard if peer in members and now - roster.silent(peer, now) < ended}
 
@@ -210,21 +210,21 @@ class ReleaseVotes:
         version, weights = self._made
         is_member = release.publisher in self.witness.members(version)
         differs = release.version == version and release.weights != weights
-        believes = self._host.status.astray or not self.is_doubted(release.publisher)
+        believes = self._kernel.status.astray or not self.is_doubted(release.publisher)
         doubted = differs and is_member and not believes
         return self._false[release.publisher].why if doubted else Why.BESIDE
 
     def is_doubted(self, publisher: PeerId) -> bool:
         """Did it release something else than our round made, not long ago?"""
-        return publisher in self._false and self._host.now() < self._false[publisher].until
+        return publisher in self._false and self._kernel.now() < self._false[publisher].until
 
     def got_another_mean(self, version: int) -> set[PeerId]:
         """Of the members of the round that made my version, me too, those that say that they got another mean
         than most of them."""
-        members, roster = self.witness.members(version), self._host.roster
-        beats = {peer: roster.beat(peer) for peer in members if peer != self._host.ports.me}
+        members, roster = self.witness.members(version), self._kernel.roster
+        beats = {peer: roster.beat(peer) for peer in members if peer != self._kernel.ports.me}
         marks = {peer: beat.mean for peer, beat in beats.items() if beat is not None}
-        return got_another({**marks, self._host.ports.me: self._host.status.mean}, len(members))
+        return got_another({**marks, self._kernel.ports.me: self._kernel.status.mean}, len(members))
 
     def packed(self, version: int, weights: Digest) -> None:
         """My version has these weights."""
@@ -234,10 +234,10 @@ class ReleaseVotes:
     def found_false(self, release: Release) -> None:
         """A release of a member of my round is not what that made."""
         publisher = release.publisher
-        beat = self._host.roster.beat(publisher)
-        differ = beat is not None and are_two(beat.mean, self._host.status.mean)
+        beat = self._kernel.roster.beat(publisher)
+        differ = beat is not None and are_two(beat.mean, self._kernel.status.mean)
         before = self._false[publisher].times if publisher in self._false else 0
-        until = self._host.now() + QUIET * 2.0 ** min(before, DOUBLED)
+        until = self._kernel.now() + QUIET * 2.0 ** min(before, DOUBLED)
         doubt = Doubt(before + 1, until, Why.OTHER_MEAN if differ else Why.OTHER_BYTES)
         remember(self._false, publisher, doubt, PUBLISHERS)
         self._tell()
@@ -253,7 +253,7 @@ class ReleaseVotes:
         """Say it at once when I deny something new."""
         before = self._told
         if self.denied() and self._told != before:
-            self._host.beat_now()
+            self._kernel.beat_now()
 
     # --- of everybody ---------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class ReleaseVotes:
     def _against(self, release: Release) -> Against | None:
         learners = self._learners(release.publisher)
         beside, other, deceived = (self._votes(mark(release, why), release, learners) for why in Why)
-        me = {self._host.ports.me} if self.stands() else set[PeerId]()
+        me = {self._kernel.ports.me} if self.stands() else set[PeerId]()
         voters = len(_witnesses(learners) | {release.publisher} | me)
         if len(learners) >= CROWD and 2 * len(beside) >= len(learners):
             return Against(f"{len(beside)} learners deny it: they make rounds, and it comes of none", True)
@@ -288,21 +288,21 @@ class ReleaseVotes:
     def _votes(self, name: bytes, release: Release, learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
         """The learners that deny a release by this mark."""
         votes = {peer for peer, beat in learners.items() if beat and name in _marks(beat.denied)}
-        mine = {self._host.ports.me} if name in _marks(self._told) else set[PeerId]()
+        mine = {self._kernel.ports.me} if name in _marks(self._told) else set[PeerId]()
         return (votes - {release.publisher}) | mine
 
     def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
         """The learners that count, by their heartbeats: those that were heard lately, are at a version and
         do not rest, me, and a `publisher`. Who takes over a state counts: else two of four would be most
         learners while a third one does."""
-        host, found = self._host, dict[PeerId, Beat | None]()
-        longest = HEARD * host.config.run.pace.beat
-        for peer in host.roster.learners():
-            beat, silent = host.roster.beat(peer), host.roster.silent(peer, host.now())
+        kernel, found = self._kernel, dict[PeerId, Beat | None]()
+        longest = HEARD * kernel.config.run.pace.beat
+        for peer in kernel.roster.learners():
+            beat, silent = kernel.roster.beat(peer), kernel.roster.silent(peer, kernel.now())
             if beat and silent <= longest and beat.version >= 0 and beat.phase not in RESTING:
                 found[peer] = beat
-        if host.who.role is Role.LEARNER and host.status.version >= 0:
-            found[host.ports.me] = None
+        if kernel.who.role is Role.LEARNER and kernel.status.version >= 0:
+            found[kernel.ports.me] = None
         if publisher is not None:
             found.setdefault(publisher, None)
         return found

@@ -12,17 +12,15 @@ An accusation is what its learner does; nobody else acts by it but who replays i
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from peers.runtime.kernel import Kernel
 from swarm import events
 from swarm.core.suspensions import Suspension
 from swarm.frames import wire
 from swarm.limits import RELEASE_LIMIT, cut, remember
-from swarm.protocol import Role
+from swarm.protocol import Role, Topic
 from swarm.types import Count, Digest, Finite, PeerId, Struct, Text, Word
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 REMEMBERED = 1024
 """Samplers that were told of, so that each time is told once."""
@@ -44,46 +42,50 @@ class Accusation(Struct, tag="accusation"):
     why: Text = ""
 
 
-def unverifying(host: Host, opened: wire.Opened) -> str | None:
+def unverifying(kernel: Kernel, opened: wire.Opened) -> str | None:
     """Why a frame's sender accuses nobody, or None."""
-    why = host.distrust(opened, Role.LEARNER)
-    return None if why is None or host.invited(opened, Role.AUDITOR) else why
+    why = kernel.distrust(opened, Role.LEARNER)
+    return None if why is None or kernel.invited(opened, Role.AUDITOR) else why
 
 
 class SuspensionNews:
     """What one peer hears."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._told: OrderedDict[tuple[PeerId, PeerId], Suspension] = OrderedDict()
         """Of each learner and sampler."""
 
+    def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
+        """A learner subscribes itself, and acts by what it hears (peers.audits.accusations)."""
+        return {} if self._kernel.who.role is Role.LEARNER else {Topic.ACCUSED: self.hear}
+
     def hear(self, sealed: bytes) -> None:
         """Raises WireError for what is no accusation by a learner or an auditor."""
-        opened, said = self._host.read(sealed, RELEASE_LIMIT, Accusation)
-        if (why := unverifying(self._host, opened)) is not None:
+        opened, said = self._kernel.read(sealed, RELEASE_LIMIT, Accusation)
+        if (why := unverifying(self._kernel, opened)) is not None:
             raise wire.WireError(f"accusation by {opened.sender}: {why}")
         self.take(opened, said)
 
     def take(self, opened: wire.Opened, said: Accusation) -> None:
         """Tell what a learner does."""
-        if self._host.distrust(opened, Role.LEARNER) is None:
+        if self._kernel.distrust(opened, Role.LEARNER) is None:
             self.tell(opened.sender, said.sampler, said.until, said.why, said.evidence)
 
     def tell(self, by: PeerId, sampler: PeerId, until: float, why: str, group: str = "") -> None:
         """A learner suspends a sampler."""
-        host, now = self._host, self._host.now()
+        kernel, now = self._kernel, self._kernel.now()
         known = Suspension(until, why=why, since=now, evidence=group)
         before = self._told.get((by, sampler), Suspension(0.0))
         news = (until, bool(group)) > (before.until, bool(before.evidence))
-        if host.who.observes or until <= now or not news:
+        if kernel.who.observes or until <= now or not news:
             return
         remember(self._told, (by, sampler), known, REMEMBERED)
-        host.emit(events.SetAside, by=by, sampler=sampler, until=until, why=cut(why), group=cut(group))
+        kernel.emit(events.SetAside, by=by, sampler=sampler, until=until, why=cut(why), group=cut(group))
 
     def back(self, by: PeerId, sampler: PeerId, sent: float) -> None:
         """A learner admits a sampler's group that was sent then."""
         before = self._told.get((by, sampler))
         if before is not None and before.since < sent:
             del self._told[by, sampler]
-            self._host.emit(events.SetAside, by=by, sampler=sampler, until=0.0, why="")
+            self._kernel.emit(events.SetAside, by=by, sampler=sampler, until=0.0, why="")

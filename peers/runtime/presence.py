@@ -1,0 +1,93 @@
+"""Who is there: others' heartbeats fill the roster, and who is silent for longer than the run's patience is
+lost.
+
+    topics `beat`, `beat/sampler` -> trust -> IdentityCheck, RevocationExchange, Roster, releases
+    roster -- too long silent --> Lost event
+
+Not handled here: this peer's own heartbeats (peers.runtime.heartbeats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from peers.runtime.clock_check import ClockCheck
+from peers.runtime.heartbeats import Met
+from peers.runtime.kernel import Kernel
+from peers.runtime.membership.identity_check import IdentityCheck
+from peers.runtime.membership.revocations import RevocationExchange
+from peers.runtime.releases.exchange import ReleaseExchange
+from peers.runtime.run_end import RunEnd
+from swarm import events
+from swarm.frames import wire
+from swarm.limits import BEAT_LIMIT
+from swarm.protocol import Phase, Role, Topic
+from swarm.types import Beat
+
+LATER = 0.1
+"""Seconds beyond its patience after which a peer is lost: two readings of a clock differ, and what is told of
+its silence, in tenths, is more than that."""
+
+
+class Presence:
+    """One peer's view of the others."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        releases: ReleaseExchange,
+        revocations: RevocationExchange,
+        identity: IdentityCheck,
+        end: RunEnd,
+        met: Met,
+    ) -> None:
+        """`met` hears of each heartbeat that counts."""
+        self._kernel, self._releases, self._revocations = kernel, releases, revocations
+        self._identity, self._end, self._met = identity, end, met
+        self._clock_check = ClockCheck(kernel)
+
+    def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
+        return {Topic.BEAT: self.hear, Topic.BEAT_SAMPLER: self.hear}
+
+    def hear(self, data: bytes) -> None:
+        """Take a sealed heartbeat. Raises WireError where it is none, and Refusal where a newer process has
+        this peer's key."""
+        kernel = self._kernel
+        opened, beat = kernel.read(data, BEAT_LIMIT, Beat)
+        if (why := kernel.distrust(opened, beat.role)) is not None:
+            raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
+        invited = kernel.invited(opened, beat.role)
+        if beat.mirror >= 0 and not invited:  # a mirror is asked first, so it can delay all peers
+            beat = msgspec.structs.replace(beat, mirror=-1)
+        self._identity.hear(opened.sender, beat, data)
+        if proven := invited or kernel.has_delivered(opened.sender):
+            self._revocations.heard(opened.sender, beat.revoked)
+        before, now = kernel.roster.beat(opened.sender), kernel.now()
+        if opened.sender == kernel.ports.me or not kernel.roster.hear(opened.sender, beat, now, proven):
+            return
+        if before is None or (before.version, before.weights) != (beat.version, beat.weights):
+            self._releases.found(beat.version, beat.weights, opened.sender if invited else None)
+        self._releases.doubts.hear(beat)
+        self._met(opened.sender, beat)
+        if kernel.who.observes:
+            kernel.emit(events.Heard, subject=opened.sender, beat=beat, invited=invited)
+        if beat.phase is Phase.LEAVING:
+            kernel.roster.forget(opened.sender)
+        if beat.role is Role.SEED and beat.phase is Phase.COMPLETE:
+            self._end.called(opened.sender)
+        self._end.look()
+        kernel.move()
+
+    async def run(self) -> None:
+        kernel = self._kernel
+        look = kernel.config.run.pace.patience / 4
+        while True:
+            self._clock_check.look()
+            lost, until = kernel.roster.expire(kernel.now())
+            for peer, silent in lost:
+                kernel.emit(events.Lost, subject=peer, silent=round(silent, 1))
+                kernel.move()
+            self._end.look()
+            await kernel.ports.clock.sleep(min(look, until - kernel.now() + LATER))
