@@ -71,9 +71,6 @@ class Auditor:
         self._shown, self._submitted = ShownGroups(host), SubmittedGroups(host)
         self._accusations = AccusationExchange(host, inbox, self, self._shown)
         if self._works():
-            inbox.audit, inbox.suspended, inbox.unseen = self.draw, self.suspended, self.room
-            inbox.batcher.unproven = self._queue.unproven
-            inbox.batcher.replayable = self.is_replayable
             self._look()
 
     def _works(self) -> bool:
@@ -160,7 +157,7 @@ class Auditor:
     def _is_audited(self, sampler: PeerId) -> bool:
         """Whether groups of this sampler are replayed here: the run's owner vouches for others."""
         invited = self._inbox.batcher.quotas.vouched(sampler)
-        return self._replayer.works and (self.host.config.peer.audit.invited or not invited)
+        return self._works() and (self.host.config.peer.audit.invited or not invited)
 
     def room(self, sampler: PeerId) -> Room:
         """How many groups of a sampler are taken before more of them are replayed: one at a time, which is
@@ -172,9 +169,12 @@ class Auditor:
         return Room(left, "the last groups of yours wait to be replayed: send more later")
 
     def is_replayable(self, group: Group) -> bool:
-        """Whether a group could be replayed here."""
-        noise = self._inbox.opener.noise
-        return group.noise == noise and self._replayer.holds(group.version, group.weights)
+        """Whether a group that names my arithmetic could be replayed here."""
+        return not self._works() or self._replayer.holds(group.version, group.weights)
+
+    def is_unproven(self, sampler: PeerId) -> bool:
+        """Whether a group of this sampler is to be replayed before one is trained on."""
+        return sampler in self._queue.unproven
 
     def _append(self, drawn: Drawn) -> None:
         gone = self._queue.append(drawn)

@@ -19,8 +19,9 @@ import asyncio
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from peers.intake.group_opening import Decoder, GroupOpener
 from peers.intake.reward_calls import RewardCalls
@@ -74,13 +75,69 @@ TOLD = 256
 
 Scored = tuple[Waiting, TaskAndRewards]
 
-Keep = Callable[[Group, tuple[float, ...]], Awaitable[bool]]
-"""(group, rewards) -> whether an admitted group is on the disk."""
+
+class Keeper(Protocol):
+    """What puts admitted groups on a disk (peers.learner.trained_groups)."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the disk refuses groups now."""
+
+    def is_unkept(self, group: str) -> bool:
+        """Whether the disk refused the group with this id, and does not have it yet."""
+
+    async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
+        """Whether an admitted group is on the disk."""
 
 
-async def in_memory(group: Group, rewards: tuple[float, ...]) -> bool:
-    """Keeps nothing on a disk."""
-    return False
+class Audit(Protocol):
+    """What replays some of the admitted groups (peers.audits.auditor)."""
+
+    def draw(self, group: Group, frame: bytes) -> None:
+        """Hear of an admitted group, with the frame that it came in."""
+
+    def suspended(self, sampler: PeerId) -> Suspension | None:
+        """Why a sampler is suspended now, or None."""
+
+    def room(self, sampler: PeerId) -> Room:
+        """Room for groups of a sampler before more of them are replayed."""
+
+    def is_unproven(self, sampler: PeerId) -> bool:
+        """Whether a group of this sampler is to be replayed before one is trained on."""
+
+    def is_replayable(self, group: Group) -> bool:
+        """Whether a group that names this learner's arithmetic could be replayed here."""
+
+
+class NoDisk:
+    """Groups are in memory alone."""
+
+    refused = False
+
+    def is_unkept(self, group: str) -> bool:
+        return False
+
+    async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
+        return False
+
+
+class NoAudit:
+    """Nothing is replayed."""
+
+    def draw(self, group: Group, frame: bytes) -> None:
+        pass
+
+    def suspended(self, sampler: PeerId) -> Suspension | None:
+        return None
+
+    def room(self, sampler: PeerId) -> Room:
+        return NO_LIMIT
+
+    def is_unproven(self, sampler: PeerId) -> bool:
+        return False
+
+    def is_replayable(self, group: Group) -> bool:
+        return True
 
 
 NO_DISK = "the disk of this learner refuses groups, that of another one takes them"
@@ -97,7 +154,13 @@ class LearnerInbox:
         decoder: Decoder,
         version: Callable[[], int],
         learners: Callable[[], float],
+        *,
+        keeper: Callable[[], Keeper] = NoDisk,
+        audit: Callable[[], Audit] = NoAudit,
+        signed: Callable[[Group, bytes], None] = lambda group, frame: None,
     ) -> None:
+        """`keeper()` and `audit()` take from the inbox what they need, so they are looked up when they are
+        called; `signed` hears of admitted groups, with the frames that they came in."""
         run = host.config.run
         self.host, self.source, self.decoder = host, source, decoder
         self.reward_calls = RewardCalls(host, source)
@@ -112,24 +175,13 @@ class LearnerInbox:
             host.releases.released_here,
             self.opener.noise,
         )
-        self.batcher = Batcher(run.batch, run.window)
-        self.batcher.replayable = lambda group: group.noise == self.opener.noise
+        self.batcher = Batcher(
+            run.batch, run.window, is_unproven=self._is_unproven, is_replayable=self._is_replayable
+        )
         self.sampler_evidence = SamplerEvidence()
         self.tally = Tally()
         self._version, self._learners = version, learners
-        self.keep: Keep = in_memory
-        self.refused: Callable[[], bool] = lambda: False
-        """Whether a disk that is to have the groups refuses them now."""
-        self.unkept: Callable[[str], bool] = lambda group: False
-        """Whether it refused a group with this id, and does not have it yet."""
-        self.audit: Callable[[Group, bytes], None] = lambda group, frame: None
-        """Hears of every admitted group, with the frame that it came in."""
-        self.signed: Callable[[Group, bytes], None] = lambda group, frame: None
-        """The same, for the groups' proofs (peers.learner.agreement.rechecks)."""
-        self.unseen: Callable[[PeerId], Room] = lambda _: NO_LIMIT
-        """Room for groups of a sampler before more of them are replayed (peers.audits.auditor)."""
-        self.suspended: Callable[[PeerId], Suspension | None] = lambda _: None
-        """Why a sampler is suspended now, or None (peers.audits.auditor)."""
+        self._keeper, self._audit, self._signed = keeper, audit, signed
         self._tasks: dict[str, TaskAndRewards] = {}
         self._arriving: dict[str, asyncio.Event] = {}
         """Group that is being scored and written -> set once that is done."""
@@ -333,7 +385,7 @@ class LearnerInbox:
             distrust = "sealed, sent and signed by different peers"
         elif distrust is None and self.host.invited(opened, Role.SAMPLER):
             self.batcher.quotas.invited(sender)
-        room, suspension = self._room(group, self._learners(), now), self.suspended(group.sampler)
+        room, suspension = self._room(group, self._learners(), now), self._audit().suspended(group.sampler)
         return self.admission.judge(
             group,
             version=self._version(),
@@ -348,9 +400,9 @@ class LearnerInbox:
         """Give an admitted and scored group to the batcher and the disk. Returns whether the disk has it."""
         host, group = self.host, self.admission.by_my_clock(group)
         self.batcher.add(group, host.now())
-        self.audit(group, frame)  # before any batch may take it
-        self.signed(group, frame)
-        kept = await self.keep(group, self._tasks[group.id].rewards)
+        self._audit().draw(group, frame)  # before any batch may take it
+        self._signed(group, frame)
+        kept = await self._keeper().keep(group, self._tasks[group.id].rewards)
         host.delivered(sender)
         host.status.admitted += 1
         host.move()
@@ -398,12 +450,18 @@ class LearnerInbox:
         most = self._scored_at_most(SCORING_AT_ONCE)
         scored = Room(most, f"{SCORING_AT_ONCE} groups are being scored: send more later")
         payer = self.batcher.payer(group)
-        unseen = self.unseen(payer) if payer == group.sampler else NO_LIMIT
+        unseen = self._audit().room(payer) if payer == group.sampler else NO_LIMIT
         return min(self.batcher.room(payer, learners, now), unseen, scored)
 
     def _scored_at_most(self, most: int) -> int:
         """Groups that may still be scored where rewards are slow, with `most` at once; no limit elsewhere."""
         return most - self.batcher.scoring.total() if self.source.slow else sys.maxsize
+
+    def _is_unproven(self, sampler: PeerId) -> bool:
+        return self._audit().is_unproven(sampler)
+
+    def _is_replayable(self, group: Group) -> bool:
+        return group.noise == self.opener.noise and self._audit().is_replayable(group)
 
     def _open(self) -> bool:
         host = self.host
@@ -412,7 +470,7 @@ class LearnerInbox:
     def _yields(self) -> bool:
         """Whether groups go to another learner, since my disk refuses them. Where nobody's takes them, a
         group in memory is better than none."""
-        self.host.status.unkept = self.refused()
+        self.host.status.unkept = self._keeper().refused
         roster = self.host.roster
         beats = (roster.beat(peer) for peer in roster.learners() if peer != self.host.ports.me)
         return self.host.status.unkept and any(beat and beat.credit > 0 and not beat.unkept for beat in beats)
@@ -420,7 +478,7 @@ class LearnerInbox:
     def _is_unkept(self, group: Group | None, verdict: Verdict, kept: bool) -> bool:
         """Whether this learner has the group in memory alone, whenever it came."""
         taken = verdict in (Verdict.ADMIT, Verdict.DUPLICATE) and not kept
-        return taken and group is not None and self.unkept(group.id)
+        return taken and group is not None and self._keeper().is_unkept(group.id)
 
     def _receipt(
         self, sampler: PeerId, group: Group | None, verdict: Verdict, detail: str, kept: bool = False
@@ -429,7 +487,7 @@ class LearnerInbox:
         part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
         room = self._room(group, learners, now).groups if group is not None and part else part
         credit = max(0, min(part, room))
-        suspension = self.suspended(sampler) if verdict is Verdict.UNVERIFIED else None
+        suspension = self._audit().suspended(sampler) if verdict is Verdict.UNVERIFIED else None
         return wire.encode(
             Receipt(
                 verdict=verdict,

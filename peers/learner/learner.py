@@ -31,7 +31,7 @@ from peers.learner.agreement.catch_up import CatchUp
 from peers.learner.agreement.common_round import CommonRound
 from peers.learner.agreement.other_learners import OtherLearners
 from peers.learner.agreement.own_release import OwnRelease
-from peers.learner.agreement.rechecks import BatchRechecks
+from peers.learner.agreement.rechecks import BatchRechecks, SignedFrames
 from peers.learner.agreement.state_transfer import StateTransfer
 from peers.learner.checkpoints import Checkpoints, Progress
 from peers.learner.gradients import Gradients
@@ -69,7 +69,17 @@ class LearnerPeer:
         self.learner.version = -1
         self.round = Round()
         self.other_learners = OtherLearners(host, lambda: learner.version)
-        self.inbox = LearnerInbox(host, source, decoder, lambda: learner.version, self.other_learners.as_fast)
+        frames = SignedFrames()
+        self.inbox = LearnerInbox(
+            host,
+            source,
+            decoder,
+            lambda: learner.version,
+            self.other_learners.as_fast,
+            keeper=lambda: self.trained,
+            audit=lambda: self.auditor,
+            signed=frames.hold,
+        )
         self.auditor = Auditor(host, self.inbox, replay, folder and folder.with_name(FOLDER))
         self.trained = TrainedGroups(
             host, self.inbox, lambda: (learner.version, self.own_release.weights), self._under_way, folder
@@ -87,7 +97,7 @@ class LearnerPeer:
         )
         self.transfer = StateTransfer(host, learner, self.own_release.at_rest, self.other_learners)
         self._report = StepReport(host, self.inbox)
-        self.rechecks = BatchRechecks(host, learner, self.inbox, self.round_totals.of_round)
+        self.rechecks = BatchRechecks(host, learner, self.inbox, frames, of_round=self.round_totals.of_round)
         self._common_round = CommonRound(
             host,
             self.other_learners,
@@ -100,11 +110,24 @@ class LearnerPeer:
         self.recorder = Recorder(host, learner, self.rechecks, self.own_release, folder)
         self._faults = FaultReports(host)
         self._gradients = Gradients(host, learner, self.inbox, self._faults)
-        may = self._may_learn_ahead, self._may_take
-        ahead = *may, self._gradients.compute
-        self.next_gradient = NextGradient(host, self.inbox, self.other_learners, *ahead)
-        uses = self.transfer, self.next_gradient, self._hold_loaded, self._unused
-        self._catch_up = CatchUp(host, learner, self.own_release, self.other_learners, *uses)
+        self.next_gradient = NextGradient(
+            host,
+            self.inbox,
+            self.other_learners,
+            may_begin=self._may_learn_ahead,
+            may_take=self._may_take,
+            compute=self._gradients.compute,
+        )
+        self._catch_up = CatchUp(
+            host,
+            learner,
+            self.own_release,
+            self.other_learners,
+            transfer=self.transfer,
+            next_gradient=self.next_gradient,
+            hold=self._hold_loaded,
+            unused=self._unused,
+        )
 
     async def run(self) -> None:
         """Take the swarm's policy, then run rounds until the host is asked to stop."""

@@ -102,8 +102,6 @@ class TrainedGroups:
         """Marks of the groups in my policy's line."""
         self._in_memory = OrderedDict[str, None]()
         """Groups that the disk refused and does not have yet."""
-        inbox.keep, inbox.refused = self.keep, lambda: self._groups.refused
-        inbox.unkept = self._in_memory.__contains__
 
     async def open(self) -> None:
         """Read what the disk has, and answer what was trained."""
@@ -137,6 +135,15 @@ class TrainedGroups:
             except msgspec.DecodeError as error:  # of another version of this program
                 self._host.disk.damaged(f"a record of groups is left out: {error}")
         return found
+
+    @property
+    def refused(self) -> bool:
+        """Whether the disk refuses groups now."""
+        return self._groups.refused
+
+    def is_unkept(self, group: str) -> bool:
+        """Whether the disk refused the group with this id, and does not have it yet."""
+        return group in self._in_memory
 
     async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
         """Whether an admitted group is on the disk."""

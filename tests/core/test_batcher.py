@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given
@@ -20,16 +21,16 @@ SIZE = BatchSize(groups=4, close_after=5.0, buffer=2.0)
 STRANGER, OTHER = PeerId("stranger"), PeerId("another")
 
 
-def filled(count: int, now: float = NOW) -> Batcher:
-    batcher = Batcher(SIZE, WINDOW)
+def filled(count: int, now: float = NOW, unproven: Collection[PeerId] = ()) -> Batcher:
+    batcher = Batcher(SIZE, WINDOW, is_unproven=lambda sampler: sampler in unproven)
     for seed in range(count):
         batcher.add(group(seed), now)
     return batcher
 
 
 def test_groups_of_an_unproven_sampler_wait_beside_the_batches_and_take_up_room() -> None:
-    batcher = Batcher(SIZE, WINDOW)
-    batcher.unproven = unproven = {STRANGER}
+    unproven = {STRANGER}
+    batcher = Batcher(SIZE, WINDOW, is_unproven=unproven.__contains__)
     for seed in range(4):
         batcher.add(group(seed, sampler=STRANGER), NOW)
     assert batcher.due(1, NOW) is None and not batcher.take(1, 0, NOW).groups
@@ -217,15 +218,16 @@ def test_samplers_with_an_invite_are_not_looked_at_one_by_one(monkeypatch: pytes
 def test_strangers_are_looked_at_once_a_moment_while_the_same_groups_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    batcher, looks = filled(3), list[PeerId]()
+    unproven, looks = set[PeerId](), list[PeerId]()
+    batcher = filled(3, unproven=unproven)
     monkeypatch.setattr(batcher.quotas, "newcomer", lambda sampler, now: bool(looks.append(sampler)))
     assert batcher.due(1, NOW) == 5.0 and (first := len(looks))
     assert batcher.due(1, NOW) == 5.0 and len(looks) == first
     batcher.add(group(3), NOW)
     assert batcher.due(1, NOW) == 0.0
-    batcher.unproven = {SAMPLER}
+    unproven.add(SAMPLER)
     assert batcher.due(1, NOW) is None
-    batcher.unproven = ()
+    unproven.clear()
     taken = batcher.take(1, 0, NOW).groups
     assert batcher.due(1, NOW) is None
     batcher.give_back(taken)
@@ -292,8 +294,8 @@ def test_who_is_bound_has_no_more_than_its_part_though_its_groups_came_first(siz
 
 def test_strangers_whose_groups_nobody_can_replay_have_one_share_together() -> None:
     size = BatchSize(groups=8, close_after=60.0, buffer=4.0, share=0.25, newcomers=1.0)
-    batcher, names = Batcher(size, WINDOW), [PeerId(f"{number}") for number in range(6)]
-    batcher.replayable = lambda group: bool(group.noise)
+    names = [PeerId(f"{number}") for number in range(6)]
+    batcher = Batcher(size, WINDOW, is_replayable=lambda group: bool(group.noise))
     for number, sampler in enumerate(names * 4):
         batcher.add(group(number, sampler=sampler), NOW)
     assert {item.payer for item in batcher.take(1, 0, NOW).groups} <= set(names)
@@ -309,8 +311,7 @@ def test_strangers_whose_groups_nobody_can_replay_have_one_share_together() -> N
 
 
 def test_a_sampler_with_an_invite_has_its_own_share_whatever_it_sends_also_of_what_comes_back() -> None:
-    batcher = Batcher(SIZE, WINDOW)
-    batcher.replayable = lambda group: bool(group.noise)
+    batcher = Batcher(SIZE, WINDOW, is_replayable=lambda group: bool(group.noise))
     batcher.quotas.invited(OTHER)
     for number, sampler in enumerate((OTHER, STRANGER)):
         batcher.add(group(number, sampler=sampler, noise=""), NOW)

@@ -221,8 +221,9 @@ def trained_in(
     config = Config(run=Run(window=Window(versions=2, seconds=seconds)))
     host = still_host(network, "learner-0", Role.LEARNER, config)
     decoder: Any = SimpleNamespace(vocabulary=8, decode_batch=list)
-    inbox = LearnerInbox(host, Toy(1, {}), decoder, lambda: at[0], lambda: 1)
-    return TrainedGroups(host, inbox, lambda: (at[0], digest(at[0])), lambda: under_way, folder)
+    inbox = LearnerInbox(host, Toy(1, {}), decoder, lambda: at[0], lambda: 1, keeper=lambda: trained)
+    trained = TrainedGroups(host, inbox, lambda: (at[0], digest(at[0])), lambda: under_way, folder)
+    return trained
 
 
 def digest(version: int) -> Digest:
@@ -266,14 +267,14 @@ def heard(trained: TrainedGroups, *kinds: type[Any]) -> list[Any]:
     ],
 )
 def test_a_learner_whose_disk_refuses_groups_leaves_them_to_one_whose_disk_does_not(
-    refuses: bool, other: dict[str, Any] | None, takes: bool, tmp_path: Path
+    refuses: bool, other: dict[str, Any] | None, takes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         async with trained_of(tmp_path, [1]) as trained:
             inbox, host = trained._inbox, trained._host
             if other is not None:
                 host.roster.hear(PeerId("learner-1"), beat(**other), host.now())
-            inbox.refused = lambda: refuses
+            monkeypatch.setattr(TrainedGroups, "refused", refuses)
             room = inbox._room(group(), 2.0, host.now())
             assert (room.groups > 0, inbox.credit() > 0) == (takes, takes)
             assert host.status.unkept == refuses
@@ -696,7 +697,6 @@ def test_a_learner_that_opens_its_disk_answers_and_knows_its_own_releases(tmp_pa
             await before.stepped({me}, scored(before, 1), {})
         async with memory() as network:
             trained, other = trained_in(network, tmp_path, [1]), PeerId("learner-1")
-            assert trained._inbox.keep == trained.keep
             mine = release(version=2, weights=digest(9), parent=digest(1), publisher=me, learners=1)
             trained._host.releases.announced = lambda: [mine]  # type: ignore[method-assign]
             trained._host.releases.known = lambda *_: [mine]  # type: ignore[method-assign]

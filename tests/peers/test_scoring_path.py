@@ -19,7 +19,7 @@ from still_host import RUN, still_host
 from peers.commands import sim
 from peers.evaluator import GIVE_UP
 from peers.intake import group_opening
-from peers.intake.inbox import LearnerInbox
+from peers.intake.inbox import LearnerInbox, NoDisk
 from peers.intake.reward_calls import RewardCalls
 from peers.intake.tally import OTHERS
 from peers.learner.learner import LearnerPeer
@@ -337,7 +337,9 @@ class Desk:
         return wire.decode(await self.inbox.receive(SAMPLER, frame), Receipt).verdict
 
 
-def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -> None:
+def at_a_desk(
+    play: Callable[[Desk], Any], source: Flawed, price: float = 0.0, keeper: type[NoDisk] = NoDisk
+) -> None:
     """Play with a learner's inbox in virtual time; scoring a group costs `price` seconds."""
 
     async def main() -> None:
@@ -373,7 +375,8 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
                 vocabulary=8, decode_batch=lambda rows: ["a" * len(row) for row in rows]
             )
             sampler = Frames(RUN, network.ports(SAMPLER, lambda kind: 0.0).keyring, None, None)
-            await play(Desk(host, LearnerInbox(host, source, tokenization, lambda: 0, lambda: 1), sampler))
+            inbox = LearnerInbox(host, source, tokenization, lambda: 0, lambda: 1, keeper=keeper)
+            await play(Desk(host, inbox, sampler))
 
     run(main())
 
@@ -402,13 +405,14 @@ def test_groups_that_are_being_scored_take_room_and_hold_nobody_up() -> None:
 def test_a_delivery_that_is_repeated_ends_when_the_group_is_on_the_disk_and_not_before() -> None:
     source, kept = Flawed(never, slow=True), list[str]()
 
-    async def play(desk: Desk) -> None:
-        async def keep(group: Group, rewards: tuple[float, ...]) -> bool:
+    class Slow(NoDisk):
+        async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
             await asyncio.sleep(1.0)
             kept.append(group.id)
             return True
 
-        desk.inbox.keep, group = keep, group_of(0, source)
+    async def play(desk: Desk) -> None:
+        group = group_of(0, source)
         first = desk.deliver(group)  # say its line breaks, and the sampler hears no receipt
         for wait in (0.5, 1.0):  # it is scored, it is written
             await asyncio.sleep(wait)
@@ -419,31 +423,32 @@ def test_a_delivery_that_is_repeated_ends_when_the_group_is_on_the_disk_and_not_
         assert await again is Verdict.DUPLICATE and kept == [group.id]
         assert await first is Verdict.ADMIT and not desk.inbox._arriving
 
-    at_a_desk(play, source, price=1.0)
+    at_a_desk(play, source, price=1.0, keeper=Slow)
 
 
 def test_a_delivery_that_is_repeated_while_its_release_is_asked_for_does_not_end_before_that_either() -> None:
     source, kept, weights = Flawed(never, slow=True), list[str](), Digest("b" * 64)
 
-    async def play(desk: Desk) -> None:
-        async def keep(group: Group, rewards: tuple[float, ...]) -> bool:
+    class Slow(NoDisk):
+        async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
             await asyncio.sleep(1.0)
             kept.append(group.id)
             return True
 
+    async def play(desk: Desk) -> None:
         async def ask_release(*_: object) -> None:
             await asyncio.sleep(0.5)
             (known,) = desk.host.releases.known(0, Digest(""))
             desk.host.releases.candidates.hear(replace(known, weights=weights), b"")
 
-        desk.inbox.keep, group = keep, group_of(0, source, weights)
+        group = group_of(0, source, weights)
         cast(Any, desk.host.queries).ask_release = ask_release
         first = desk.deliver(group)
         await asyncio.sleep(0.1)  # its line breaks, and it comes again
         assert await desk.deliver(group) is Verdict.DUPLICATE and kept == [group.id]
         assert await first is Verdict.ADMIT
 
-    at_a_desk(play, source, price=1.0)
+    at_a_desk(play, source, price=1.0, keeper=Slow)
 
 
 def test_a_group_that_its_sampler_could_not_score_has_the_learners_rewards_or_none() -> None:

@@ -79,10 +79,37 @@ class Batch(NamedTuple):
     groups: tuple[Group, ...]
 
 
+class SignedFrames:
+    """The last groups that were admitted, as their samplers signed them."""
+
+    def __init__(self) -> None:
+        self._frames: OrderedDict[str, bytes] = OrderedDict()
+        """Group id -> frame."""
+        self._bytes = 0
+
+    def hold(self, group: Group, frame: bytes) -> None:
+        self._frames[group.id] = frame
+        self._bytes += len(frame)
+        while self._bytes > FRAMES_BYTES:
+            self._bytes -= len(self._frames.popitem(last=False)[1])
+
+    def of(self, group: str) -> bytes:
+        """The frame of the group with this id; empty where it is not held."""
+        return self._frames.get(group, b"")
+
+
 class BatchRechecks:
-    def __init__(self, host: Host, learner: BaseLearner, inbox: LearnerInbox, of_round: bool) -> None:
+    def __init__(
+        self,
+        host: Host,
+        learner: BaseLearner,
+        inbox: LearnerInbox,
+        frames: SignedFrames,
+        *,
+        of_round: bool,
+    ) -> None:
         """`of_round`: gradients take in the rewards of the others' batches."""
-        self._host, self._learner, self._inbox = host, learner, inbox
+        self._host, self._learner, self._inbox, self._frames = host, learner, inbox, frames
         run, audit = host.config.run, host.config.peer.audit
         works = audit.gradients and not (run.averaging.overlap or of_round)
         secret = host.ports.keyring.sign(f"rechecks {host.who.incarnation}".encode())
@@ -92,25 +119,15 @@ class BatchRechecks:
         self._works = works and audit.share > 0
         self._shows = not run.averaging.overlap  # where a gradient is of the version before its step's
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens, run.sampling.heads)
-        self._frames: OrderedDict[str, bytes] = OrderedDict()
-        """Group id -> frame."""
-        self._frames_bytes = 0
         self._shown: OrderedDict[tuple[int, Digest], tuple[bytes, dict[Digest, bytes]]] = OrderedDict()
         """Version and weights -> the sealed manifest, and the frames of its groups by their digests."""
         self._batch: Sequence[Waiting] = ()
         """The groups of my gradient."""
         self._is_short = False
         """Memory ran out for a gradient that was computed again."""
-        inbox.signed = self._hold
 
     async def serve(self) -> None:
         await self._host.ports.mail.serve(Service.BATCHES, self._tell)
-
-    def _hold(self, group: Group, frame: bytes) -> None:
-        self._frames[group.id] = frame
-        self._frames_bytes += len(frame)
-        while self._frames_bytes > FRAMES_BYTES:
-            self._frames_bytes -= len(self._frames.popitem(last=False)[1])
 
     def computed(self, batch: Sequence[Waiting]) -> None:
         """My gradient of my version is of `batch`."""
@@ -122,7 +139,7 @@ class BatchRechecks:
         if not self._shows:
             return
         version = self._learner.version
-        frames = [self._frames.get(item.group.id, b"") for item in self._batch]
+        frames = [self._frames.of(item.group.id) for item in self._batch]
         digests = [digest_of(frame) if frame else Digest("") for frame in frames]
         said = BatchManifest(
             version=version,

@@ -93,8 +93,18 @@ class BatchLimits(NamedTuple):
 class Batcher:
     """The admitted groups of one learner that wait for a batch. Times are in unix seconds."""
 
-    def __init__(self, size: BatchSize, window: Window) -> None:
+    def __init__(
+        self,
+        size: BatchSize,
+        window: Window,
+        *,
+        is_unproven: Callable[[PeerId], bool] = lambda sampler: False,
+        is_replayable: Callable[[Group], bool] = lambda group: True,
+    ) -> None:
+        """`is_unproven`: whether a group of a sampler is to be replayed before one is trained on
+        (peers.audits.auditor); `is_replayable`: whether a group could be replayed here."""
         self._size, self._window = size, window
+        self._is_unproven, self._is_replayable = is_unproven, is_replayable
         self._waiting: list[Waiting] = []
         """By their deadline."""
         self._counts: Counter[PeerId] = Counter()
@@ -104,10 +114,6 @@ class Batcher:
         self._last: tuple[Quota, dict[PeerId, int], BatchLimits] | None = None
         """The last result of `_limits`: a learner asks whether a batch closes, and again how long to wait."""
         self.quotas = Quotas(size)
-        self.unproven: Collection[PeerId] = ()
-        """Samplers of which a group is to be replayed before one is trained on (peers.audits.auditor)."""
-        self.replayable: Callable[[Group], bool] = lambda group: True
-        """Whether a group could be replayed here."""
         self.scoring: Counter[PeerId] = Counter()
         """Groups that are admitted and being scored, by payer: they count in the room as those that wait."""
 
@@ -116,7 +122,7 @@ class Batcher:
 
     def payer(self, group: Group) -> PeerId:
         """In whose share a group is: who samples for the run's owner has its own, whatever it sends."""
-        own = self.quotas.vouched(group.sampler) or self.replayable(group)
+        own = self.quotas.vouched(group.sampler) or self._is_replayable(group)
         return group.sampler if own else UNREPLAYED
 
     def add(self, group: Group, now: float) -> None:
@@ -188,7 +194,7 @@ class Batcher:
             return None
         if limits.size == self.share(learners):
             return 0.0
-        since = min(each.admitted for each in self._waiting if each.payer not in self.unproven)
+        since = min(each.admitted for each in self._waiting if not self._is_unproven(each.payer))
         if limits.binding:
             # Groups that a quota left over are no reason to close the next batch early.
             since = max(since, self._taken)
@@ -207,7 +213,7 @@ class Batcher:
             newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.share
             if (
                 len(batch) >= limits.size
-                or sampler in self.unproven
+                or self._is_unproven(sampler)
                 or counts[sampler] >= limits.bound[sampler]
                 or (newcomer and new >= limits.newcomers)
                 or (beyond and over <= 0)
@@ -250,7 +256,7 @@ class Batcher:
 
     def _limits(self, groups: int, now: float) -> BatchLimits:
         """Limits of a batch of at most `groups`; cached for one quota and the groups that wait."""
-        counts = {each: count for each, count in self._counts.items() if each not in self.unproven}
+        counts = {each: count for each, count in self._counts.items() if not self._is_unproven(each)}
         quota = self.quotas.at(groups, now)
         if self._last is None or self._last[0] is not quota or self._last[1] != counts:
             self._last = quota, counts, self._limits_of(quota, counts)
