@@ -55,6 +55,53 @@ def test_no_import_leads_back_to_where_it_started() -> None:
     assert not back, "\n".join(" -> ".join((module, *chain)) for (module, _), chain in sorted(back.items()))
 
 
+STILL_IN_CIRCLES = re.compile(
+    r"dashboard\.(diagnosis|fold)\b|swarm\.net\.(memory|ports|turns)\b|lab\.studies\b"
+)
+"""Modules whose types know each other in a circle."""
+
+
+def test_no_type_knows_another_one_in_a_circle() -> None:
+    """Imports under TYPE_CHECKING count, too: modules that need each other's types are one module."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=False, cache_dir=None)
+    in_circles = {
+        module
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+        if graph.find_shortest_chain(imported, module) is not None
+    }
+    assert not [module for module in sorted(in_circles) if not STILL_IN_CIRCLES.match(module)]
+
+
+STILL_UNPACKED = {("swarm/net/memory/rounds.py", "Meeting")}
+"""(file, class) of calls that hide what a constructor takes."""
+
+
+def test_no_constructor_is_called_with_an_unpacked_tuple() -> None:
+    """Who builds an object names what it takes. Records of fields and constructors with `*args` take tuples
+    as they come."""
+    files = {path: ast.parse(path.read_text()) for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
+    classes = [node for tree in files.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    built = {each.name for each in classes if builds_itself(each)}
+    built -= {each.name for each in classes if not builds_itself(each)}
+    unpacked = {
+        (str(path.relative_to(ROOT)), node.func.id)
+        for path, tree in files.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in built
+        if any(isinstance(given, ast.Starred) for given in node.args)
+    }
+    assert unpacked == STILL_UNPACKED
+
+
+def builds_itself(node: ast.ClassDef) -> bool:
+    """Whether this class has a constructor of its own, without `*args`."""
+    return any(
+        isinstance(each, ast.FunctionDef) and each.name == "__init__" and each.args.vararg is None
+        for each in node.body
+    )
+
+
 def test_no_role_touches_the_bytes_of_weights() -> None:
     """What a role reads as `data` is an array of a group; the bytes of weights are for whoever decodes or
     sends them."""

@@ -171,10 +171,18 @@ def hf(model: Path, config: Config, alive: Callable[[], None] = lambda: None) ->
     policy = _policy(model, run, device, asked.dtype, quantize)
     load = loader(quantize != "none" and run.model.training == "full")
     tokens, sampling = tokenization.of_run(model, run), run.sampling
-    shape = sampling.max_tokens, sampling.temperature, sampling.heads
     at_once = asked.tasks if device == "cpu" else None  # a full GPU says so, and gets half of them
     try:
-        return HfEngine(policy, tokens, load, *shape, alive, at_once)
+        return HfEngine(
+            policy,
+            tokens,
+            load,
+            sampling.max_tokens,
+            sampling.temperature,
+            sampling.heads,
+            alive=alive,
+            tasks=at_once,
+        )
     except ValueError as error:
         raise CannotHere(str(error)) from error
 
