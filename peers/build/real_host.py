@@ -177,8 +177,8 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     owner = run.owner() if run.is_owners else None
     grants = granter(owner, run.name, run.path) if owner is not None else None
     renews = renewer(owner or bytes.fromhex(run.spec.owner), run.name, run.given)
-    renewal = MembershipRenewal(host, local.folder, renews, grants)
-    guest = resource_limits.Manners(host, run.path, local.folder)
+    renewal = MembershipRenewal(host, host.disk, local.folder, renews, grants)
+    guest = resource_limits.Manners(host, host.rest, run.path, local.folder)
     guest.look()
     await node.reachability.serve(host.ports.mail)
 
@@ -188,15 +188,16 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
 
     async with (
         renewal.running(),
-        local.contacts.running(host, node.network.seek),
+        local.contacts.running(host, host.disk, node.network.seek),
         asyncio.TaskGroup() as tasks,
     ):
         beside = [
             tasks.create_task(host.identity.run()),
             tasks.create_task(guest.watch()),
             tasks.create_task(revocations.follow(host, host.revocations, host.disk, run.path)),
-            *([tasks.create_task(members.keep_forever(host, local.folder))] if run.is_owners else []),
         ]
+        if run.is_owners:
+            beside.append(tasks.create_task(members.keep_forever(host, host.disk, local.folder)))
         if not (
             host.who.role is Role.OBSERVER and node.listen.dial_only
         ):  # nobody needs to reach one that only watches

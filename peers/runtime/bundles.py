@@ -3,22 +3,22 @@
     bus -- own events that the page needs --> EventBundles -- sealed, a few times a second --> topic `event`
     topic `event` -- events that their sender may report --> bus
 
-Invariant: of events that wait, the oldest give way, and are in the journal alone.
+Invariant: of events that wait, the oldest give way, and are in the journal alone. Not handled
+here: whether a member says the truth.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from peers.runtime.heartbeats import Heartbeats
 from peers.runtime.kernel import Kernel
-from peers.runtime.watching.reporters import reporters
 from swarm import events
 from swarm.frames import wire
 from swarm.limits import EVENT_LIMIT
-from swarm.protocol import Topic
+from swarm.protocol import Role, Topic
 
 EVERY = 0.25
 """Seconds between two bundles of events: a page shows four updates a second."""
@@ -28,6 +28,22 @@ KEPT = 256
 
 ENVELOPE = 600
 """Bytes of a sealed bundle besides its events: envelope, signature and membership."""
+
+REPORTERS: Mapping[type[events.Event], tuple[Role, ...]] = {
+    events.Counted: (Role.LEARNER,),
+    events.Shown: (Role.LEARNER,),
+    events.Moved: (Role.LEARNER,),
+    events.Averaged: (Role.LEARNER,),
+    events.RoundBroke: (Role.LEARNER,),
+    events.Unreached: (Role.LEARNER,),
+    events.Trained: (Role.LEARNER,),
+    events.Snapped: (Role.LEARNER,),
+    events.CaughtUp: (Role.LEARNER,),
+    events.Forked: (Role.LEARNER,),
+    events.Audited: (Role.LEARNER, Role.AUDITOR, Role.EVALUATOR, Role.SAMPLER),
+    events.Evaluated: (Role.EVALUATOR,),
+}
+"""Event -> the roles whose members alone may report it; anybody may report any other one of itself."""
 
 
 class EventBundles:
@@ -101,3 +117,11 @@ class EventBundles:
                 break
             bundle.append(self._waiting.popleft())
         return bundle
+
+
+def reporters(event: events.Event) -> tuple[Role, ...]:
+    """The roles of which the sender of an event has to be a member; none: anybody may. Learners alone suspend
+    samplers."""
+    if isinstance(event, events.Audited) and event.until > 0:
+        return (Role.LEARNER,)
+    return REPORTERS.get(type(event), ())

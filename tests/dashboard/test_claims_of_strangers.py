@@ -16,7 +16,7 @@ from dashboard.fold.folds import fold
 from dashboard.fold.peer import LONGEST
 from dashboard.fold.state import SwarmState
 from dashboard.serve.state_view import head_of
-from peers.runtime.watching.reporters import REPORTERS
+from peers.runtime.bundles import REPORTERS
 from swarm import events as happened
 from swarm.limits import EVENT_LIMIT
 from swarm.net.memory.network import MemoryNetwork

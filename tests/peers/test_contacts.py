@@ -52,7 +52,7 @@ def lived(folder: Path, seconds: float, *heard: tuple[str, Role, bool]) -> Life:
     async def scene() -> Life:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
             life = Life(network, folder)
-            async with life.contacts.running(life.host, life.seek):
+            async with life.contacts.running(life.host, life.host.disk, life.seek):
                 for peer, role, lives in heard:
                     await asyncio.sleep(0.001)
                     life.hears(peer, role, lives=lives)
@@ -81,7 +81,7 @@ def test_who_tells_no_address_is_left_out_and_a_new_address_replaces_the_old_one
     async def scene() -> None:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
             life = Life(network, tmp_path)
-            async with life.contacts.running(life.host, life.seek):
+            async with life.contacts.running(life.host, life.host.disk, life.seek):
                 life.hears("hidden", Role.LEARNER, addresses=())
                 life.hears("moved", Role.LEARNER)
                 await asyncio.sleep(5.0)

@@ -176,7 +176,7 @@ def network() -> MemoryNetwork:
 
 def guest(limits: Limits, path: Path, role: Role = Role.SAMPLER) -> tuple[Host, resource_limits.Manners]:
     host = still_host(network(), "guest", role, Config(peer=Peer(limits=limits)))
-    return host, resource_limits.Manners(host, path, path)
+    return host, resource_limits.Manners(host, host.rest, path, path)
 
 
 def watched(limits: Limits, path: Path, until: Callable[[Host], bool], role: Role = Role.SAMPLER) -> Host:

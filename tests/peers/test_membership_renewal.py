@@ -61,7 +61,7 @@ class Peer:
         self.host = still_host(network, me, role, Config(run=Run(name="lab")), trust=trust, membership=given)
         self.host.bus.add(self.told.append)
         self.renewal = MembershipRenewal(
-            self.host, peer_folder, renewer(OWNER, "lab") if role is Role.SEED else None
+            self.host, self.host.disk, peer_folder, renewer(OWNER, "lab") if role is Role.SEED else None
         )
 
     def hears(self, peer: PeerId) -> None:
@@ -124,7 +124,10 @@ def test_a_member_that_was_given_a_longer_word_renews_others_without_any_seed(tm
             learner = Peer(network, LEARNER, Role.LEARNER, 12 * DAY, tmp_path / "learner")
             other = Peer(network, friend, Role.LEARNER, 12 * DAY, tmp_path / "friend")
             other.renewal = MembershipRenewal(
-                other.host, tmp_path / "friend", renewer(OWNER.public, "lab", {Role.LEARNER: longer}.get)
+                other.host,
+                other.host.disk,
+                tmp_path / "friend",
+                renewer(OWNER.public, "lab", {Role.LEARNER: longer}.get),
             )
             told = beat(name=friend, role=Role.LEARNER, at=EPOCH)
             learner.host.roster.hear(friend, told, learner.host.now())

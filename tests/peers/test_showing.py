@@ -133,7 +133,9 @@ def show(lab: RunFolder, path: Path, word: invite.Invite, role: Role) -> Members
             def grants(peer: PeerId, claim: Membership, at: float) -> Membership:
                 return granter(lab.owner(), lab.name, lab.path)(peer, claim, at - ahead)
 
-            renewal = MembershipRenewal(server, lab.path / "seed", renewer(lab.owner(), lab.name), grants)
+            renewal = MembershipRenewal(
+                server, server.disk, lab.path / "seed", renewer(lab.owner(), lab.name), grants
+            )
             mail = network.ports(ADA.me, lambda _: 0.0).mail
             entering = Entering(path, once=True, has_run=False)
             async with renewal.running():
@@ -144,7 +146,7 @@ def show(lab: RunFolder, path: Path, word: invite.Invite, role: Role) -> Members
 
 def word_of(lab: RunFolder, role: Role, uses: int = 0) -> invite.Invite:
     named = invite.read(lab.invite_path(Role.LEARNER).read_text(), time.time()).addresses
-    return invite.read(lab.invite(role, named, uses=invite_quota), time.time())
+    return invite.read(lab.invite(role, named, uses=uses), time.time())
 
 
 def test_who_watches_takes_no_use_of_a_word_for_others(lab: RunFolder, tmp_path: Path) -> None:

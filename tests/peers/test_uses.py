@@ -106,8 +106,8 @@ def test_who_has_the_owners_key_makes_a_membership_of_a_claim_and_nobody_else(
             grants = granter(OWNER, "lab", tmp_path)
             mail = {who: network.ports(who.me, lambda kind: 0.0).mail for who in (ADA, BOB)}
             async with (
-                MembershipRenewal(seed, tmp_path, renewer(OWNER, "lab"), grants).running(),
-                MembershipRenewal(learner, tmp_path, renewer(OWNER.public, "lab")).running(),
+                MembershipRenewal(seed, seed.disk, tmp_path, renewer(OWNER, "lab"), grants).running(),
+                MembershipRenewal(learner, learner.disk, tmp_path, renewer(OWNER.public, "lab")).running(),
             ):
                 for who, asked in ((ADA, "learner"), (ADA, "seed"), (BOB, "seed"), (ADA, "seed")):
                     claim = wire.encode(invite.admit(made, who.me))

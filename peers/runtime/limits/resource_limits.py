@@ -1,6 +1,6 @@
 """The manners of a guest: when a peer rests and when it goes, by what its owner allows (`[peer.limits]`).
 
-    pause file, hours, battery, processor time of others --> Reason --> host.rest: the role rests
+    pause file, hours, battery, processor time of others --> Reason --> Rest: the role rests
     memory, disk beyond their limits                     --> the peer leaves, and says the figures
     its folder, or the run's, moved or removed           --> the peer ends, and says what goes on from where
 
@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from peers.errors import CannotHere
 from peers.runtime import peer_folder
-from peers.runtime.host import Host
+from peers.runtime.kernel import Kernel
 from peers.runtime.limits import machine_use, pause
 from peers.runtime.limits.machine_use import Times
-from peers.runtime.limits.pause_gate import Reason
+from peers.runtime.limits.pause_gate import Reason, Rest
 from peers.runtime.peer_folder import Place
 from swarm.protocol import ROLES, Phase, Policy
 from swarm.settings.peer_limits import Limits
@@ -118,11 +118,12 @@ class OthersUse:
 class Manners:
     """Watches what one peer may do; `watch` runs beside its role."""
 
-    def __init__(self, host: Host, run_folder: Path, own_folder: Path) -> None:
-        self._host, self._run_folder, self._own_folder = host, run_folder, own_folder
+    def __init__(self, kernel: Kernel, rest: Rest, run_folder: Path, own_folder: Path) -> None:
+        self._kernel, self._rest = kernel, rest
+        self._run_folder, self._own_folder = run_folder, own_folder
         self._places = [Place(folder) for folder in (run_folder, own_folder)]
-        self._limits = host.config.peer.limits
-        self._works = ROLES[host.who.role].policy in WORKS
+        self._limits = kernel.config.peer.limits
+        self._works = ROLES[kernel.who.role].policy in WORKS
         self._others = OthersUse(self._limits.others)
         self._on_battery = self._used = False
         self._measures = 0
@@ -132,11 +133,11 @@ class Manners:
     async def watch(self) -> None:
         """Let the role rest and go on, until cancelled. Raises CannotHere once one of the folders is moved or
         removed."""
-        limits, clock = self._limits, self._host.ports.clock
+        limits, clock = self._limits, self._kernel.ports.clock
         measured = bool(limits.memory or limits.disk or limits.others < 1 or not limits.battery)
         due = -math.inf
         while True:
-            if measured and (now := self._host.now()) >= due:
+            if measured and (now := self._kernel.now()) >= due:
                 due = now + MEASURE
                 await asyncio.to_thread(self._measure, now)
             for place in self._places:
@@ -147,10 +148,10 @@ class Manners:
     def look(self) -> None:
         """Decide by what is known."""
         # `swarm pause` and people read the machine's clock, which may have been set since this peer began
-        host, reason = self._host, self._reason(time.time()) if self._works else None
-        host.rest.set(reason)
-        if self.beyond and not host.stop.is_set():
-            host.leave()
+        kernel, reason = self._kernel, self._reason(time.time()) if self._works else None
+        self._rest.set(reason)
+        if self.beyond and not kernel.stop.is_set():
+            kernel.leave()
 
     def check(self) -> None:
         """Raise CannotHere when it left since a limit could not be kept."""

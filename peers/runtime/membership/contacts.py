@@ -20,7 +20,8 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from peers.runtime.host import Host
+from peers.runtime.faults import DiskFaults
+from peers.runtime.kernel import Kernel
 from swarm.frames import wire
 from swarm.protocol import ROLES, Kind, Role
 from swarm.storage.durable import write_durably
@@ -90,12 +91,12 @@ class Contacts:
             self._news.set()
 
     @asynccontextmanager
-    async def running(self, host: Host, seek: Seek) -> AsyncIterator[None]:
+    async def running(self, kernel: Kernel, disk: DiskFaults, seek: Seek) -> AsyncIterator[None]:
         """Keep the file, and dial those that are missing, while the body runs."""
         async with asyncio.TaskGroup() as tasks:
             beside = [
-                tasks.create_task(self._save_forever(host)),
-                tasks.create_task(self._seek_forever(host, seek)),
+                tasks.create_task(self._save_forever(kernel, disk)),
+                tasks.create_task(self._seek_forever(kernel, seek)),
             ]
             try:
                 yield
@@ -103,35 +104,38 @@ class Contacts:
                 for task in beside:
                     task.cancel()
 
-    async def _save_forever(self, host: Host) -> None:
+    async def _save_forever(self, kernel: Kernel, disk: DiskFaults) -> None:
         while True:
             self._news.clear()
-            await self._save(host)
-            await host.ports.clock.sleep(host.config.run.pace.beat)  # heartbeats of all, once after a start
+            await self._save(kernel, disk)
+            # heartbeats of all, once after a start
+            await kernel.ports.clock.sleep(kernel.config.run.pace.beat)
             try:
                 async with asyncio.timeout(SAVE):
                     await self._news.wait()
             except TimeoutError:
                 continue
 
-    async def _save(self, host: Host) -> None:
-        told = host.ports.addresses()[:4]
-        me = Contact(peer=self._me, role=host.who.role, addresses=told, heard=time.time(), own=True)
+    async def _save(self, kernel: Kernel, disk: DiskFaults) -> None:
+        told = kernel.ports.addresses()[:4]
+        me = Contact(peer=self._me, role=kernel.who.role, addresses=told, heard=time.time(), own=True)
         content = wire.encode((*([me] if told else []), *self._known.values()))
         lost = "the addresses of other peers are not on the disk"
-        await host.disk.write("contacts", lost, Kind.SAVE, write_durably, self._file, content)
+        await disk.write("contacts", lost, Kind.SAVE, write_durably, self._file, content)
 
-    async def _seek_forever(self, host: Host, seek: Seek) -> None:
+    async def _seek_forever(self, kernel: Kernel, seek: Seek) -> None:
         """Without a learner or a seed, dial everybody: the swarm may be elsewhere. Seeds that are missing are
         dialled at any time: each may be with another part of a swarm that fell apart."""
         while True:
-            await host.ports.clock.sleep(SEEK * host.config.run.pace.patience * host.rng.uniform(0.75, 1.25))
-            heard = {beat.role for _, beat in host.roster}
+            await kernel.ports.clock.sleep(
+                SEEK * kernel.config.run.pace.patience * kernel.rng.uniform(0.75, 1.25)
+            )
+            heard = {beat.role for _, beat in kernel.roster}
             everybody = not {Role.LEARNER, Role.SEED} <= heard
             await seek(
                 contact.peer
                 for contact in [*self._known.values()]
-                if contact.peer not in host.roster and (everybody or contact.role is Role.SEED)
+                if contact.peer not in kernel.roster and (everybody or contact.role is Role.SEED)
             )
 
 

@@ -9,17 +9,16 @@ Invariant: at most MOST are kept, those heard last. Not handled here: where they
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
 
+from peers.runtime.faults import DiskFaults
+from peers.runtime.kernel import Kernel
 from swarm.frames import wire
 from swarm.protocol import Kind, Role
 from swarm.storage.durable import write_durably
 from swarm.types import Finite, PeerId, Struct
-
-if TYPE_CHECKING:
-    from peers.runtime.host import Host
 
 MEMBERS = "members"
 """File in a peer's folder."""
@@ -44,25 +43,25 @@ class Met(Struct):
 KeptMembers = Annotated[tuple[Met, ...], Meta(max_length=MOST)]
 
 
-async def keep_forever(host: Host, folder: Path) -> None:
+async def keep_forever(kernel: Kernel, disk: DiskFaults, folder: Path) -> None:
     """Write down who is there whenever that changes, until cancelled."""
     known = {one.peer: one for one in kept(folder)}
     before: dict[PeerId, tuple[bytes, ...]] = {}
     while True:
-        now = {peer: _invites(host, peer) for peer, _ in host.roster}
+        now = {peer: _invites(kernel, peer) for peer, _ in kernel.roster}
         if now != before:
-            for peer, beat in host.roster:
-                known[peer] = Met(peer=peer, role=beat.role, heard=host.now(), invites=now[peer])
+            for peer, beat in kernel.roster:
+                known[peer] = Met(peer=peer, role=beat.role, heard=kernel.now(), invites=now[peer])
             known = dict(sorted(known.items(), key=lambda one: one[1].heard)[-MOST:])
             content, lost = wire.encode(tuple(known.values())), "who was heard is not on the disk"
-            if await host.disk.write(MEMBERS, lost, Kind.KEEP, write_durably, folder / MEMBERS, content):
+            if await disk.write(MEMBERS, lost, Kind.KEEP, write_durably, folder / MEMBERS, content):
                 before = now
-        await host.ports.clock.sleep(EVERY)
+        await kernel.ports.clock.sleep(EVERY)
 
 
-def _invites(host: Host, peer: PeerId) -> tuple[bytes, ...]:
-    shown = host.trust.shown(peer)
-    return () if shown is None else host.trust.revocations.named(shown)
+def _invites(kernel: Kernel, peer: PeerId) -> tuple[bytes, ...]:
+    shown = kernel.trust.shown(peer)
+    return () if shown is None else kernel.trust.revocations.named(shown)
 
 
 def kept(folder: Path) -> tuple[Met, ...]:

@@ -25,8 +25,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from peers.runtime.faults import FaultReport
-from peers.runtime.host import Host
+from peers.runtime.faults import DiskFaults, FaultReport
+from peers.runtime.kernel import Kernel
 from peers.runtime.membership import invite_quota
 from peers.runtime.peer_folder import MEMBERSHIP
 from swarm import events
@@ -109,11 +109,16 @@ class MembershipRenewal:
     of claims, where the owner's key is."""
 
     def __init__(
-        self, host: Host, peer_folder: Path, renews: Renews | None = None, grants: Renews | None = None
+        self,
+        kernel: Kernel,
+        disk: DiskFaults,
+        peer_folder: Path,
+        renews: Renews | None = None,
+        grants: Renews | None = None,
     ) -> None:
-        self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
-        self._grants = grants
-        self._fault = FaultReport(host, Part.MEMBERSHIP)
+        self._kernel, self._disk, self._file = kernel, disk, peer_folder / MEMBERSHIP
+        self._renews, self._grants = renews, grants
+        self._fault = FaultReport(kernel, Part.MEMBERSHIP)
         self._unsaved: Membership | None = None
         """What the disk has not taken yet."""
 
@@ -121,7 +126,7 @@ class MembershipRenewal:
     async def running(self) -> AsyncIterator[None]:
         """Renew this peer's membership and answer others while the body runs."""
         if self._renews is not None:
-            await self._host.ports.mail.serve(Service.RENEW, self._answer)
+            await self._kernel.ports.mail.serve(Service.RENEW, self._answer)
         async with asyncio.TaskGroup() as tasks:
             renewing = tasks.create_task(self._renew_forever())
             try:
@@ -130,53 +135,55 @@ class MembershipRenewal:
                 renewing.cancel()
 
     async def _renew_forever(self) -> None:
-        host = self._host
-        while host.frames.membership is not None:
-            if host.frames.membership.delegation.expires - host.now() < RENEW:
-                await self._renew(host.frames.membership)
+        kernel = self._kernel
+        while kernel.frames.membership is not None:
+            if kernel.frames.membership.delegation.expires - kernel.now() < RENEW:
+                await self._renew(kernel.frames.membership)
             if self._unsaved is not None:
                 await self._save(self._unsaved)
-            await host.ports.clock.sleep(self._pause(host.frames.membership))
+            await kernel.ports.clock.sleep(self._pause(kernel.frames.membership))
 
     def _pause(self, mine: Membership) -> float:
         """Seconds until the next check."""
-        usual = CHECK * self._host.rng.uniform(0.75, 1.25)
-        left = mine.delegation.expires - self._host.now()
+        usual = CHECK * self._kernel.rng.uniform(0.75, 1.25)
+        left = mine.delegation.expires - self._kernel.now()
         return min(usual, max(SOONEST, left / 4)) if left > 0 else usual
 
     async def _renew(self, old: Membership) -> None:
-        host = self._host
+        kernel = self._kernel
         try:
             new = await self._ask(old)
         except (NetError, wire.WireError) as error:
-            if (left := old.delegation.expires - host.now()) < WARN:
+            if (left := old.delegation.expires - kernel.now()) < WARN:
                 self._fault.failed(f"{_end(left)}: {error}")
             return
-        host.frames.membership = self._unsaved = new
+        kernel.frames.membership = self._unsaved = new
         self._fault.recovered()
-        host.emit(events.Noted, level="info", text=f"the membership of this {host.who.role.value} is renewed")
+        kernel.emit(
+            events.Noted, level="info", text=f"the membership of this {kernel.who.role.value} is renewed"
+        )
 
     async def _save(self, new: Membership) -> None:
         lost, content = "the new membership is not on the disk", wire.encode(new)
-        if await self._host.disk.write("membership", lost, Kind.SAVE, write_durably, self._file, content):
+        if await self._disk.write("membership", lost, Kind.SAVE, write_durably, self._file, content):
             self._unsaved = None
 
     async def _ask(self, old: Membership) -> Membership:
         """Ask for a valid membership that ends later. Raises NetError or WireError when there is none."""
-        host = self._host
+        kernel = self._kernel
         if self._renews is not None:
             with contextlib.suppress(Refused):
-                return self._renews(host.ports.me, old, host.now())
+                return self._renews(kernel.ports.me, old, kernel.now())
         why = "no peer that could renew it is connected"
         for peer in self._asked():
             try:
                 new = wire.decode(
-                    await host.ports.mail.send(peer, Service.RENEW, wire.encode(old)), Membership
+                    await kernel.ports.mail.send(peer, Service.RENEW, wire.encode(old)), Membership
                 )
             except NetError as error:
                 why = f"{peer} did not renew it: {error}"
                 continue
-            objection = host.trust.objection(host.ports.me, host.who.role, new, host.now())
+            objection = kernel.trust.objection(kernel.ports.me, kernel.who.role, new, kernel.now())
             if objection is None and new.delegation.expires > old.delegation.expires:
                 return new
             why = f"the one that {peer} sent is no better: {objection or 'it ends no later'}"
@@ -184,33 +191,33 @@ class MembershipRenewal:
 
     def _asked(self) -> list[PeerId]:
         """Seeds, then some of the others that may have been given a word."""
-        host = self._host
-        seeds = [peer for peer, beat in host.roster if beat.role is Role.SEED]
-        others = [peer for peer, beat in host.roster if ROLES[beat.role].posts and peer not in seeds]
-        return [*seeds, *host.rng.sample(others, min(ASKED, len(others)))]
+        kernel = self._kernel
+        seeds = [peer for peer, beat in kernel.roster if beat.role is Role.SEED]
+        others = [peer for peer, beat in kernel.roster if ROLES[beat.role].posts and peer not in seeds]
+        return [*seeds, *kernel.rng.sample(others, min(ASKED, len(others)))]
 
     async def _answer(self, sender: PeerId, message: bytes) -> bytes:
-        host = self._host
+        kernel = self._kernel
         assert self._renews is not None
         old = read_question(message, Membership)
         role = old.delegation.role
         # the role is checked first: signatures cost time, and such a membership is never needed
-        if not needs_membership(role, host.config.run.private):
+        if not needs_membership(role, kernel.config.run.private):
             raise Refused(f"{an(role.value)} needs no membership in this run")
         if old.delegation.uses:
             return wire.encode(await self._granted(sender, old))
-        if (why := host.trust.objection(sender, role, old, host.now())) is not None:
+        if (why := kernel.trust.objection(sender, role, old, kernel.now())) is not None:
             raise Refused(why)
-        return wire.encode(self._renews(sender, old, host.now()))
+        return wire.encode(self._renews(sender, old, kernel.now()))
 
     async def _granted(self, sender: PeerId, claim: Membership) -> Membership:
-        host = self._host
+        kernel = self._kernel
         if self._grants is None:
             raise Refused("this peer does not count the uses of invites: one with the run's owner.key does")
-        if (why := host.trust.claim_objection(sender, claim, host.now())) is not None:
+        if (why := kernel.trust.claim_objection(sender, claim, kernel.now())) is not None:
             raise Refused(why)
         try:
-            return await host.ports.work.run(Kind.KEEP, self._grants, sender, claim, host.now())
+            return await kernel.ports.work.run(Kind.KEEP, self._grants, sender, claim, kernel.now())
         except OSError as error:
             raise Refused(f"a use of the invite cannot be counted now: {error.strerror}") from error
 

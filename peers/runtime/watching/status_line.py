@@ -4,8 +4,8 @@
                               mostly generation (1.5 s), credit 24; sampling"
 
 On a terminal the line changes in place, once a second, below whatever else is printed; in a log or a pipe
-there is one at the start, one with the first policy and one every half minute. At the end there is a sum
-(peers.runtime.watching.contribution). The page, `swarm status` and `swarm why` say more.
+there is one at the start, one with the first policy and one every half minute. At the end there is a sum of
+groups, tokens, hours, share and accuracy. The page, `swarm status` and `swarm why` say more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from peers.runtime.host import Host
 from peers.runtime.limits import idle
 from peers.runtime.membership.renewal import ending
 from peers.runtime.status import Meter, PeerStatus
-from peers.runtime.watching.contribution import Contribution
 from swarm.protocol import PHASES, Role
 from swarm.types import Fetching, Lag
 
@@ -143,3 +142,55 @@ class StatusLine:
             wrong_clock(host.roster.wrong()),
         )
         return "; ".join(filter(None, parts))
+
+
+class Contribution:
+    """What a peer gave to its run, in a sentence at its end; `look` at least as often as versions are
+    forgotten."""
+
+    def __init__(self, host: Host) -> None:
+        self._host, self._since = host, host.now()
+        self._version: int | None = None
+        """The newest one whose groups are counted; those that were there at the start do not count."""
+        self._trained = 0
+        self._accuracies: list[float] = []
+        """The first that an evaluator told, and the last."""
+
+    def look(self) -> None:
+        """Count what was released since the last look."""
+        for release in self._host.releases.announced():
+            if self._version is not None and release.version > self._version:
+                self._trained += release.groups
+                self._version = release.version
+        if self._version is None and (newest := self._host.releases.announced()):
+            self._version = newest[-1].version
+        for _, beat in self._host.roster:
+            if beat.role is Role.EVALUATOR and 0 <= beat.accuracy <= 1:
+                self._accuracies = [*self._accuracies[:1], beat.accuracy]
+
+    def sentence(self) -> str:
+        """The sum."""
+        host, status = self._host, self._host.status
+        lasted = _time(host.now() - self._since)
+        given = {Role.SAMPLER: status.admitted, Role.LEARNER: status.done}.get(host.who.role)
+        if given is None:
+            return f"this {host.who.role.value} was here for {lasted}{self._learned()}"
+        verb = "gave" if host.who.role is Role.SAMPLER else "trained on"
+        share = (
+            f", {min(1.0, given / self._trained):.0%} of what the run trained meanwhile"
+            if self._trained
+            else ""
+        )
+        what = f"{given:,} groups in {lasted} ({status.handled:,} tokens)"
+        return f"this {host.who.role.value} {verb} {what}{share}{self._learned()}"
+
+    def _learned(self) -> str:
+        if not self._accuracies:
+            return ""
+        return f"; held-out accuracy {self._accuracies[0]:.1%} -> {self._accuracies[-1]:.1%}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

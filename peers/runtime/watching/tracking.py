@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from peers.runtime.faults import FaultReport
-from peers.runtime.host import Host
+from peers.runtime.kernel import Kernel
 from peers.runtime.watching import trackers
 from peers.runtime.watching.run_figures import Figures, RunFigures
 from peers.runtime.watching.trackers import Experiment, Tracker
@@ -45,27 +45,27 @@ class Line(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def tracked(host: Host, settings: Track, folder: Path) -> AsyncIterator[None]:
+async def tracked(kernel: Kernel, settings: Track, folder: Path) -> AsyncIterator[None]:
     """Hand the figures of all events of this peer's bus to the tracker while the body runs; its files are in
     `folder`, where it keeps any."""
     if settings.to == trackers.NONE:
         yield
         return
-    name = settings.name or f"{host.config.run.name}-{host.who.run[:12]}"
-    experiment = Experiment(settings.project, name, run_dict(host.config.run), folder / settings.to)
-    figures, thread = RunFigures(), TrackerThread(settings.to, experiment, FaultReport(host, Part.TRACKER))
+    name = settings.name or f"{kernel.config.run.name}-{kernel.who.run[:12]}"
+    experiment = Experiment(settings.project, name, run_dict(kernel.config.run), folder / settings.to)
+    figures, thread = RunFigures(), TrackerThread(settings.to, experiment, FaultReport(kernel, Part.TRACKER))
 
     def on_event(event: Event) -> None:
         for version, those in figures.take(event):
             thread.put(Line(version, those, event.at))
 
-    host.bus.add(on_event)
+    kernel.bus.add(on_event)
     thread.start()
     try:
         yield
     finally:
         for version, those in figures.rest():
-            thread.put(Line(version, those, host.now()))
+            thread.put(Line(version, those, kernel.now()))
         await thread.end()
 
 
