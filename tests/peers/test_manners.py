@@ -238,7 +238,7 @@ def test_a_peer_whose_folder_is_moved_or_removed_ends_with_what_to_do(
 
     async def watch() -> None:
         host = still_host(network(), "guest", Role.SAMPLER, Config())
-        watching = asyncio.create_task(resource_limits.Manners(host, run, own).watch())
+        watching = asyncio.create_task(resource_limits.Manners(host, host.rest, run, own).watch())
         await asyncio.sleep(10)
         assert not watching.done()
         (run / which).rename(tmp_path / "elsewhere")
