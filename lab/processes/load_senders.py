@@ -30,7 +30,7 @@ from swarm.frames import wire
 from swarm.protocol import Service
 from swarm.settings import config as configs
 from swarm.settings import loading
-from swarm.types import Digest, PeerId, Receipt, Times, Verdict
+from swarm.types import Digest, Noise, PeerId, Receipt, Times, Verdict
 
 UNDER_WAY = 4
 """Groups of one sender without a receipt: sixteen senders fill the 64 calls that Mail serves at once
@@ -130,7 +130,7 @@ class LoadSenders:
         rows = [[*ids, self.tokenizer.eos_token_id] for ids in self.tokenizer(texts).input_ids]
         flat = np.array([token for row in rows for token in row], np.int32)
         logprobs = -rng.exponential(0.5, len(flat)).astype(np.float32)
-        completions = Completions(tuple(map(len, rows)), flat, logprobs, tuple(texts))
+        completions = Completions(tuple(map(len, rows)), flat, logprobs, tuple(texts), noise=Noise.GUMBEL)
         times = Times(released=release.released, fetched=now, used=now, finished=now, sent=now)
         rewards = self.source.rewards(task, texts)
         group = make_group(sender.keyring.me, release, drawn, completions, rewards, times)
