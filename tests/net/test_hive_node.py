@@ -128,7 +128,7 @@ def test_an_address_that_the_machine_lost_is_not_told_though_p2pd_goes_on_naming
     in_world(body)
 
 
-@pytest.mark.parametrize("name", ["verdict", "contribution", "counted"])
+@pytest.mark.parametrize("name", ["contribution", "counted"])
 def test_what_is_for_learners_alone_costs_no_connection_where_there_is_no_other_learner(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

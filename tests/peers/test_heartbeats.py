@@ -61,7 +61,6 @@ def fullest(role: Role) -> Beat:
         "hardware": HARDWARE,
         "at": 1_795_000_000.123456,
         "mirror": 123_456,
-        "audits": True,
         "upload": 123.45,
         "download": 123.45,
         "fetching": Fetching(version=123_456, held=123_456_789, size=1_234_567_890),

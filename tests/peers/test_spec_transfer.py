@@ -208,7 +208,7 @@ class Breaks(Post):
 def test_a_transfer_that_broke_goes_on_where_it_was_also_with_another_peer(tmp_path: Path) -> None:
     run = origin(tmp_path / "run")
     post = Breaks(run, 2)
-    with pytest.raises(Unreached, match=r"nobody gave model.safetensors .*the line broke"):
+    with pytest.raises(Unreached, match=r"no peer gave model.safetensors .*the line broke"):
         fetch(post, run, tmp_path / "joined", None, "breaks")
     assert (tmp_path / "joined/model/model.safetensors.part").stat().st_size == 2 * SLICE
     post.left, post.asked = 1, []

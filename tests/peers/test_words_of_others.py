@@ -143,9 +143,9 @@ def test_a_note_is_no_markup(capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setattr(
         inviting.invitations, "run_of", lambda _: type("R", (), {"revocations": None, "path": Path()})
     )
-    monkeypatch.setattr(inviting.made_words, "words", lambda _: [Made()])
+    monkeypatch.setattr(inviting.issued_invites, "words", lambda _: [Made()])
     for name in ("_left", "_is_revoked", "_end"):
         monkeypatch.setattr(inviting, name, lambda *_: "")
-    monkeypatch.setattr(inviting.uses, "used", lambda _: {})
+    monkeypatch.setattr(inviting.invite_quota, "used", lambda _: {})
     assert inviting.listed(Path(), False) == 0
     assert "[/b]" in capsys.readouterr().out

@@ -304,4 +304,10 @@ def test_vllms_worker_imports_little_of_this_project() -> None:
         " print(*sorted(name for name in sys.modules if name.split('.')[0] in ('swarm', 'peers')))"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["swarm", "swarm.draws.noise", "swarm.sample", "swarm.sample.vllm_noise"]
+    assert told.stdout.split() == [
+        "swarm",
+        "swarm.draws",
+        "swarm.draws.noise",
+        "swarm.sample",
+        "swarm.sample.vllm_noise",
+    ]

@@ -90,7 +90,7 @@ def config_of(folder: Path) -> PretrainedConfig:
         raise ModelError(f"{path} cannot be used ({said}): copy the model again") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(
-            f"{folder} has a {raw['model_type']}, which is no causal language model: take one that writes"
+            f"{folder} has a {raw['model_type']}, which is not a causal language model: take one that writes"
             " text"
         )
     if _reads_ahead(config):
