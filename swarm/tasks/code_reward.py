@@ -27,6 +27,7 @@ memory or its callers' frames for the word or the tests, and one that answers te
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -230,7 +231,9 @@ def _function(piece: Mapping[str, Any], usual: Any) -> str:
     """Which function a test calls; empty for a test of a whole program, from stdin to stdout. Raises
     ValueError for one that calls a function and does not say which."""
     kind, about = piece.get("type") or piece.get("testtype") or "", piece.get("metadata")
-    about = _read(about, "metadata") if isinstance(about, str) else about
+    if isinstance(about, str):
+        with contextlib.suppress(ValueError, RecursionError):  # a note in words
+            about = json.loads(about)
     places = [piece, about] if isinstance(about, Mapping) else [piece]
     names = [place.get(key) for place in places for key in ("fn_name", "func_name")]
     found = next(filter(None, [*names, "" if kind in WHOLE else usual]), "")

@@ -406,7 +406,7 @@ OTHER = {"input": "4 5\n", "output": "9  \n\n", "type": "stdin_stdout"}
     "tests",
     [
         CASE,
-        [CASE, OTHER],
+        [CASE, OTHER | {"metadata": "of 2021"}],
         {"inputs": ["1 2\n", "4 5"], "outputs": ["3\n", "9"]},
         {"input": ["1 2", "4 5"], "output": ["3", "9"]},
         {"inputs": [["1 2", "ignored"]], "outputs": [["3"]]},
@@ -457,7 +457,12 @@ WRONG = (
         {"fn_name": "add", "inputs": [[[1], 2]], "outputs": [[[3]]]},
         [{"type": "function_call", "fn_name": "add", "input": [[1], 2], "output": [[3]]}],
         [  # LiveCodeBench
-            {"input": "[1]\n2", "output": "[3]", "testtype": "functional", "metadata": {"func_name": "add"}},
+            {
+                "input": "[1]\n2",
+                "output": "[3]",
+                "testtype": "functional",
+                "metadata": '{"func_name": "add"}',
+            },
             {"input": "[4]\n5\n", "output": "[9]\n", "testtype": "functional", "func_name": "add"},
         ],
     ],
