@@ -15,7 +15,7 @@ from dashboard.views import Problem
 from swarm.core.auditing import FOREVER
 from swarm.events import LOGPROBS, REWARDS
 from swarm.grammar import some
-from swarm.protocol import RESTING, Phase, Role
+from swarm.protocol import RESTING, Phase, Role, Service
 from swarm.types import Verdict
 
 FEW = 3
@@ -340,6 +340,15 @@ def refusal(s: Situation, peers: list[PeerRow], verdict: str) -> tuple[str, str]
                 "Is the reward random, or does it read the clock, the network or what is installed? `swarm"
                 " task try` computes it twice. If it is the same number everywhere, the sampler claims what"
                 " is false."
+            ),
+        )
+    if verdict == Verdict.UNTRUSTED and Service.DRAWS in told:
+        return (
+            f"not all that it draws comes to the learners: {told[Service.DRAWS]}",
+            (
+                "Look at its log for groups that it could not sample: an engine that reads shorter rows than"
+                " the model (`--max-model-len` of a server) or fails for some prompts leaves these out, and"
+                " its groups count again once they come. Else it chooses which of its groups it sends."
             ),
         )
     if verdict == Verdict.MALFORMED and LOGPROBS in told:

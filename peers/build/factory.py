@@ -31,7 +31,7 @@ from swarm.learn.replay import ModelReplay
 from swarm.learn.site_learner import of_mode
 from swarm.learn.tokenization import Tokenization
 from swarm.sample.base import Engine, EngineError
-from swarm.sample.hf import HfEngine
+from swarm.sample.hf import HfEngine, positions
 from swarm.sample.server import ServerEngine
 from swarm.sample.vllm import Recipe, VllmEngine
 
@@ -57,7 +57,7 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     Raises UserError and ModelError when this machine cannot run it.
     """
     run, settings = config.run, config.peer.learner
-    tokens = tokenization.of_run(model, run)
+    tokens = tokenization.of_run(model, run, positions(config_of(model)) - run.sampling.max_tokens)
     share = config.peer.limits.gpu_memory
     if (gpus := learner_gpus(model, config)) > 1:
         _check_size(model, run)

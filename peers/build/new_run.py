@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from swarm.learn.tokenization import Tokenization
 
 
+ROWS = 5
+"""Rows whose numbers are told."""
+
+
 def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") -> RunFolder:
     """Create the folder of a new run from its pinned settings and the model folder `policy` (version 0).
 
@@ -139,8 +143,21 @@ def _leave_out_long(run: Run, path: Path, tokens: Tokenization) -> None:
         raise ModelError(f"{told}. Take a model that reads more, or shorter prompts or completions")
     if folder.is_dir() and any(folder.glob("*.parquet")):
         leave_out(folder, training, held)
-        return say(f"{told}. They are left out")
-    say(f"{told}. A data set of the Hub keeps them, and samplers pass them over: save it without them")
+        return say(f"{told}. They are left out: {_rows(training, held)}")
+    say(
+        f"{told}. A data set of the Hub keeps them, and samplers pass them over: save it without them"
+        f" ({_rows(training, held)})"
+    )
+
+
+def _rows(training: set[int], held: set[int]) -> str:
+    """Which rows these are, those of the held-out split by themselves."""
+    told = []
+    for numbers, where in ((training, ""), (held, " of the held-out split")):
+        first = ", ".join(str(number + 1) for number in sorted(numbers)[:ROWS])
+        more = f" and {len(numbers) - ROWS} more" if len(numbers) > ROWS else ""
+        told += [f"rows {first}{more}{where}"] if numbers else []
+    return f"{'; '.join(told)}, counted from 1"
 
 
 def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str], texts: CodePolicy) -> None:

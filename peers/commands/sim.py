@@ -50,7 +50,7 @@ from swarm.sim.world import SimPeer, World
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import TaskSource
 from swarm.tasks.toy import Toy
-from swarm.types import Digest, PeerId
+from swarm.types import Digest, PeerId, Task
 from swarm.wire import Opened
 
 if TYPE_CHECKING:
@@ -134,6 +134,9 @@ class Letters:
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         return ["".join(chr(ord("a") + token) for token in row) for row in rows]
+
+    def has_room(self, task: Task) -> bool:
+        return True
 
 
 class ReadOnce(Frames):

@@ -4,18 +4,21 @@
         all who were there for all of it say what came to them -> settled -> who returns too little is told
         one is away, silent, or began later                    -> nobody is blamed: the release is forgotten
 
+Of what came to nobody this learner looks itself whether it can be sampled: an exercise that cannot be made,
+or whose prompt is too long for the model, is no gap.
+
 Each learner counts for itself. Nothing of it outlives a learner's process: one that comes back begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.admission import released_here
-from swarm.core.returns import DrawsCame, DrawsQuery, OpenRelease, Returns
+from swarm.core.returns import DrawsCame, DrawsQuery, OpenRelease, Returns, missing
 from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.types import Digest, Group, PeerId
@@ -33,9 +36,17 @@ LAPSES = 2.0
 come, each leaves the window within one."""
 
 
+LOOKED = 512
+"""Missing draws of a sampler under one release that are looked at: of more each counts as missing. A tenth of
+what was due is as many where a sampler had more than 5,000 groups of one release."""
+
+IsSampled = Callable[[Digest, PeerId, int], Awaitable[bool]]
+"""(weights, sampler, number of a draw) -> whether it can be sampled."""
+
+
 class DrawReturns:
-    def __init__(self, host: Host, version: Callable[[], int]) -> None:
-        self._host, self._version = host, version
+    def __init__(self, host: Host, version: Callable[[], int], is_sampled: IsSampled) -> None:
+        self._host, self._version, self._is_sampled = host, version, is_sampled
         self.returns = Returns()
         sampling = host.config.run.sampling
         limit = wire.group_limit(sampling.group_size, sampling.max_tokens, sampling.heads)
@@ -106,10 +117,21 @@ class DrawReturns:
         others = {peer: came for peer, came in zip(there, told, strict=True) if came is not None}
         if len(others) < len(there) or self._since > its.began:
             return
+        lost = missing(mine, others)
+        unsampled = {sampler: await self._unsampled(weights, sampler, lost[sampler]) for sampler in lost}
         self._judged = host.now()
-        for sampler in self.returns.settle(mine, others):
+        for sampler in self.returns.settle(mine, others, unsampled):
             reason = str(self.returns.objection(sampler))
-            host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=reason)
+            host.emit(events.Rejected, sender=sampler, kind=Service.DRAWS, reason=reason)
+
+    async def _unsampled(self, weights: Digest, sampler: PeerId, lost: Sequence[int]) -> set[int]:
+        """Which of a sampler's missing draws nobody can sample."""
+        found = set[int]()
+        for number in lost[:LOOKED]:
+            await asyncio.sleep(0)  # others have a turn between two quick ones
+            if not await self._is_sampled(weights, sampler, number):
+                found.add(number)
+        return found
 
     async def _ask(self, learner: PeerId, weights: Digest, until: float, began: float) -> DrawsCame | None:
         """What came to another learner; None where it does not say, or was not there for all of it."""

@@ -19,7 +19,7 @@ from swarm.config import Run
 from swarm.limits import Limit
 from swarm.protocol import Kind
 from swarm.tasks.toy import Toy
-from swarm.types import Group, Noise
+from swarm.types import Group, Noise, Task
 
 T = TypeVar("T")
 
@@ -41,6 +41,10 @@ class Decoder(Protocol):
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of each completion."""
+        ...
+
+    def has_room(self, task: Task) -> bool:
+        """Whether the model has room for a prompt and a completion: else no engine samples it."""
         ...
 
 

@@ -39,7 +39,7 @@ from swarm.core.roster import share
 from swarm.limits import cut, remember
 from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError, TaskSource
-from swarm.types import Group, PeerId, Receipt, Task, Verdict
+from swarm.types import Digest, Group, PeerId, Receipt, Task, Verdict
 
 SCORING_AT_ONCE = 32
 """Groups that are scored at once, where rewards are slow: each occupies a mail call, and strangers have twice
@@ -116,7 +116,7 @@ class LearnerInbox:
         self.batcher = Batcher(run.batch, run.window)
         self.batcher.replayable = lambda group: group.noise == self.opener.noise
         self.sampler_evidence = SamplerEvidence()
-        self.draw_returns = DrawReturns(host, version)
+        self.draw_returns = DrawReturns(host, version, self._is_sampled)
         self.tally = Tally()
         self._version, self._learners = version, learners
         self.keep: Keep = in_memory
@@ -143,6 +143,11 @@ class LearnerInbox:
         """When the last Shown event was emitted."""
         self._reported = 0.0
         """When the last Counted event was emitted."""
+
+    async def _is_sampled(self, weights: Digest, sampler: PeerId, number: int) -> bool:
+        """Whether a sampler's draw of a release can be sampled at all."""
+        task = self.admission.draws.of(weights, sampler, number).task
+        return await self.reward_calls.is_sampled(task, self.decoder.has_room)
 
     async def serve(self) -> None:
         await self.host.ports.mail.serve(Service.GROUPS, self.receive)

@@ -52,6 +52,14 @@ class RewardCalls:
         self._fault.recovered()
         return tuple(rewards)
 
+    async def is_sampled(self, index: int, has_room: Callable[[Task], bool]) -> bool:
+        """Whether a sampler can sample a training task: it can be made, and its prompt has room."""
+        try:
+            (task,) = await self._called(Kind.DRAW, self.source.tasks, [index])
+        except RewardError:
+            return False
+        return has_room(task)
+
     def _regenerated(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
         task = self.source.task(index)
         return task, tuple(self.source.rewards(task, texts))

@@ -78,7 +78,7 @@ class Admission:
         noise: Noise = Noise.GUMBEL,
     ) -> None:
         """`noise`: the one that this run's groups are replayed with."""
-        self._draws, self._window, self._sampling, self._vocabulary = draws, window, sampling, vocabulary
+        self.draws, self._window, self._sampling, self._vocabulary = draws, window, sampling, vocabulary
         self._known, self._released, self._noise = known, released, noise
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         """Marks of groups and of slots."""
@@ -148,7 +148,7 @@ class Admission:
         goes_on = any(one.version > 0 and one.parent == one.weights for one in known)
         if not goes_on and group.draw > AT_ONCE + DRAWS_PER_SECOND * max(0.0, seconds):
             return f"draw {group.draw} of a release that is {seconds:.1f} s old: nobody draws so many"
-        due = self._draws.of(group.weights, group.sampler, group.draw)
+        due = self.draws.of(group.weights, group.sampler, group.draw)
         if (group.task, group.seed) == (due.task, due.seed):
             return None
         if group.task != due.task:

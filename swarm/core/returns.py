@@ -8,7 +8,8 @@ A draw is due when a later draw of the same release came LEFT seconds or more be
 window: it was made earlier, and had so long to come. A draw that came counts, whatever became of it: one that
 was stale, refused for want of room, or sent twice is no gap, nor is one that came to another learner. A crash
 or a cut line costs a sampler at once what it had under way: of its last releases the FORGIVEN worst do not
-count, and fewer than JUDGED draws say nothing. What samplers say of their losses is not asked.
+count, and fewer than JUDGED draws say nothing. What samplers say of their losses is not asked. A draw that
+nobody can sample, such as one whose prompt is too long for the model, is not due.
 What is due is what this learner saw itself, and what one other learner may have taken and hidden is no gap.
 That counts all releases: those alone of which something is missing are those of which who hides it has more
 than its share, by chance. Samplers leave little to chance (swarm.core.roster).
@@ -93,6 +94,8 @@ class Settled(NamedTuple):
 
 
 EMPTY: Mapping[PeerId, DrawsCame] = MappingProxyType({})
+
+NONE: Mapping[PeerId, set[int]] = MappingProxyType({})
 
 NOBODY = PeerId("")
 """Stands for this learner among those that draws came to, and for samplers that are not remembered."""
@@ -184,27 +187,21 @@ class Returns:
         return its is not None and bool(its.beyond)
 
     def settle(
-        self, mine: Iterable[SamplerDraws], others: Mapping[PeerId, DrawsCame] = EMPTY
+        self,
+        mine: Iterable[SamplerDraws],
+        others: Mapping[PeerId, DrawsCame] = EMPTY,
+        unsampled: Mapping[PeerId, set[int]] = NONE,
     ) -> list[PeerId]:
         """Count what is missing of a release, of which this learner saw `mine`, and each of the others what
-        it says. What is due follows from `mine` alone: another one's word only excuses. Returns the samplers
-        that there is an objection to since now."""
-        due, took = Counter[PeerId](), dict[PeerId, dict[PeerId, set[int]]]()
-        for one in mine:
-            due[one.sampler] = max(due[one.sampler], one.due)
-            took.setdefault(one.sampler, {}).setdefault(NOBODY, set()).update(_numbers(one.draws))
-        for learner, its in others.items():
-            told = {one.sampler: one for one in its.samplers}
-            for sampler in list(took):
-                if sampler in told:
-                    took[sampler][learner] = set(_numbers(told[sampler].draws))
-                elif its.more:
-                    del took[sampler]
-                else:
-                    took[sampler][learner] = set()
+        it says. What is due follows from `mine` alone: another one's word only excuses. `unsampled`: of those
+        that are `missing`, what nobody can sample. Returns the samplers that there is an objection to since
+        now."""
+        due, took = _due_and_took(mine, others)
         learners = (NOBODY, *others)
         for sampler, by in took.items():
-            self._add(sampler, _settled(due[sampler], by, learners))
+            excused = len(unsampled.get(sampler, ()))
+            settled = _settled(due[sampler], by, learners)
+            self._add(sampler, settled._replace(due=settled.due - excused, missing=settled.missing - excused))
         named = {sampler for sampler in took if self.objection(sampler) is not None}
         new, self._named = named - self._named, (self._named - took.keys() | named) & self._settled.keys()
         return sorted(new)
@@ -231,6 +228,33 @@ class Returns:
             f"it returned {1 - missing / due:.0%} of its last {due} draws, all of which are due:"
             f" below {RETURNED:.0%} its groups teach nothing"
         )
+
+
+def missing(mine: Iterable[SamplerDraws], others: Mapping[PeerId, DrawsCame]) -> dict[PeerId, list[int]]:
+    """The draws of a release that were due and came to nobody, the first ones first."""
+    due, took = _due_and_took(mine, others)
+    came = {sampler: set[int]().union(*by.values()) for sampler, by in took.items()}
+    return {sampler: [n for n in range(due[sampler]) if n not in its] for sampler, its in came.items()}
+
+
+def _due_and_took(
+    mine: Iterable[SamplerDraws], others: Mapping[PeerId, DrawsCame]
+) -> tuple[Counter[PeerId], dict[PeerId, dict[PeerId, set[int]]]]:
+    """By sampler: below which number draws are due, and which came to each learner."""
+    due, took = Counter[PeerId](), dict[PeerId, dict[PeerId, set[int]]]()
+    for one in mine:
+        due[one.sampler] = max(due[one.sampler], one.due)
+        took.setdefault(one.sampler, {}).setdefault(NOBODY, set()).update(_numbers(one.draws))
+    for learner, its in others.items():
+        told = {one.sampler: one for one in its.samplers}
+        for sampler in list(took):
+            if sampler in told:
+                took[sampler][learner] = set(_numbers(told[sampler].draws))
+            elif its.more:
+                del took[sampler]
+            else:
+                took[sampler][learner] = set()
+    return due, took
 
 
 def _settled(due: int, took: Mapping[PeerId, set[int]], learners: tuple[PeerId, ...]) -> Settled:

@@ -22,6 +22,7 @@ import datetime
 import inspect
 import re
 import reprlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,14 +64,17 @@ class Tokenization:
         ends: Sequence[int] = (),
         settings: Model = DEFAULTS,
         system: str = "",
+        room: int = sys.maxsize,
     ) -> None:
         """`vocabulary`: rows of the model's embedding. `ends`: ids that end a completion beside the
-        tokenizer's own end token. `settings` and `system` (the system message) are the run's.
+        tokenizer's own end token. `settings` and `system` (the system message) are the run's; `room`: most
+        tokens of a prompt for which the model has room beside a completion.
 
         Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what the
         settings of the template ask.
         """
         self.tokenizer = tokenizer
+        self._room = room
         self.vocabulary = vocabulary
         """Rows of the model's embedding: every id is below."""
         if tokenizer.eos_token_id is None and not ends:
@@ -139,7 +143,11 @@ class Tokenization:
         the model has no row for: `encode` would drop it."""
         for task in tasks:
             self._check_rows(task)
-        return [self._bytes(task) <= room or self._length(task) <= room for task in tasks]
+        return [self._is_within(task, room) for task in tasks]
+
+    def has_room(self, task: Task) -> bool:
+        """Whether the model has room for a prompt and a completion."""
+        return self._is_within(task, self._room)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens; ids that belong to no token are dropped."""
@@ -201,6 +209,9 @@ class Tokenization:
                     " resize_token_embeddings on the model and save it again"
                 )
 
+    def _is_within(self, task: Task, room: int) -> bool:
+        return self._bytes(task) <= room or self._length(task) <= room
+
     def _bytes(self, task: Task) -> int:
         """No fewer than the prompt has tokens, since each is a byte or more; without asking the tokenizer."""
         contents = _contents(task)
@@ -250,9 +261,9 @@ class Tokenization:
         )
 
 
-def of_run(folder: Path, run: Run) -> Tokenization:
+def of_run(folder: Path, run: Run, room: int = sys.maxsize) -> Tokenization:
     """The run's tokenizer and chat template, from its model's folder. Raises ModelError."""
-    return load(folder, run.model, run.task.system)
+    return load(folder, run.model, run.task.system, room)
 
 
 def asks_date(folder: Path) -> bool:
@@ -261,14 +272,14 @@ def asks_date(folder: Path) -> bool:
     return any(CLOCK.encode() in place.read_bytes() for place in places if place.is_file())
 
 
-def load(folder: Path, settings: Model = DEFAULTS, system: str = "") -> Tokenization:
+def load(folder: Path, settings: Model = DEFAULTS, system: str = "", room: int = sys.maxsize) -> Tokenization:
     """Read config, tokenizer and generation config of a model's folder.
 
     Raises ModelError as Tokenization does, and when a file is missing.
     """
     config, tokenizer = config_of(folder), load_tokenizer(folder)
     return Tokenization(
-        tokenizer, config.get_text_config().vocab_size, _ends(folder, config), settings, system
+        tokenizer, config.get_text_config().vocab_size, _ends(folder, config), settings, system, room
     )
 
 

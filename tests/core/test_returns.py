@@ -10,7 +10,7 @@ from nouns import NOW, beat, group
 
 from swarm import wire
 from swarm.core import returns
-from swarm.core.returns import FORGIVEN, JUDGED, DrawsCame, Returns, SamplerDraws, packed
+from swarm.core.returns import FORGIVEN, JUDGED, DrawsCame, Returns, SamplerDraws, missing, packed
 from swarm.core.roster import Roster
 from swarm.types import Digest, PeerId
 
@@ -58,6 +58,18 @@ def test_the_settlement_that_names_a_sampler_says_so_once() -> None:
 def test_draws_that_came_to_another_learner_are_no_gap() -> None:
     parts = [came(range(0, 21, 2), 20), came(range(1, 21, 2), 19)]
     assert after(*[parts] * 9).objection(ME) is None
+
+
+def test_what_nobody_can_sample_is_not_due() -> None:
+    counted, its = Returns(), every(2)
+    lost = missing(its, {})
+    assert lost == {ME: [*range(1, 20, 2)]}
+    for _ in range(20):
+        assert counted.settle(its, unsampled={ME: set(lost[ME])}) == []
+    assert counted.objection(ME) is None
+    for _ in range(20):
+        counted.settle(its, unsampled={ME: set(lost[ME][:5])})
+    assert str(counted.objection(ME)).startswith("it returned 67% of its last 210 draws")
 
 
 def test_what_is_under_way_at_a_kill_is_forgiven() -> None:

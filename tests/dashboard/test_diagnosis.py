@@ -70,6 +70,12 @@ def _other_rewards(swarm: Swarm) -> None:
     swarm.emit(happened.Rejected, LEARNERS[0], sender=SAMPLERS[0], kind=happened.REWARDS, reason=why)
 
 
+def _leaves_out(swarm: Swarm) -> None:
+    swarm.verdict[SAMPLERS[0]] = "untrusted"
+    why = "it returned 75% of its last 200 draws, all of which are due: below 90% its groups teach nothing"
+    swarm.emit(happened.Rejected, LEARNERS[0], sender=SAMPLERS[0], kind="draws", reason=why)
+
+
 def _overflows(swarm: Swarm) -> None:
     swarm.verdict[SAMPLERS[0]] = "malformed"
     why = "a log-probability is not finite"
@@ -175,6 +181,15 @@ CASES = {
         25,
         (SAMPLERS[0],),
         "rewards differ from the learners': it claims a reward of 0.3 where 0.7 .*Is the reward random",
+    ),
+    "draws that are left out": Case(
+        "refused",
+        _leaves_out,
+        lambda swarm: swarm.verdict.clear(),
+        10,
+        25,
+        (SAMPLERS[0],),
+        "ot all that it draws .* 75% of its last 200 draws.*`--max-model-len`.*chooses which",
     ),
     "log-probabilities that are not finite": Case(
         "refused",

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario
 
+from peers.commands.sim import Letters
 from peers.roles.draw_returns import ASKED, LEFT, DrawReturns
 from peers.roles.sampler import Sampler
 from swarm import wire
@@ -18,7 +19,7 @@ from swarm.core.admission import group_id
 from swarm.core.curriculum import Draw
 from swarm.core.returns import DrawsCame, DrawsQuery, Returns, SamplerDraws
 from swarm.events import Judged, Rejected, Released, Trained
-from swarm.sample.base import EngineError
+from swarm.sample.base import EngineError, NoRoom
 from swarm.sample.toy import ToyEngine
 from swarm.sim.scenario import Fault
 from swarm.tasks.base import RewardError
@@ -166,6 +167,46 @@ def test_honest_samplers_of_a_run_that_cannot_score_a_fifth_of_its_exercises_are
     late = [event.verdict for event in told.of(Judged, since=45)]
     assert not told.of(Rejected) and Verdict.UNSCORED in late and Verdict.UNTRUSTED not in late
     assert late.count(Verdict.ADMIT) > 0.6 * len(late)
+
+
+@pytest.mark.parametrize("picky", [False, True])
+@pytest.mark.parametrize("made", [False, True])
+def test_who_passes_over_what_nobody_can_sample_is_not_named_for_it_and_who_leaves_out_more_is(
+    monkeypatch: pytest.MonkeyPatch, picky: bool, made: bool
+) -> None:
+    """Of a quarter of the exercises the prompt is too long for the model, or they cannot be `made`."""
+    sample, tasks = ToyEngine.sample, Toy.tasks
+
+    def is_bad(index: int) -> bool:
+        return index >= 0 and index % 4 == 0
+
+    def sampled(self: ToyEngine, prompts: Sequence[str], *rest: Any) -> Any:
+        if any(prompt.startswith("long") for prompt in prompts):
+            raise NoRoom("a prompt of 99 tokens and 8 of completion do not fit into 96")
+        return sample(self, prompts, *rest)
+
+    def drawn(self: Toy, indices: Sequence[int]) -> list[Task]:
+        if made and any(map(is_bad, indices)):
+            raise RewardError("this exercise cannot be made")
+        found = tasks(self, indices)
+        long = [f"long {task.prompt}" if is_bad(task.index) else task.prompt for task in found]
+        return [msgspec.structs.replace(task, prompt=text) for task, text in zip(found, long, strict=True)]
+
+    class Picky(Sampler):
+        """One leaves out another quarter."""
+
+        async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
+            if self.host.who.name != "sampler-0" or group.task % 4 != 1 or not picky:
+                await super()._deliver(group, bound)
+
+    monkeypatch.setattr(ToyEngine, "sample", sampled)
+    monkeypatch.setattr(Toy, "tasks", drawn)
+    monkeypatch.setattr(Letters, "has_room", lambda self, task: not task.prompt.startswith("long"))
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Picky)
+    told = Told(scenario(1.3, (2, 3), sample=0.3, **SHORT))
+    assert {event.sender for event in told.of(Rejected)} == ({"sampler-0"} if picky else set())
+    honest = [event.verdict for event in told.of(Judged, since=45) if event.sampler != "sampler-0"]
+    assert honest.count(Verdict.ADMIT) > 0.8 * len(honest) and len(honest) > 100
 
 
 def test_an_engine_that_fails_in_every_fifth_call_draws_the_same_again(

@@ -382,6 +382,7 @@ def test_prompts_that_are_too_long_are_counted_and_left_out_of_the_data_at_the_s
     assert (
         "it reads 96, and run.sampling.max_tokens = 12 of these are the completion's. They are left" in said
     )
+    assert "left out: rows 8, 23, 38, 53, counted from 1" in said
     data = catalog.data(settings.task, 1, run.path / "task")
     assert data.usable == 56 and run.spec.task.keys() == {"data.parquet"}
     assert all("word" not in task.prompt for task in [*map(data.task, range(200)), *data.held_out(9)])

@@ -492,7 +492,7 @@ def test_nobody_misses_draws_in_a_run_whose_groups_fit_no_message(tokens: int, f
         host = desk.host
         run = replace(host.config.run, sampling=Sampling(group_size=64, max_tokens=tokens))
         host.config = replace(host.config, run=run)
-        its = DrawReturns(host, lambda: 0)
+        its = DrawReturns(host, lambda: 0, desk.inbox._is_sampled)
         for _ in range(200):
             its.returns.settle([SamplerDraws(sampler=SAMPLER, due=20, draws=b"")])
         assert (its.objection(SAMPLER) is not None) is fits
