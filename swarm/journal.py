@@ -273,11 +273,14 @@ class Tail:
             self._begin(self._number)  # somebody has emptied or removed it meanwhile
         self._inode = stat.st_ino
         lines.seek(self._at)
-        for line in lines:
-            if not line.endswith(b"\n"):
-                return
-            self._at, self._line = self._at + len(line), self._line + 1
-            yield line
+        while line := lines.readline(FILE):
+            begun, size = line, len(line)
+            while not line.endswith(b"\n"):  # the last one, or one that is longer than any event
+                if not (line := lines.readline(FILE)):
+                    return
+                size += len(line)
+            self._at, self._line = self._at + size, self._line + 1
+            yield begun
 
 
 class Thinned:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import stat
 import time
@@ -40,9 +41,10 @@ import platformdirs
 
 from peers.errors import CannotHere, Refusal, say
 from peers.runtime import revocations, run_keys
-from peers.runtime.peer_folder import PeerFolder
+from peers.runtime.narration import LOG
+from peers.runtime.peer_folder import RELEASES, PeerFolder
 from peers.runtime.run_keys import RunKeys
-from swarm import durable, wire
+from swarm import durable, record_log, wire
 from swarm import invite as invites
 from swarm.blocks import Blocks
 from swarm.config import Run
@@ -142,11 +144,12 @@ class RunFolder:
         path = self.path / "genesis"
         if not path.exists():
             return None
-        content = path.read_bytes()
+        size = path.stat().st_size
+        content = path.read_bytes() if size == self.spec.release_size else b""
         if not content or Blocks.of(content).root != self.spec.genesis:
             raise CannotHere(
-                f"{path} is damaged: its {len(content)} bytes are not those that the run began with; bring"
-                " the file back from a copy, or go on from a later release: any peer that holds one serves it"
+                f"{path} is damaged: its {size} bytes are not those that the run began with; bring the file"
+                " back from a copy, or go on from a later release: any peer that holds one serves it"
             )
         return content
 
@@ -277,25 +280,52 @@ STRANGE = {
 """What is no file, nor a folder of files."""
 
 
-def check_files(path: Path) -> Path:
-    """A run folder, or a file, before anything of it is opened: it may have been sent. Raises CannotHere
-    where something that a run has there is no file, or a link that leads out of the folder: to open one may
-    wait for ever, and to write to one changes what is elsewhere."""
+SETTINGS, SMALL, LARGE = 1 << 20, 64 << 20, 256 << 20
+"""Bytes at most of a TOML file or of code, of which each takes many to be read; of what else is read at once;
+of data that a run carries, and of a segment of records."""
+
+UNBOUNDED = ("genesis", "cache", "logs", EXPORTED, TRACKED)
+"""What is not read at once, or only where its size is that of the run's releases."""
+
+
+def check_files(path: Path, most: float = math.inf) -> Path:
+    """A run folder, or a file of at most `most` bytes, before anything of it is opened: it may have been
+    sent. Raises CannotHere where something that a run has there is no file, or a link that leads out of the
+    folder, or larger than any run's: to open one may wait for ever, to read one may take all memory, and to
+    write to one changes what is elsewhere."""
     root = os.path.realpath(path)
     if not os.path.isdir(root):
-        _check_file(root, root)
+        _check_file(root, root, most)
         return path
-    for name in (name for each in (*FILES, OWNER_KEY, EXPORTED) for name in (each, each + DRAFT)):
-        _check_file(os.path.join(root, name), root)
-        for folder, folders, files in os.walk(os.path.join(root, name)):
-            for one in (*folders, *files):
-                _check_file(os.path.join(folder, one), root)
+    for top in (*FILES, OWNER_KEY, EXPORTED):
+        for name in (top, top + DRAFT):
+            _check_file(os.path.join(root, name), root, _most(top, ""))
+            for folder, folders, files in os.walk(os.path.join(root, name)):
+                below = os.path.relpath(folder, os.path.join(root, name))
+                for one in (*folders, *files):
+                    _check_file(os.path.join(folder, one), root, _most(top, os.path.join(below, one)))
     return path
 
 
-def _check_file(path: str, root: str) -> None:
+def _most(top: str, below: str) -> float:
+    """Bytes at most of a file in a run's folder: `below` is its way from `top`. In the folders of peers the
+    sizes follow from the model's, but for announcements of releases and logs of records; a journal is read
+    line by line."""
+    name, inside = os.path.basename(below) or top, os.path.normpath(below).split(os.sep)
+    if top in UNBOUNDED or (top, name) == ("model", BASE):
+        return math.inf
+    if top == "peers":
+        if len(inside) > 2 and inside[1] != RELEASES:
+            return LARGE if name.endswith(record_log.SUFFIX) else math.inf
+        return math.inf if name.endswith(".jsonl") or name.startswith(LOG) else SMALL
+    if name.endswith((".toml", ".py")):
+        return SETTINGS
+    return LARGE if top == "task" else SMALL
+
+
+def _check_file(path: str, root: str, most: float) -> None:
     try:
-        mode = os.lstat(path).st_mode
+        mode, size = (found := os.lstat(path)).st_mode, found.st_size
         what = STRANGE.get(stat.S_IFMT(mode), "")
         if stat.S_ISLNK(mode):
             to = os.path.realpath(path)
@@ -307,6 +337,11 @@ def _check_file(path: str, root: str) -> None:
         return
     if what:
         raise CannotHere(f"{path} is {what}, where a run has files of its own alone: remove it")
+    if stat.S_ISREG(mode) and size > most:
+        raise CannotHere(
+            f"{path} has {size / 1e6:,.0f} MB, and a run's has {most / 1e6:.0f} at most: bring it back from a"
+            " copy, or remove it"
+        )
 
 
 def file_digest(file: Path) -> Digest:

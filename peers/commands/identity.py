@@ -87,7 +87,7 @@ def import_(args: argparse.Namespace) -> int:
     from swarm.identity import IdentityError, keyring_of
 
     try:
-        content = run_folder.check_files(args.file).read_bytes()
+        content = run_folder.check_files(args.file, run_folder.SETTINGS).read_bytes()
     except OSError as error:
         raise CannotHere(f"{args.file} cannot be read: {error.strerror}") from error
     try:

@@ -64,6 +64,9 @@ WAIT_TOLD = 20.0
 ROOM = 1 << 20
 """Bytes without which a disk is called full: words are a kilobyte, and what else a seed writes is more."""
 
+TOLD = 1 << 20
+"""Bytes of a child's log that are looked through for what it said."""
+
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
 """Seconds before a dead child is restarted, doubled with each death until it has run for STABLE_AFTER."""
@@ -177,14 +180,20 @@ class PeerProcess:
     def warnings(self) -> list[str]:
         """What it has warned of since its last start."""
         try:
-            said = self.log.read_bytes()[self.begins :].decode(errors="replace")
+            said = self._said(self.begins)
         except OSError:
             return []  # the disk fails: its log says the same once it can be read
         return [line for line in said.splitlines() if line.startswith(WARNING)]
 
+    def _said(self, since: int) -> str:
+        """The last TOLD bytes of its log at most, of what it said since there."""
+        with open(self.log, "rb") as log:
+            log.seek(max(since, log.seek(0, os.SEEK_END) - TOLD))
+            return log.read().decode(errors="replace")
+
     def last_line(self) -> str:
         try:
-            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+            lines = [line for line in self._said(0).splitlines() if line.strip()]
         except OSError as error:
             return f"{self.log} cannot be read: {error.strerror}"
         return lines[-1].removeprefix("swarm: ") if lines else "(no output yet)"

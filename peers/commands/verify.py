@@ -45,7 +45,7 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
     if folder is not None:
         run_folder.check_files(folder)
     try:
-        evidence = wire.decode(run_folder.check_files(path).read_bytes(), Evidence)
+        evidence = wire.decode(run_folder.check_files(path, run_folder.SMALL).read_bytes(), Evidence)
     except FileNotFoundError as error:
         raise WrongUsage(f"there is no evidence {path}: learners keep it in a folder evidence") from error
     except OSError as error:
@@ -63,7 +63,8 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
     mind_code(run, Role.AUDITOR, config.peer.rewards.code)
     tokens = _tokens(run)
     group = _group(evidence, run, tokens.vocabulary)
-    weights = _weights(group, [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)])
+    kept = [release] if release else [path.with_suffix(BYTES), *_held(run, group.weights)]
+    weights = _weights(group, run.spec.release_size, kept)
     found, replayed = _replayed(run, tokens, group, weights, config)
     for line in _lines(group, replayed, found):
         say(line, sys.stdout)
@@ -117,13 +118,14 @@ def _held(run: RunFolder, weights: Digest) -> list[Path]:
     return sorted(run.path.glob(f"peers/*/blobs/{weights}"))
 
 
-def _weights(group: Group, paths: list[Path]) -> Weights:
-    """Raises CannotHere."""
+def _weights(group: Group, size: int, paths: list[Path]) -> Weights:
+    """`size`: bytes of the run's releases. Raises CannotHere."""
     for path in paths:
         if path.is_file():
-            weights = Weights.of(path.read_bytes(), group.version)
-            if weights.digest == group.weights:
-                return weights
+            if path.stat().st_size == size:
+                weights = Weights.of(path.read_bytes(), group.version)
+                if weights.digest == group.weights:
+                    return weights
             say(f"{path} has other bytes than version {group.version}")
     raise CannotHere(
         f"version {group.version} is not here: bring the .safetensors file that lies beside the evidence at"

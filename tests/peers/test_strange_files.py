@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from peers.build.run_folder import check_files, keep_spec
+from peers.build.run_folder import check_files, keep_spec, read
 from peers.errors import CANNOT, CannotHere
-from swarm import PROTOCOL, durable, wire
+from swarm import PROTOCOL, durable, events, journal, wire
 from swarm import invite as invites
 from swarm.config import Run
 from swarm.config_loading import run_dict
 from swarm.identity import Keyring
-from swarm.journal import read_journal
+from swarm.journal import read_journal, to_line
 from swarm.protocol import Role
 from swarm.run_types import Spec
-from swarm.types import Digest
+from swarm.types import Digest, PeerId
 
 QUICK = 30.0
 """Seconds for a command on a busy machine, most of them Python's imports; a pipe waits for ever."""
@@ -81,6 +81,99 @@ def test_what_is_no_file_of_a_folder_is_named(folder: Path, make: Callable[[Path
     make(path)
     with pytest.raises(CannotHere, match=f"{path.name} is a (pipe|socket|link to)"):
         check_files(folder)
+
+
+HUGE = 20_000_000_000
+LARGE_ONES = ("config.toml", "task/rewards-0.py", "task/data.parquet", "model/tokenizer.json", "spec.new")
+LARGE_OF_PEERS = (
+    "pid",
+    "key",
+    "membership",
+    "releases/x",
+    "members",
+    "contacts",
+    "history",
+    "outbox/00000000.log",
+    "checkpoint/groups/00000001.log",
+)
+UNREAD = (
+    "genesis",
+    "model/model.safetensors",
+    "cache/a.arrow",
+    "logs/seed.log",
+    *(f"peers/seed/{name}" for name in ("blobs/x", "log", "journal.jsonl", "checkpoint/model")),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in (*NAMES, *LARGE_ONES) if name not in UNREAD),
+        *(f"peers/sampler-1/{name}" for name in LARGE_OF_PEERS),
+    ],
+)
+def test_a_file_that_is_larger_than_any_runs_is_refused_before_it_is_read(folder: Path, name: str) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        file.truncate(HUGE)
+    with pytest.raises(CannotHere, match=rf"{path.name} has 20,000 MB, and a run's has \d+ at most"):
+        check_files(folder)
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_is_not_read_at_once_may_be_large(folder: Path, name: str) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        file.truncate(HUGE)
+    assert check_files(folder) == folder
+
+
+@pytest.mark.parametrize("said", ["status", "export", "up", "verify", "replay of journals", "invite"])
+@pytest.mark.parametrize("name", ["peer.toml", "peers/sampler-1/members", "model/config.json"])
+def test_a_command_refuses_a_file_that_would_take_all_memory(
+    folder: Path, said: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).touch()
+    os.truncate(folder / name, HUGE)
+    places = {"DIR": str(folder), "OUT": str(tmp_path / "out")}
+    assert cli.main([_replaced(word, places) for word in SAID[said]]) == CANNOT
+    assert "has 20,000 MB" in (told := capsys.readouterr().err) and "Traceback" not in told
+
+
+def test_evidence_and_an_identity_are_read_up_to_a_size(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sent"
+    path.touch()
+    os.truncate(path, HUGE)
+    for said in (["verify", str(path), "--folder", str(folder)], ["identity", "import", str(path)]):
+        assert cli.main(said) == CANNOT
+        assert "sent has 20,000 MB" in capsys.readouterr().err
+
+
+def test_version_0_of_another_size_than_the_runs_is_not_read(folder: Path) -> None:
+    (folder / "genesis").touch()
+    os.truncate(folder / "genesis", HUGE)
+    run = read(folder)
+    assert run is not None
+    with pytest.raises(CannotHere, match="genesis is damaged: its 20000000000 bytes"):
+        run.genesis()
+
+
+def test_a_line_of_a_journal_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FILE", 1000)
+    event = to_line(events.Noted(at=1.0, peer=PeerId("a"), level="info", text="before"))
+    long, path = b"x" * 2500 + b"\n", tmp_path / "journal.jsonl"
+    path.write_bytes(event + long + event + b"y" * 2500)
+    told: list[journal.Damage] = []
+    tail = journal.Tail(path, told.append)
+    assert len([*tail.news()]) == 2 and [damage.line for damage in told] == [2]
+    with open(path, "ab") as more:
+        more.write(b"\n" + event)
+    assert len([*tail.news()]) == 1 and told[-1].lines == 2
 
 
 def test_links_within_a_folder_and_a_folder_that_is_reached_by_one_are_as_good_as_files(folder: Path) -> None:
