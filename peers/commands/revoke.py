@@ -40,13 +40,12 @@ def main(folder: Path, who: str) -> int:
     with revocations.locked(run.path):
         told = known(run)
         new, open_still = _revocations(run, who.strip().lstrip("…"), int(time.time()))
-        if all(_is_in(one, told.list.entries) for one in new):
-            say(f"{who} is revoked already")
-        else:
-            publish(run, (*told.list.entries, *new), told.list.pardons)
+        before = told.list.entries
+        if added := [one for one in new if not _is_in(one, before)]:
+            publish(run, (*before, *added), told.list.pardons)
             _renew_own(run)
-            for one in new:
-                print(_sentence(one))
+        for one in new:
+            print(_sentence(one, before))
     for sentence in open_still:
         say(sentence)
     return 0
@@ -193,16 +192,24 @@ def _renew_own(run: RunFolder) -> None:
             write_durably(path, run.invite(role, old.addresses).encode(), mode=0o600)
 
 
-def _sentence(one: Revocation) -> str:
+def _sentence(one: Revocation, before: tuple[Revocation, ...]) -> str:
+    """What came of it, where the list had the entries `before`."""
+    was = _is_in(one, before)
     if one.peer:
-        return f"{human_name(one.peer)} ({one.peer}) is revoked"
+        who = f"{human_name(one.peer)} ({one.peer})"
+        return f"{who} was revoked before: nothing changes" if was else f"{who} is revoked"
+    invite = f"the invite with the key {one.invite.hex()[:16]}"
+    if was:
+        return f"{invite} was revoked before: nothing changes"
+    if any(there.invite == one.invite for there in before):
+        return f"{invite} was revoked before; those who came by it and had stayed are out now, too"
     others = (
         "1 other that came by it stays"
         if len(one.kept) == 1
         else f"{len(one.kept)} others that came by it stay"
     )
     stay = f"; {others}" if one.kept else ""
-    return f"the invite with the key {one.invite.hex()[:16]} makes no members any more{stay}"
+    return f"{invite} makes no members any more{stay}"
 
 
 def _say_who_tells_it(run: RunFolder, number: int) -> None:

@@ -89,6 +89,29 @@ def test_a_peer_is_out_by_its_name_and_its_word_makes_no_members_but_others_by_i
     assert run_keys.digest_of(keys.all) == lab.revocations.list.keys and file.stat().st_mode & 0o777 == 0o600
 
 
+def test_who_is_revoked_again_is_said_to_have_been_and_the_word_is_not_printed(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    word, text = word_of(lab), lab.invite_path(Role.LEARNER).read_text()
+    meet(lab, (ADA.me, word), (BOB.me, word))
+    assert revoke(lab, ADA.me) == 0
+    capsys.readouterr()
+
+    def says(who: str, number: int) -> str:
+        assert revoke(lab, who) == 0 and lab.revocations.number == number
+        said = capsys.readouterr()
+        assert text not in said.out + said.err and ("list" in said.err) is (number > at[0])
+        at[0] = number
+        return said.out.strip()
+
+    at, invite_ = [1], f"the invite with the key {key_of(word).hex()[:16]} was revoked before"
+    assert says(ADA.me, 1) == f"{human_name(ADA.me)} ({ADA.me}) was revoked before: nothing changes"
+    assert says(text, 2) == f"{invite_}; those who came by it and had stayed are out now, too"
+    assert says(text, 2) == f"{invite_}: nothing changes"
+    assert says(BOB.me, 3) == f"{human_name(BOB.me)} ({BOB.me}) is revoked"
+    assert len(lab.revocations.list.entries) == 4
+
+
 def test_an_invite_is_out_by_the_end_of_its_word_and_the_list_of_words_says_so(
     lab: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
