@@ -8,6 +8,7 @@ appears complete or not at all; caching is the caller's.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -44,8 +45,8 @@ Example = Callable[[int], tuple[str, str]]
 
 
 def make(folder: Path, seed: int, characters: str, example: Example, progress: Callable[[str], None]) -> None:
-    """Write the policy to `folder` (which must not exist). `example(i)` is the i-th (prompt, answer), made of
-    `characters`.
+    """Write the policy to `folder`, unless another process has made it meanwhile: its bytes are the same.
+    `example(i)` is the i-th (prompt, answer), made of `characters`.
 
     Raises ValueError when a character is there twice.
     """
@@ -69,7 +70,12 @@ def make(folder: Path, seed: int, characters: str, example: Example, progress: C
         for file in draft.iterdir():
             sync(file)
         sync(draft)
-        os.rename(draft, folder)
+        try:
+            os.rename(draft, folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(draft)
         sync(folder.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,25 @@ def test_a_character_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         embedded.make(
             tmp_path / "policy", 1, "()(", tasks.source(TaskSettings(name="brackets"), 1).example, quiet
         )
+
+
+def test_of_two_that_make_one_policy_at_once_both_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two `swarm up` of one machine that start together."""
+    monkeypatch.setattr(embedded, "LAST_STEP", 1)
+    source, folder = tasks.source(TaskSettings(name="digit-sums"), 1), tmp_path / "policy"
+    made = list[dict[str, bytes]]()
+
+    def make(progress: Callable[[str], None]) -> None:
+        embedded.make(folder, 1, source.characters, source.example, progress)
+        made.append({file.name: file.read_bytes() for file in folder.iterdir()})
+
+    make(lambda line: make(quiet) if not made else None)  # the other one is done first
+    assert len(made) == 2 and made[0] == made[1] and list(tmp_path.iterdir()) == [folder]
+    (tmp_path / "full").write_text("a file")
+    with pytest.raises(NotADirectoryError):
+        embedded.make(tmp_path / "full", 1, source.characters, source.example, quiet)
 
 
 def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
