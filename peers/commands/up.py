@@ -38,7 +38,7 @@ from peers.commands import journals
 from peers.commands.leaving import Leaving
 from peers.console import drawable, spoken
 from peers.errors import BUG, WARNING, CannotHere, Interrupted, Refusal, UserError, WrongUsage
-from peers.runtime.peer_folder import PeerFolder, peer_of
+from peers.runtime.peer_folder import PeerFolder, Place, peer_of
 from peers.runtime.signals import ENDED, FINISHING, LEAVE_PATIENCE, PARENT, leave_signals
 from swarm import config_loading
 from swarm.config import Config
@@ -231,7 +231,7 @@ class Children:
         self.state.starts = starts(self.config.peer.swarm)
         self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", journals.tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
-        self._place = self.folder.stat()
+        self._place = Place(self.folder)
         self.console = spoken("stderr")
         self._line_due = 0.0
         self._problem = ""
@@ -273,7 +273,7 @@ class Children:
         have not left LEAVE_PATIENCE after this began, or at a second signal."""
         running = {name: one.process for name, one in self.children.items() if one.process is not None}
         leaving = Leaving(running, time.monotonic())
-        if not self._is_here():  # what they would write before they leave begins another folder
+        if not self._place.is_here():  # what they would write before they leave begins another folder
             _kill(running.values())
         if self.signalled is not None and running:
             peers = some(len(running), "peer")
@@ -372,23 +372,8 @@ class Children:
     def _is_full(self) -> bool:
         return shutil.disk_usage(self.folder).free < ROOM
 
-    def _is_here(self) -> bool:
-        """Whether the run folder is where it was when this began, as far as the disk tells."""
-        try:
-            return os.path.samestat(self._place, self.folder.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            return True
-
     def _look(self) -> None:
-        if not self._is_here():
-            raise CannotHere(
-                f"the run folder {self.folder} was moved or removed while its swarm ran, and all its peers"
-                " were ended, since they would begin another folder in its place. Where it was moved, the"
-                " same command with --folder and its new place goes on from what it holds; what lies at the"
-                " old place by now was written meanwhile, and is of no use"
-            )
+        self._place.check("swarm", "all its peers were")
         self._read()
         for child in self.children.values():
             code = child.ended()

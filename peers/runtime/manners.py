@@ -2,6 +2,7 @@
 
     pause file, hours, battery, processor time of others --> Reason --> host.rest: the role rests
     memory, disk beyond their limits                     --> the peer leaves, and says the figures
+    its folder, or the run's, moved or removed           --> the peer ends, and says what goes on from where
 
 What the kernel keeps to by itself, cores and priority, is set once, before a peer starts anything. Not
 handled here: how a role rests (peers.runtime.rest), what the line carries (swarm.net.rate).
@@ -20,6 +21,7 @@ from peers.errors import CannotHere
 from peers.runtime import machine_use, pause, peer_folder
 from peers.runtime.host import Host
 from peers.runtime.machine_use import Times
+from peers.runtime.peer_folder import Place
 from peers.runtime.rest import Reason
 from swarm.peer_limits import Limits
 from swarm.protocol import ROLES, Phase, Policy
@@ -117,6 +119,7 @@ class Manners:
 
     def __init__(self, host: Host, run_folder: Path, own_folder: Path) -> None:
         self._host, self._run_folder, self._own_folder = host, run_folder, own_folder
+        self._places = [Place(folder) for folder in (run_folder, own_folder)]
         self._limits = host.config.peer.limits
         self._works = ROLES[host.who.role].policy in WORKS
         self._others = OthersUse(self._limits.others)
@@ -126,7 +129,8 @@ class Manners:
         """Which limit cannot be kept; the peer leaves then."""
 
     async def watch(self) -> None:
-        """Let the role rest and go on, until cancelled."""
+        """Let the role rest and go on, until cancelled. Raises CannotHere once one of the folders is moved or
+        removed."""
         limits, clock = self._limits, self._host.ports.clock
         measured = bool(limits.memory or limits.disk or limits.others < 1 or not limits.battery)
         due = -math.inf
@@ -134,6 +138,8 @@ class Manners:
             if measured and (now := self._host.now()) >= due:
                 due = now + MEASURE
                 await asyncio.to_thread(self._measure, now)
+            for place in self._places:
+                place.check("peer", "the peer was")
             self.look()
             await clock.sleep(LOOK)
 

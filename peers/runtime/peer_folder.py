@@ -16,6 +16,7 @@ import itertools
 import os
 import sys
 import time
+import weakref
 from pathlib import Path
 
 from peers.errors import CannotHere
@@ -42,6 +43,38 @@ microseconds."""
 RELEASES = "releases"
 """Folder in a peer's folder: releases as their publishers signed them, each named by the root of its
 weights."""
+
+
+class Place:
+    """Where a folder lies, as long as a program writes into it: somebody may move or remove it meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError, but for a folder that is gone already."""
+        self._folder = folder
+        self._open: int | None = None
+        """Held open: of one that was removed the next that is made would have the number."""
+        with contextlib.suppress(FileNotFoundError):
+            self._open = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._open)
+
+    def is_here(self) -> bool:
+        """Whether it lies where it did, as far as the disk tells."""
+        try:
+            return self._open is not None and os.path.samestat(os.fstat(self._open), self._folder.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
+    def check(self, whose: str, ended: str) -> None:
+        """Raise CannotHere where it is not here: `whose` it is, and who was `ended` by that."""
+        if not self.is_here():
+            raise CannotHere(
+                f"the folder {self._folder} was moved or removed while its {whose} ran, and {ended} ended,"
+                " since another one would begin in its place. Where it was moved, move it back, or name the"
+                " run folder's new place with --folder: the same command goes on from what it holds. What is"
+                " at the old place by now was written meanwhile, and is of no use"
+            )
 
 
 class PeerFolder:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from peers.fit import hardware
 from peers.runtime import idle, machine_use, manners, pause
 from peers.runtime.host import Host
 from peers.runtime.machine_use import Times
-from peers.runtime.peer_folder import PeerFolder
+from peers.runtime.peer_folder import PeerFolder, Place
 from swarm import PROTOCOL, extras, identity, invite, wire
 from swarm.config import Config, DelayLaw, Peer, Run
 from swarm.config_loading import run_dict
@@ -221,6 +222,35 @@ def test_a_peer_that_rests_says_why(tmp_path: Path) -> None:
         assert await resting and idle.of(host) is None
 
     run_virtual(rest())
+
+
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("which", [".", "peers/sampler-1"])
+def test_a_peer_whose_folder_is_moved_or_removed_ends_with_what_to_do(
+    tmp_path: Path, moved: bool, again: bool, which: str
+) -> None:
+    run, own = tmp_path / "run", tmp_path / "run" / "peers" / "sampler-1"
+    own.mkdir(parents=True)
+
+    async def watch() -> None:
+        host = still_host(network(), "guest", Role.SAMPLER, Config())
+        watching = asyncio.create_task(manners.Manners(host, run, own).watch())
+        await asyncio.sleep(10)
+        assert not watching.done()
+        (run / which).rename(tmp_path / "elsewhere")
+        gone = Place(run / which)
+        assert not gone.is_here(), "it was moved before this peer looked for the first time"
+        if not moved:
+            shutil.rmtree(tmp_path / "elsewhere")
+        if again:  # the peer writes there before it looks
+            own.mkdir(parents=True)
+        with pytest.raises(
+            CannotHere, match=r"was moved or removed while its peer ran.* goes on from what it"
+        ):
+            await watching
+
+    run_virtual(watch())
 
 
 def test_a_pause_ends_at_its_time_and_a_damaged_one_by_hand(tmp_path: Path) -> None:
