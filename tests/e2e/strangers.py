@@ -1,5 +1,6 @@
 """A stranger for tests: a real node that gossips heartbeats of a sampler, which anybody may do in a public
-run, under its own key: peers hear nobody who speaks for another.
+run, under its own key: peers hear nobody who speaks for another. By an invite that makes members it is one,
+and counts as one.
 
     python tests/e2e/strangers.py INVITE FOLDER
     <- {"name": "...", "version": 3, "download": 90.0}
@@ -25,19 +26,18 @@ from swarm.identity import Keyring, open_key
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, Limit
 from swarm.net.hive import Node
 from swarm.protocol import Phase, Role
+from swarm.run_types import Membership
 from swarm.types import Beat, Digest, Lag
 
 EVERY = 1.0
 """Seconds between two heartbeats of each, the pace of the tests' runs."""
 
-BORN = int(1000 * time.time())
-
 
 class Stranger:
-    def __init__(self, node: Node, run: Digest, key: Keyring) -> None:
-        self.node, self.run, self.key = node, run, key
+    def __init__(self, node: Node, run: Digest, key: Keyring, membership: Membership | None) -> None:
+        self.node, self.run, self.key, self.membership = node, run, key, membership
         self.say: dict[str, Any] | None = None
-        self.seq = 0
+        self.seq = self.incarnation = 0
 
     async def beat_forever(self) -> None:
         while True:
@@ -48,6 +48,8 @@ class Stranger:
 
     async def now(self, say: dict[str, Any] | None) -> None:
         before, self.say = self.say, say
+        if before is None:  # who left comes back in another life
+            self.incarnation = int(1000 * time.time())
         await asyncio.sleep(EVERY)  # a heartbeat that has begun comes before the goodbye
         if before is not None and say is None:
             left = events.Left(
@@ -57,14 +59,14 @@ class Stranger:
 
     async def tell(self, topic: str, noun: object, limit: Limit) -> None:
         await self.node.gossip.publish(
-            wire.topic(self.run, topic), wire.seal(noun, self.run, self.key, limit=limit)
+            wire.topic(self.run, topic), wire.seal(noun, self.run, self.key, self.membership, limit=limit)
         )
 
     def beat(self, name: str, version: int, download: float = 0.0) -> Beat:
         return Beat(
             name=name,
             role=Role.SAMPLER,
-            incarnation=BORN,
+            incarnation=self.incarnation,
             seq=self.seq,
             version=version,
             weights=Digest(""),
@@ -97,7 +99,7 @@ async def main(word: str, folder: Path) -> None:
         bootstrap=known.addresses,
         report=lambda *_: None,
     )
-    stranger = Stranger(node, known.run, key)
+    stranger = Stranger(node, known.run, key, known.admit(key.me))
     beats = asyncio.create_task(stranger.beat_forever())
     try:
         while line := await asyncio.to_thread(sys.stdin.readline):
