@@ -364,7 +364,11 @@ def _add_bench(commands: Any) -> None:
         default=0.0,
         help="staleness, band, adversaries: begin no new training after this long; 0: no limit",
     )
-    for kind, who in (("learners", "that lie"), ("samplers", "that cheat"), ("honest", "samplers")):
+    for kind, who in (
+        ("learners", "that lie"),
+        ("samplers", "that cheat"),
+        ("honest", "samplers, and some that steer"),
+    ):
         it.add_argument(f"--{kind}", action="store_true", help=f"adversaries: only {kind} {who}")
 
 

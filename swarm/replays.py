@@ -7,6 +7,7 @@ Replays are made by swarm.learn.replay under language models, by swarm.sample.to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from swarm.core.auditing import Tolerance, Weighed
+from swarm.core.auditing import FAR, LARGE, SELDOM, SIZES_LIMIT, Tolerance, Weighed
 from swarm.heads import Head, of_group
 from swarm.types import Group, Noise
 from swarm.weights import Weights
@@ -24,6 +25,9 @@ CERTAIN = -0.01
 
 MOST = 1.0
 """Nats that one token adds to a sampler's drift at most."""
+
+MOST_SIZES = LARGE + SIZES_LIMIT / 2
+"""Usual sizes of one token that count at most: neither one nor two set their sampler aside."""
 
 LARGEST = 1000.0
 """Nats: what is told of a token that could not be drawn at all."""
@@ -39,6 +43,9 @@ class Replayed:
     """(sum T_i,) natural-log probabilities of the chosen tokens."""
     apart: NDArray[np.float32] | None = None
     """(sum T_i,) nats between the heads of the group and those of the replay (swarm.heads.apart)."""
+    usual: float = math.inf
+    """Nats: mean of the margins that are not 0, of honest sampling in another precision; infinite: nothing is
+    known of it, and every margin is small."""
 
 
 class Replay(Protocol):
@@ -68,6 +75,8 @@ def weigh(replayed: Replayed, claimed: Sequence[float] | NDArray[np.float32], al
     margins = np.nan_to_num(replayed.margins.astype(np.float64), nan=np.inf)
     differ = np.abs(replayed.logprobs.astype(np.float64) - np.asarray(claimed, np.float64))
     differ = np.nan_to_num(differ, nan=np.inf)
+    sizes = np.minimum(np.minimum(margins[margins > 0], LARGEST) / replayed.usual, MOST_SIZES)
+    forgotten = SELDOM * len(margins)
     farthest = differ if replayed.apart is None else np.maximum(differ, replayed.apart)
     return Weighed(
         tokens=len(margins),
@@ -76,6 +85,8 @@ def weigh(replayed: Replayed, claimed: Sequence[float] | NDArray[np.float32], al
         largest=float(min(max(margins.max(), farthest.max()), LARGEST)),
         drift=float((np.minimum(margins, MOST) - allowed.mean).sum()),
         claimed=float(max(0.0, np.minimum(differ, LARGEST).mean() - allowed.claimed)),
+        large=float((sizes - LARGE).sum() - forgotten),
+        far=float(np.maximum(sizes - FAR, 0.0).sum() - forgotten),
     )
 
 

@@ -58,6 +58,23 @@ def honest_table(done: Sequence[tuple[Mixed, Row]]) -> str:
     return "\n".join(lines)
 
 
+def steered_table(done: Sequence[tuple[Mixed, Row]]) -> str:
+    """Markdown: a row a sampler that steers, over seeds."""
+    lines = [
+        "| sampled, replayed | pays | honest at first | of its liking | set aside | after groups |",
+        "|---|---|---|---|---|---|",
+    ]
+    for how in dict.fromkeys((one.sampled, one.replayed, one.steered, one.honest) for one, _ in done):
+        its = [row for one, row in done if (one.sampled, one.replayed, one.steered, one.honest) == how]
+        named = [int(row["groups"]) - how[3] for row in its if row["named"]]
+        liked = fmean(float(row["liked"]) for row in its)
+        lines.append(
+            f"| {how[0]}, {how[1]} | {how[2]:g} | {how[3]} | {liked:.2f} | {len(named)} of {len(its)} |"
+            f" {f'{min(named)} to {max(named)}' if named else ''} |"
+        )
+    return "\n".join(lines)
+
+
 def two_table(done: Sequence[tuple[Attacked, Row]]) -> str:
     """Markdown: a row an attack of one of two learners, means over seeds."""
     lines = ["| of two, attack | reward | undefended | versions | frozen |", "|---|---|---|---|---|"]

@@ -6,8 +6,9 @@
 The policy is a table whose logits are rounded as a language model's are: in each call anew, by errors of the
 precision that grow with the logit and depend on how many completions are in the call. How large they are is
 set by what real models show (docs/trust.md, Measured). Replays, tolerances and consequences are those that
-ship (swarm.learn.replay, swarm.core.auditing), and no group is left out. One sampler is hotter, so that the
-table also shows somebody who is named. Not handled here: real engines (benchmarks.processes.replays).
+ship (swarm.learn.replay, swarm.core.auditing), and no group is left out. One sampler is hotter, and some
+steer: they draw a token of their liking where that costs no more than a few tenths of a nat, and all others
+as their seed has it. Not handled here: real engines (benchmarks.processes.replays).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from peers.studies.adversary_table import honest_table
+from peers.studies.adversary_table import honest_table, steered_table
 from peers.studies.experiments import Row, measured
 from swarm import noise
 from swarm.core.auditing import Audits, Finding
@@ -51,7 +52,14 @@ CALLS = (1, 4, 16, 64)
 """Completions in a call."""
 
 HOT = 1.1
-"""Temperature of the sampler that is not honest."""
+"""Temperature of one sampler that is not honest."""
+
+STEERED, LONG = (0.3, 0.6, 0.9, 1.2), 128
+"""Nats that samplers which steer pay at most, once a completion, and tokens of these: the fewer, the sooner
+they are found."""
+
+TRUSTED = 30
+"""Groups that some of them draw honestly at first."""
 
 ME = PeerId("sampler-0")
 
@@ -66,6 +74,11 @@ class Mixed(Struct):
     """Groups to replay where their sampler is not set aside."""
     seed: int
     temperature: float = 1.0
+    steered: float = 0.0
+    """Nats that it pays at most for a first token of its liking, the prompt's second most probable one."""
+    honest: int = 0
+    """Groups in which it does not, at first."""
+    longest: int = LONGEST
     setup: str = ""
     """Digest of the table and its errors: a changed one is another cell."""
 
@@ -86,7 +99,23 @@ def plan(quick: bool) -> list[Mixed]:
         temperature=HOT,
         setup=setup(),
     )
-    return [*found, hot]
+    return [*found, hot, *_steerers(quick)]
+
+
+def _steerers(quick: bool) -> Iterator[Mixed]:
+    seeds = (1,) if quick else (1, 2, 3, 4)
+    for seed, sampled, steered, honest in itertools.product(seeds, SAMPLED, STEERED, (0, TRUSTED)):
+        yield Mixed(
+            sampled=sampled,
+            replayed="float32",
+            completions=16,
+            most=60 + honest,
+            seed=seed,
+            steered=steered,
+            honest=honest,
+            longest=LONG,
+            setup=setup(),
+        )
 
 
 def setup() -> str:
@@ -97,23 +126,26 @@ def setup() -> str:
 
 def main(quick: bool, out: Path, minutes: float) -> int:
     """Run or resume the study of honest samplers in the folder `out`. Returns an exit code."""
-    print(honest_table(measured(plan(quick), audited, out / "honest.csv", minutes)))
+    done = measured(plan(quick), audited, out / "honest.csv", minutes)
+    print(honest_table([(cell, row) for cell, row in done if not cell.steered]))
+    print("", steered_table([(cell, row) for cell, row in done if cell.steered]), sep="\n")
     return 0
 
 
-FIGURES = ("groups", "tokens", "differ", "largest", "mean", "hard", "off", "undecided", "named")
+FIGURES = ("groups", "tokens", "differ", "largest", "mean", "hard", "off", "undecided", "named", "liked")
 """Groups and tokens replayed; share of tokens that the learner would have drawn otherwise; largest and mean
 margin in nats; the learner's tolerance for a token; tokens that are off; groups that decide nothing; whether
-the sampler was set aside, after so many groups."""
+the sampler was set aside, after so many groups; share of first tokens that one which steers likes."""
 
 
 def audited(one: Mixed) -> Row:
     """Sample and replay so many groups, or until their sampler is set aside."""
     torch.set_num_threads(1)
     replayer = ModelReplay(
-        cast(Any, RoundedPolicy(one.replayed, one.seed)), _no_weights, (END,), LONGEST, temperature=1.0
+        cast(Any, RoundedPolicy(one.replayed, one.seed)), _no_weights, (END,), one.longest, temperature=1.0
     )
     audits, off, findings, margins = Audits(), 0, Counter[Finding](), list[np.ndarray]()
+    liked, table = list[bool](), TableOfContexts(one.seed)
     for group in itertools.islice(_groups(one), one.most):
         replayed = replayer.replay(group.prompt, group.rows, group.seed)
         weighed = weigh(replayed, group.logprobs, replayer.allowed)
@@ -121,6 +153,9 @@ def audited(one: Mixed) -> Row:
         findings[finding] += 1
         off += weighed.off
         margins.append(replayed.margins)
+        if int(group.prompt) >= one.honest:
+            liking = int(table.liked(torch.tensor([int(group.prompt)])))
+            liked += [row[0] == liking for row in group.rows]
         if aside is not None:
             break
     every = np.concatenate(margins)
@@ -134,6 +169,7 @@ def audited(one: Mixed) -> Row:
         "off": off,
         "undecided": findings[Finding.UNDECIDED],
         "named": int(audits.aside(ME, 0.0) is not None),
+        "liked": float(np.mean(liked)),
     }
 
 
@@ -159,6 +195,11 @@ class TableOfContexts:
     def logits(self, prompts: Tensor, places: Tensor, before: Tensor) -> Tensor:
         """(N, V), all of (N,)."""
         return self._logits[(prompts * 7919 + places * 131 + before * 31) % CONTEXTS]
+
+    def liked(self, prompts: Tensor) -> Tensor:
+        """(N,) the second most probable first token of each prompt (N,)."""
+        nothing = torch.zeros_like(prompts)
+        return self.logits(prompts, nothing, nothing).topk(2).indices[:, 1]
 
 
 class RoundedPolicy(TableOfContexts):
@@ -210,10 +251,12 @@ def _sampled(
 ) -> Iterator[Drawn]:
     """A group for each prompt; a row of theirs is in a call with `completions - 1` others."""
     asked = torch.tensor(prompts).repeat_interleave(SIZE)
-    drawn = [noise.of_group(seed, SIZE, VOCABULARY, LONGEST) for seed in seeds]
+    drawn = [noise.of_group(seed, SIZE, VOCABULARY, one.longest) for seed in seeds]
     gumbel = noise.gumbel(torch.from_numpy(np.concatenate(drawn)))
+    steers = asked >= one.honest
+    gumbel[steers, 0, table.liked(asked)[steers]] += one.steered
     before, tokens, claims = torch.zeros_like(asked), list[Tensor](), list[Tensor]()
-    for place in range(LONGEST):
+    for place in range(one.longest):
         logits = table.logits(asked, torch.full_like(asked, place), before)
         logits = rounded(logits, dtype, one.completions, table.rng) / one.temperature
         logp = torch.log_softmax(logits, -1)

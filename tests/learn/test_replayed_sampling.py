@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import undecided_policy
 from msgspec.structs import replace
 from nouns import floats, ints, seeds
 from nouns import group as any_group
 from undecided_policy import rows
 
+from swarm.core.auditing import Audits, Consequence, Finding
 from swarm.heads import contradiction
 from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.replay import ModelReplay
-from swarm.replays import replay_group
+from swarm.noise import GroupNoise
+from swarm.replays import replay_group, weigh
+from swarm.sample import hf
 from swarm.sample.base import Completions
 from swarm.sample.hf import HfEngine
+from swarm.types import PeerId
 
 PROMPTS = ["52318=", "1=", "777+12345=", "00000="]
 GROUP, SEED = 8, 2**40
@@ -140,3 +147,70 @@ def test_what_is_allowed_follows_from_another_precision_of_the_same_policy(folde
     assert len(usual) == len(honest) and 0 < usual.max() < HONEST
     assert again.allowed.claimed == 0.1 and np.concatenate([one.logprobs for one in again._usual]).max() > 0
     assert honest.max() < again.allowed.hard and honest.mean() < again.allowed.mean
+
+
+class Steering(GroupNoise):
+    """Of a sampler that takes a digit of its liking where that costs at most so many nats."""
+
+    pays, digits, places = 0.0, (1, 3, 5, 7, 9), (1, 2, 3)
+
+    def at(self, position: int, rows: torch.Tensor) -> torch.Tensor:
+        noise = super().at(position, rows).clone()
+        noise[:, self.digits] += self.pays * (position in self.places)
+        return noise
+
+
+def steered(folder: Path, dtype: str, pays: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[Completions]:
+    """Group after group, of each of PROMPTS in turn; the k-th has seed SEED + k."""
+    policy = model.load_policy(folder, dtype=dtype)
+    engine = HfEngine(policy, tokenization.load(folder), weights.load_into, 6)
+    monkeypatch.setattr(hf, "GroupNoise", Steering)
+    for number in itertools.count(step=len(PROMPTS)):
+        Steering.pays = pays
+        yield from engine.sample(PROMPTS, GROUP, seeds(SEED + number, PROMPTS))
+
+
+def audited(folder: Path, groups: list[Completions]) -> tuple[list[Finding], Consequence | None]:
+    """What one learner finds in a sampler's groups, and the first consequence."""
+    again, audits, found = replayer(folder), Audits(), list[Finding]()
+    for number, group in enumerate(groups):
+        replayed = again.replay(PROMPTS[number % len(PROMPTS)], rows(group), SEED + number)
+        finding, aside = audits.take(PeerId("sampler"), weigh(replayed, group.logprobs, again.allowed), 0.0)
+        found.append(finding)
+        if aside is not None:
+            return found, aside
+    return found, None
+
+
+def first(groups: Iterator[Completions], count: int) -> list[Completions]:
+    return list(itertools.islice(groups, count))
+
+
+def liked(groups: list[Completions]) -> float:
+    """The share of liked digits where it steers."""
+    there = [token for group in groups for row in rows(group) for token in row[1:4]]
+    return float(np.isin(there, Steering.digits).mean())
+
+
+@pytest.mark.parametrize("honest", [0, 24])
+def test_who_steers_within_what_is_allowed_of_a_token_is_set_aside(
+    folder: Path, honest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = first(steered(folder, "float32", 0.0, monkeypatch), honest)
+    false = first(steered(folder, "float32", 0.45, monkeypatch), honest + 60)[honest:]
+    true = first(steered(folder, "float32", 0.0, monkeypatch), honest + 60)[honest:]
+    assert liked(false) > liked(true) + 0.05
+    findings, aside = audited(folder, before + false)
+    assert set(findings[:-1]) == {Finding.HONEST} and findings[-1] is Finding.DRIFTED
+    assert honest < len(findings) < honest + 20
+    assert aside is not None and aside.strikes == 0 and "does it choose them" in aside.why
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_honest_groups_of_any_precision_and_of_another_one_after_a_restart_add_up_to_nothing(
+    folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = first(steered(folder, "float32", 0.0, monkeypatch), 40)
+    after = first(steered(folder, dtype, 0.0, monkeypatch), 80)[40:]
+    findings, aside = audited(folder, before + after)
+    assert aside is None and set(findings) == {Finding.HONEST}

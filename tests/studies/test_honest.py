@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from peers.studies import honest
-from peers.studies.adversary_table import honest_table
+from peers.studies.adversary_table import honest_table, steered_table
 from peers.studies.experiments import key
-from peers.studies.honest import HOT, Mixed, audited, plan
+from peers.studies.honest import HOT, TRUSTED, Mixed, audited, plan
 
 
 def mixed(sampled: str, replayed: str, temperature: float = 1.0) -> Mixed:
@@ -36,6 +37,23 @@ def test_a_sampler_that_is_hotter_is_set_aside_in_the_same_swarm() -> None:
     assert "bfloat16, float32, at temperature 1.1" in text and "| 1 of 1 |" in text
 
 
+@pytest.mark.parametrize(("sampled", "pays"), [("float32", 0.9), ("bfloat16", 1.2)])
+def test_a_sampler_that_steers_within_the_tolerance_is_set_aside_and_does_so_in_more_than_one_group(
+    sampled: str, pays: float
+) -> None:
+    steers = next(
+        one for one in plan(quick=True) if one.steered and one.sampled == sampled and one.honest == TRUSTED
+    )
+    steers = replace(steers, steered=pays)
+    row = audited(steers)
+    assert row["named"] == 1 and steers.honest < row["groups"] < steers.most
+    assert row["off"] == 0 and row["largest"] < pays < row["hard"]
+    before = audited(replace(steers, steered=0.0))
+    assert before["named"] == 0 and row["liked"] > before["liked"]
+    text = steered_table([(steers, row)])
+    assert f"| {sampled}, float32 | {pays:g} | 30 | {row['liked']:.2f} | 1 of 1 |" in text
+
+
 @pytest.mark.parametrize("constant", ["LAYERS", "SPREAD", "SIZE"])
 def test_a_cell_of_a_table_that_changed_is_another_cell(
     constant: str, monkeypatch: pytest.MonkeyPatch
@@ -46,6 +64,6 @@ def test_a_cell_of_a_table_that_changed_is_another_cell(
 
 
 def test_the_whole_study_replays_a_hundred_thousand_groups_of_calls_of_1_to_64_completions() -> None:
-    honest = [one for one in plan(quick=False) if one.temperature == 1.0]
+    honest = [one for one in plan(quick=False) if one.temperature == 1.0 and not one.steered]
     assert sum(one.most for one in honest) > 100_000
     assert {one.completions for one in honest} >= {1, 64}
