@@ -42,7 +42,7 @@ def test_a_joiner_says_what_it_does_and_why_it_is_idle_from_its_first_line_to_it
         sampler = it.join("sampler", *UNHURRIED, folder=tmp_path / "helper")
         it.wait_until(lambda: waits(sampler), 120, "the sampler does not wait for a learner")
         code, said = why(sampler)
-        assert code == 4 and "no learner is" in said.lower() and f"process {sampler.pid}" in said
+        assert code == 4 and "no learner" in said.lower() and f"process {sampler.pid}" in said
         learner = it.join("learner", folder=tmp_path / "other")
         it.wait_until(lambda: sampler.saw(events.Sampled), 120, "the sampler did not begin")
         it.wait_until(lambda: why(sampler)[0] == 0, 60, "a sampler that works is told to be idle")
