@@ -37,7 +37,7 @@ def test_from_a_home_it_tells_addresses_port_nat_relay_and_what_fits(tmp_path: P
         (address,) = [one for one in found["address"] if one["level"] == "ok"]
         assert address["found"].startswith(f"{outside.address} port")
         assert levels["clock"] == levels["run"] == levels["nat"] == levels["relay"] == {"ok"}
-        assert "the word admits a sampler" in found["run"][0]["found"]
+        assert "the invite admits a sampler" in found["run"][0]["found"]
         assert f"seen as {home.outside}; it keeps the port" in found["nat"][0]["found"]
         assert levels["port"] == {"warn"} and "timed out" in found["port"][0]["found"]
         assert "forward TCP port" in found["port"][0]["todo"]
