@@ -60,8 +60,6 @@ class Judgement:
     """Age since the release of the group's policy; as the sampler says where no such release is known."""
     release_unknown: bool = False
     """Refused for a release that the learner does not know: a sampler that shows it is judged again."""
-    drawn: bool = False
-    """The group is well-formed and a draw of its sampler, under a release that is known."""
 
 
 class Admission:
@@ -95,9 +93,8 @@ class Admission:
         now: float,
     ) -> Judgement:
         """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
-        must not be believed, or None; `suspended`: why it is suspended; `unlikely`: why its claims are
-        not believed;
-        `full`: why there is no room for its groups."""
+        must not be believed, or None; `suspended`: why it is suspended; `unlikely`: why its claims are not
+        believed; `full`: why there is no room for its groups."""
         known = self._known(group.version, group.weights)
         versions, seconds = version - group.version, now - released_here(group, known, self._released)
 
@@ -106,7 +103,6 @@ class Admission:
 
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
-        not_drawn = self._not_drawn(group, known, seconds)
         if suspended is not None:
             return verdict(Verdict.UNVERIFIED, suspended)
         if (problem := malformation(group, self._sampling, self._vocabulary, self._noise)) is not None:
@@ -121,7 +117,7 @@ class Admission:
             return verdict(Verdict.STALE, problem)
         if (problem := unknown_release(group, known)) is not None:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
-        if (problem := not_drawn or unlikely) is not None:
+        if (problem := self._not_drawn(group, known, seconds) or unlikely) is not None:
             return verdict(Verdict.UNTRUSTED, problem)
         if versions and (problem := _too_old(seconds, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
