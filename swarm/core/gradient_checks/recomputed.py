@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 
+from swarm.core.suspensions import HOUR, Suspensions
 from swarm.types import PeerId
 
 AGREE, AGREE_OTHERWISE = 0.99, 0.95
@@ -24,9 +25,6 @@ with more (docs/trust.md); another one's gradient of the same policy has less th
 
 FAR = 2.0
 """Most factor between the norms of what was sent and what was computed."""
-
-ASIDE = 3600.0
-"""Seconds for which a strike holds: as for samplers (swarm.core.audits.auditing)."""
 
 SILENT = 3
 """Times in a row that a member does not show its groups, which is a strike: one whose mail was lost, or that
@@ -45,8 +43,8 @@ class Rechecks:
         self._known: set[PeerId] = set()
         """Those that were due once."""
         self._silent: dict[PeerId, int] = {}
-        self._struck: dict[PeerId, float] = {}
-        """Member -> until when."""
+        self._suspensions = Suspensions(HOUR, longest=HOUR)
+        """Of members with a strike: each holds for an hour."""
 
     def due(self, members: Collection[PeerId], now: float) -> PeerId | None:
         """Whose gradient of a round of `members` is to be computed again."""
@@ -70,20 +68,19 @@ class Rechecks:
         self._silent.pop(peer, None)
         if cosine >= (AGREE if alike else AGREE_OTHERWISE) and 1 / FAR <= times <= FAR:
             return None
-        self._struck[peer] = now + ASIDE
-        return (
+        why = (
             f"it sent a gradient that its groups do not give: cosine {cosine:.3f}, {times:.3g} times the norm"
         )
+        return self._suspensions.suspend(peer, why, now).why
 
     def showed_nothing(self, peer: PeerId, why: str, now: float) -> str | None:
         """A member's gradient cannot be computed again -> what is to be said of it, or None."""
         self._silent[peer] = self._silent.get(peer, 0) + 1
         if self._silent[peer] < SILENT:
             return None
-        self._struck[peer] = now + ASIDE
-        return f"it did not show what its gradient is of {SILENT} times in a row: {why}"
+        why = f"it did not show what its gradient is of {SILENT} times in a row: {why}"
+        return self._suspensions.suspend(peer, why, now).why
 
     def against(self, now: float) -> Collection[PeerId]:
         """Members with a strike."""
-        self._struck = {peer: until for peer, until in self._struck.items() if now < until}
-        return self._struck.keys()
+        return self._suspensions.in_force(now)
