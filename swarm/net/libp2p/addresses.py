@@ -13,11 +13,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from swarm.net.libp2p.listening import Scope, scope_of
-
-# isort: split
 from hivemind.utils.multiaddr import Multiaddr
 
+from swarm.net.libp2p.listening import Scope, scope_of
 from swarm.types import PeerId
 
 _ADDRESS = re.compile(

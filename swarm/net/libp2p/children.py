@@ -19,6 +19,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hivemind.dht.routing import DHTID
+
+from swarm.membership.identity import Keyring
 from swarm.net.libp2p.addresses import Address
 from swarm.net.libp2p.dht import ChildDHT
 from swarm.net.libp2p.listening import PortTaken, announced, check_port, free_port, is_here
@@ -26,11 +29,6 @@ from swarm.net.libp2p.p2pd import Daemon, Killed
 from swarm.net.messaging import guard
 from swarm.net.messaging.board import Dht, LoopDHT
 from swarm.net.ports import NetError, Silent
-
-# isort: split
-from hivemind.dht.routing import DHTID
-
-from swarm.membership.identity import Keyring
 from swarm.protocol import Part
 from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
