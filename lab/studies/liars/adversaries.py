@@ -327,18 +327,10 @@ class OpenAverager:
         self._true, self._heard, self.check, self.gone = true, heard, true.check, true.gone
 
     async def average(
-        self,
-        version: int,
-        tensors: Sequence[torch.Tensor],
-        weight: float,
-        peers: Collection[PeerId],
-        deadline: float,
-        marks: bytes = b"",
-        weights: str = "",
-        patience: float = 0.0,
+        self, version: int, tensors: Sequence[torch.Tensor], *rest: Any, **named: Any
     ) -> Average | None:
         self._heard.add(version, tensors[0])
-        return await self._true.average(version, tensors, weight, peers, deadline, marks, weights, patience)
+        return await self._true.average(version, tensors, *rest, **named)
 
 
 class LyingAverager:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peers.build.local_peer import CLOSE_TIMEOUT, LocalPeer, kept_number
 from peers.build.run_folder import RunFolder
@@ -28,8 +28,6 @@ from swarm.settings.config import Run
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
-    import torch
-
     from swarm.net.averaging.averager import HiveAverager
     from swarm.net.libp2p.node import Node
 
@@ -123,15 +121,5 @@ class NoAverager:
     def gone(self, peers: Collection[PeerId]) -> None:
         raise RuntimeError("only a learner of a run in butterfly mode averages")
 
-    async def average(
-        self,
-        version: int,
-        tensors: Sequence[torch.Tensor],
-        weight: float,
-        peers: Collection[PeerId],
-        deadline: float,
-        marks: bytes = b"",
-        weights: str = "",
-        patience: float = 0.0,
-    ) -> Average | None:
+    async def average(self, *its: Any, **named: Any) -> Average | None:
         raise RuntimeError("only a learner of a run in butterfly mode averages")
