@@ -11,15 +11,12 @@ from typing import Any
 
 from swarm.protocol import Role
 from swarm.settings.config import Config, Listen
-from swarm.settings.peer_limits import Limits
 from swarm.types import Digest
-
-UNLIMITED = Limits()
 
 
 @asynccontextmanager
 async def node(
-    folder: Path, run: Digest, listen: Listen, bootstrap: Sequence[str] = (), limits: Limits = UNLIMITED
+    folder: Path, run: Digest, listen: Listen, bootstrap: Sequence[str] = ()
 ) -> AsyncIterator[tuple[Any, Any]]:
     """A supervised node, and its key, which lies in `folder`."""
     from swarm.membership.identity import open_key
@@ -33,7 +30,6 @@ async def node(
         listen=listen,
         bootstrap=bootstrap,
         report=lambda *_: None,
-        limits=limits,
     )
     supervision = asyncio.create_task(started.supervise())
     try:
@@ -43,9 +39,9 @@ async def node(
         await started.close()
 
 
-def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path, shelf: Path | None = None) -> Any:
-    """A Host as peers.build.assembly builds it, with its journal in `folder` and its releases in `shelf`, or
-    in memory. Its run is the node's, and this peer is the run's owner."""
+def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:
+    """A Host as peers.build.assembly builds it, with its journal in `folder` and its releases in
+    memory. Its run is the node's, and this peer is the run's owner."""
     from peers.build.model.learner_averager import NoAverager
     from peers.runtime.frames import Frames
     from peers.runtime.host import Host
@@ -71,4 +67,4 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path, shel
     bus.add(Journal(folder / "journal.jsonl"))
     who = PeerInfo(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
-    return Host(who, config, ports, Frames(run, keyring, None, None), bus, trust, shelf)
+    return Host(who, config, ports, Frames(run, keyring, None, None), bus, trust, None)

@@ -104,12 +104,6 @@ class LocalSwarm:
         self.until(f"{peer_folder} to begin", (self.folder / "peers" / peer_folder / "key").exists)
         return peer_folder
 
-    def kill(self, peer_folder: str) -> None:
-        """End a peer without a word to anybody."""
-        process = self.processes.pop(peer_folder)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
     def words(self, role: Role, folder: Path) -> list[str]:
         word = (self.folder / "invites" / role.value).read_text()
         return [
