@@ -16,18 +16,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from lab.figures.table import Figure, Gap, Line, Unmeasured
+from lab.figures.table import Figure, Gap, Line, Say, Unmeasured
 from lab.rows.tokens import SIZES, has
 from lab.swarms.local_swarm import LocalSwarm, settings
 from lab.swarms.partner import Answer, Partner
 from peers.runtime.limits import pause
 from swarm import events
 from swarm.protocol import Role
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 TARGET = 0.6
 """Of the held-out tasks, from a warm start at a third: the demo ends at 0.9, for which TRL takes a minute."""

@@ -20,13 +20,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lab.figures.table import Figure, Unmeasured
+from lab.figures.table import Figure, Say, Unmeasured
 from lab.swarms.partner import Partner, ask_all
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 SIZES, LARGE = (1_000_000, 25_000_000), (100_000_000,)
 MEMBERS = (2, 4)

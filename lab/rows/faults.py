@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import quantiles
-from typing import TYPE_CHECKING
 
-from lab.figures.table import TOO_MANY, Figure
+from lab.figures.table import TOO_MANY, Figure, Say
 from lab.swarms.fault_trials import Report, Trial, Trials
 from lab.swarms.faults import PARTS, Fault
 from lab.swarms.local_swarm import Place
@@ -23,9 +22,6 @@ from lab.swarms.restarted_swarm import RestartedSwarm
 from lab.swarms.shaped_lines import ShapedLines
 from swarm.core.group_accounts import Audit
 from swarm.protocol import Role
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 SETTINGS = ("run.batch.groups=8", "run.release.checkpoint_every=2")
 """Small batches: a version every fraction of a second, so that a fault meets a round."""

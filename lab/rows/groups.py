@@ -27,13 +27,9 @@ from dataclasses import dataclass, field
 from operator import truediv
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
-from lab.figures.table import Figure, Gap, Line, Unmeasured
+from lab.figures.table import Figure, Gap, Line, Say, Unmeasured
 from lab.swarms.partner import Partner, ask_all
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 SENDERS = (1, 4, 16)
 SIZES: Mapping[int, int] = {0: 2000, 90: 1000, 7300: 48}

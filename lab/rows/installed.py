@@ -13,16 +13,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lab.figures.table import Figure, Unmeasured
+from lab.figures.table import Figure, Say, Unmeasured
 from swarm import extras
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 

@@ -17,20 +17,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 
-from lab.figures.table import Figure
+from lab.figures.table import Figure, Say
 from lab.swarms.local_swarm import LocalSwarm, end, start
 from swarm import events
 from swarm.membership import invite
 from swarm.membership.identity import Keyring, open_key
 from swarm.protocol import Role
 from swarm.types import Verdict
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 TIMES = 3
 LEAST = 19

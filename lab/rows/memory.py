@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from lab.figures.table import Figure, Unmeasured
+from lab.figures.table import Figure, Say, Unmeasured
 from lab.swarms.local_swarm import LocalSwarm
 from swarm import events
 from swarm.protocol import Role
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 VERSIONS = 10
 """Steps of the learner before it is weighed: buffers have their size by then."""

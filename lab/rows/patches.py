@@ -10,13 +10,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lab.figures.table import Figure, number
+from lab.figures.table import Figure, Say, number
 from lab.swarms.partner import Answer, Partner
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 HIDDEN, LAYERS = 256, 8
 """Of a model of 7M parameters: its steps take a quarter of a minute of CPU. The shares are the same from 1M

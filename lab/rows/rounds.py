@@ -17,14 +17,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lab.figures.table import Figure, Gap, Line, Unmeasured
+from lab.figures.table import Figure, Gap, Line, Say, Unmeasured
 from lab.swarms.partner import Partner, ask_all
 from lab.swarms.shaped_lines import ShapedLines
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 SLOW, FAST = 5.0, (20.0, 100.0)
 """Mbit/s up."""

@@ -21,16 +21,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lab.figures.table import Figure, Gap, Line, Unmeasured
+from lab.figures.table import Figure, Gap, Line, Say, Unmeasured
 from lab.swarms.local_swarm import LocalSwarm, settings
 from lab.swarms.partner import Answer, Partner
 from swarm import events
 from swarm.protocol import Role
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 SECONDS = 10.0
 SIZES = ((1, 1), (2, 3))

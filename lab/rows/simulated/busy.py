@@ -18,9 +18,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from lab.figures.table import Figure
+from lab.figures.table import Figure, Say
 from peers.commands import sim
 from swarm.core.agreement.rounds import State
 from swarm.events import Event, Moved, Sampled, Stepped
@@ -29,9 +29,6 @@ from swarm.protocol import Kind, Role
 from swarm.settings.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
 from swarm.sim.scenario import Fault, Scenario, SimulatedLinks
 from swarm.sim.world import SimPeer, World
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 T = TypeVar("T")
 

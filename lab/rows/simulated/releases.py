@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from lab.figures.table import Figure
+from lab.figures.table import Figure, Say
 
 if TYPE_CHECKING:
-    from lab.figures.table import Say
     from swarm.net.memory.network import MemoryNetwork
     from swarm.storage.blocks import Blocks
 

@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from lab.figures.table import Figure, number
+from lab.figures.table import Figure, Say, number
 from peers.commands import sim
 from peers.commands.parsing import shipped
 from swarm.events import Event, Transferred
@@ -27,9 +27,6 @@ from swarm.protocol import Role
 from swarm.sim import scenario
 from swarm.sim.scenario import Scenario, role_of
 from swarm.sim.world import World
-
-if TYPE_CHECKING:
-    from lab.figures.table import Say
 
 NOW, PEAK = "VmRSS:", "VmHWM:"
 
