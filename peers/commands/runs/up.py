@@ -135,7 +135,7 @@ class PeerProcess:
     """One of its processes ran for STABLE_AFTER seconds: what ends it now may pass, such as a full disk."""
     crash: tuple[str, int] | None = None
     """How it ended by its own fault the last time, without numbers, and the run's version; 0 until it is
-    stable."""
+    stable. None: it did not."""
     crashes: int = 0
     """How often it ended so, in a row."""
     crashes_since: float = 0.0
@@ -167,7 +167,7 @@ class PeerProcess:
     def crashed(self, how: str, version: int) -> bool:
         """It ended by its own fault, at a version of the run: whether it does so whenever it is started."""
         now, crash = time.monotonic(), (NUMBERS.sub("", how), version if self.stable else 0)
-        if crash != self.crash or self.crashes == 0:
+        if crash != self.crash:
             self.crash, self.crashes, self.crashes_since = crash, 0, now
         self.crashes += 1
         if not self.stable:
@@ -395,7 +395,7 @@ class Children:
         why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
         said = f"{_cause_of_death(code)}{why}"
         if code not in CRASHES and code not in FATAL:
-            child.crashes = 0
+            child.crash = None
         elif child.crashed(said, self.state.version) and not self._is_full():
             how = (
                 f"{child.crashes} times in the same way, and no version was made meanwhile"
