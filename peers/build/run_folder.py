@@ -39,7 +39,7 @@ from pathlib import Path
 
 import platformdirs
 
-from peers.errors import CannotHere, Refusal, say
+from peers.errors import CannotHere, Refusal, WrongUsage, say
 from peers.runtime.membership import revocations, run_keys
 from peers.runtime.membership.run_keys import RunKeys
 from peers.runtime.peer_folder import RELEASES, PeerFolder
@@ -420,6 +420,14 @@ def read(path: Path) -> RunFolder | None:
     """The run of this folder, if it has one. Raises DamagedSpec."""
     content = spec_content(path)
     return None if content is None else _of(path, content)
+
+
+def opened(folder: Path) -> RunFolder:
+    """The run of a folder that has to have one. Raises WrongUsage, DamagedSpec."""
+    run = read(folder)
+    if run is None:
+        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
+    return run
 
 
 def _of(path: Path, content: bytes) -> RunFolder:

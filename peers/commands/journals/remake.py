@@ -24,8 +24,7 @@ import msgspec
 from peers.audits.evidence import Unsigned, signed_group
 from peers.build.joining.consent import mind_code
 from peers.build.model import task_source
-from peers.build.run_folder import RunFolder, check_files
-from peers.commands.policies.export import opened
+from peers.build.run_folder import RunFolder, check_files, opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
 from peers.learner.agreement.manifests import BatchManifest, StepManifest
 from peers.learner.recorder import (

@@ -23,7 +23,6 @@ from peers.build import run_folder
 from peers.build.joining.consent import mind_code
 from peers.build.model import task_source
 from peers.build.run_folder import RunFolder
-from peers.commands.policies.export import opened
 from peers.errors import DONE, REFUSED, CannotHere, Refusal, WrongUsage, say
 from peers.runtime.frames import Frames
 from swarm.core.audits.accusations import speaks_alone
@@ -56,7 +55,7 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
         raise WrongUsage(
             f"{path} is not a learner's evidence, or not all of it: name a file of its folder evidence"
         ) from error
-    run = opened(folder or _folder_of(path))
+    run = run_folder.opened(folder or _folder_of(path))
     if run.digest != evidence.run:
         raise Refusal(
             f"the evidence is of run {evidence.run[:12]}, {run.path} has run {run.digest[:12]}: name the"

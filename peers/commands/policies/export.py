@@ -50,7 +50,7 @@ class Exported(NamedTuple):
 def export(folder: Path, target: Path, force: bool = False) -> int:
     """Write the newest policy of this machine. Of a run with adapters: the merged model, and `adapter/`,
     which PeftModel and vLLM load on the base. `force`: also to a folder that is not empty."""
-    run = opened(folder)
+    run = run_folder.opened(folder)
     version = write(run, target, portable=False, force=force).version
     print(target, flush=True)  # it is whole: `swarm up` reads this of one that was ended right afterwards
     say(
@@ -58,14 +58,6 @@ def export(folder: Path, target: Path, force: bool = False) -> int:
         " loads it",
     )
     return 0
-
-
-def opened(folder: Path) -> RunFolder:
-    """The run of a folder. Raises WrongUsage."""
-    run = run_folder.read(folder)
-    if run is None:
-        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
-    return run
 
 
 def write(run: RunFolder, target: Path, portable: bool, force: bool = False) -> Exported:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from peers.build import run_folder
 from peers.commands.policies import export
 from peers.commands.policies.model_card import card, hub_base
 from peers.errors import CannotHere, Refusal, Unreached, WrongUsage, say
@@ -48,7 +49,7 @@ def push(
         validate_repo_id(repo)
     except HFValidationError as error:
         raise WrongUsage(f"{repo!r} is not the name of a repository: write name or owner/name") from error
-    run = export.opened(folder)
+    run = run_folder.opened(folder)
     if to is not None:
         _write(run, repo, to, licence, force)
         print(to)

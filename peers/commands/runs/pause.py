@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from peers.build import run_folder
-from peers.errors import WrongUsage, say
+from peers.errors import say
 from peers.runtime import peer_folder
 from peers.runtime.limits import pause as pauses
 
@@ -15,7 +15,7 @@ from peers.runtime.limits import pause as pauses
 def pause(folder: Path, seconds: float | None) -> int:
     """Let the peers of this folder rest for so long, or until they are told to go on. Raises WrongUsage,
     OSError."""
-    _check(folder)
+    run_folder.opened(folder)
     now = time.time()
     until = math.inf if seconds is None else now + seconds
     pauses.keep(folder, until)
@@ -35,7 +35,7 @@ def _who(folder: Path) -> str:
 
 def resume(folder: Path) -> int:
     """Let them go on. Raises WrongUsage, OSError."""
-    _check(folder)
+    run_folder.opened(folder)
     if pauses.until(folder, time.time()) is None:
         say(f"{folder} is not paused")
         return 0
@@ -43,11 +43,6 @@ def resume(folder: Path) -> int:
     names = _names(folder)
     say(f"no longer paused: {', '.join(names) or 'no peer of this folder runs now'}")
     return 0
-
-
-def _check(folder: Path) -> None:
-    if run_folder.read(folder) is None:
-        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
 
 
 def _names(folder: Path) -> list[str]:

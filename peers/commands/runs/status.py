@@ -52,9 +52,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     if word is not None:
         return _observe(word, folder, config, watch, as_json)
     assert folder is not None
-    run = run_folder.read(folder)
-    if run is None:
-        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
+    run = run_folder.opened(folder)
     if (until := pause.until(folder, now := time.time())) is not None:
         say(f"the peers of {folder} are paused {pause.sentence(until, now)}")
     state = SwarmState(run.settings, config.peer.history)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from peers.build import run_folder
-from peers.errors import Refusal, WrongUsage
+from peers.errors import Refusal
 from swarm import PROTOCOL, __version__, extras
 from swarm.membership import invite as invites
 from swarm.membership.invite import InviteError, InviteProblem
@@ -42,9 +42,7 @@ def _of_word(word: str) -> str:
 
 def _of_folder(folder: Path | None) -> str:
     assert folder is not None
-    run = run_folder.read(folder)
-    if run is None:
-        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
+    run = run_folder.opened(folder)
     if run.spec.protocol != PROTOCOL:
         age = "a newer" if run.spec.protocol > PROTOCOL else "an older"
         return f"run {run.name} speaks protocol {run.spec.protocol}, that of {age} version: {ME}; {_next()}"

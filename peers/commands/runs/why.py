@@ -92,9 +92,7 @@ class Reason(NamedTuple):
 def why(folder: Path, as_json: bool = False) -> int:
     """Print a block for each peer of this run folder, or all of them as JSON. Returns an exit code; raises
     WrongUsage where none ran that has work to do."""
-    run = run_folder.read(folder)
-    if run is None:
-        raise WrongUsage(f"{folder} is not a run folder: `swarm start` and `swarm join` make one")
+    run = run_folder.opened(folder)
     files = sorted(folder.glob("peers/*/journal.jsonl"))
     if not files:
         raise WrongUsage(f"no peer of {folder} has run yet: `swarm join` starts one there")
