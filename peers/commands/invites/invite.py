@@ -47,8 +47,7 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
     if seconds is not None and given is not None and not given.delegation.final:
         raise WrongUsage(
             "memberships of this invite are renewed and do not end with it: leave --expires out, or make a"
-            " new"
-            " invite with it"
+            " new invite with it"
         )
     word = invitations.renew(folder, old, seconds)
     if word is None:

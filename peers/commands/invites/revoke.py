@@ -97,8 +97,7 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
     if peer not in met or not met[peer].invites:
         return found, [
             f"{human_name(peer)}'s invite is not known here, and with it the peer could come back under"
-            " another"
-            " key: revoke the invite too (`swarm invite --list` shows those made here)"
+            " another key: revoke the invite too (`swarm invite --list` shows those made here)"
         ]
     came_by, *claimed = map(link, met[peer].invites)
     told = [
@@ -116,8 +115,7 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
         if (more := len(others) - REVOKED) > 0:
             told.append(
                 f"{more} of the {len(others)} other peers of the same invite are revoked too, since a list"
-                " names"
-                f" at most {REVOKED} that stay: send them a new invite (`swarm invite`)"
+                f" names at most {REVOKED} that stay: send them a new invite (`swarm invite`)"
             )
     return found, told
 

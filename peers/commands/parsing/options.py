@@ -18,10 +18,10 @@ WORD = "SWARM_WORD"
 """Environment variable with the invite of a command that is given none."""
 
 
-def word(it: argparse.ArgumentParser, about: str, metavar: str = "INVITE") -> None:
+def word(it: argparse.ArgumentParser, about: str) -> None:
     """The invite of a command; arguments.word says which one it is."""
     ways = f"; - reads standard input (default: {WORD} in the environment)"
-    it.add_argument("invite", metavar=metavar, nargs="*", type=hidden, help=about + ways)
+    it.add_argument("invite", metavar="INVITE", nargs="*", type=hidden, help=about + ways)
     word_file(it)
 
 
