@@ -33,11 +33,6 @@ LOADING = "loading what computes: torch and transformers (some seconds; longer t
 class Tokens(Protocol):
     """What is known of a run's tokenization beside its engine."""
 
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens; every token is below it."""
-        ...
-
     def render_all(self, tasks: Sequence[Task]) -> list[str]:
         """Tasks as prompts."""
         ...

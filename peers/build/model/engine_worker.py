@@ -110,7 +110,6 @@ class Render(Message, frozen=True):
 class Ready(Message, frozen=True):
     templated: bool
     """Prompts go through the chat template; else the model reads them as they are."""
-    vocabulary: int
 
 
 class Done(Message, frozen=True):
@@ -232,7 +231,7 @@ class EngineWorker:
         self._tokens = tokenization.of_run(Path(call.model), call.config.run)
         self._engine = factory.hf(Path(call.model), call.config, self._alive)
         keep_freed()  # not what loading the model took, which may be as much as the model
-        return Ready(self._tokens.templated, self._tokens.vocabulary)
+        return Ready(self._tokens.templated)
 
 
 def _failed(call: Call, error: Exception) -> Failed | None:

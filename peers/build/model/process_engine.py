@@ -81,8 +81,6 @@ class ProcessEngine:
         """The files that its process reads."""
         self._setup: Setup | None = None
         self._templated = True
-        self.vocabulary = 0
-        """Tokens of the model, once it is set up."""
         self._held: tuple[Path, Weights] | None = None
         """Where the release that was loaded last is, and the release: a file is there for as long as somebody
         holds it."""
@@ -114,8 +112,7 @@ class ProcessEngine:
     def set_up(self, model: Path, config: Config) -> None:
         """Load the run's model. Raises UserError when this machine, or this run, cannot use it."""
         setup = Setup(str(model), config)
-        ready = self._first(setup, Ready)
-        self._templated, self.vocabulary = ready.templated, ready.vocabulary
+        self._templated = self._first(setup, Ready).templated
         self._setup = setup
 
     def load(self, weights: Weights) -> None:
