@@ -325,23 +325,25 @@ def _most(top: str, below: str) -> float:
 
 
 def _check_file(path: str, root: str, most: float) -> None:
+    what = ""
     try:
-        mode, size = (found := os.lstat(path)).st_mode, found.st_size
-        what = STRANGE.get(stat.S_IFMT(mode), "")
-        if stat.S_ISLNK(mode):
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
             to = os.path.realpath(path)
             if to != root and not to.startswith(root + os.sep):
                 what = f"a link to {to}, outside of the folder"
             elif os.path.islink(to):  # it leads round in a circle
                 what = "a link to itself"
+            else:
+                found = os.stat(path)  # who opens a link opens what it leads to
     except FileNotFoundError:  # a peer that runs here has removed it
         return
-    if what:
+    if what := what or STRANGE.get(stat.S_IFMT(found.st_mode), ""):
         raise CannotHere(f"{path} is {what}, where a run has files of its own alone: remove it")
-    if stat.S_ISREG(mode) and size > most:
+    if stat.S_ISREG(found.st_mode) and found.st_size > most:
         raise CannotHere(
-            f"{path} has {size / 1e6:,.0f} MB, and a run's has {most / 1e6:.0f} at most: bring it back from a"
-            " copy, or remove it"
+            f"{path} has {found.st_size / 1e6:,.0f} MB, and a run's has {most / 1e6:.0f} at most: bring it"
+            " back from a copy, or remove it"
         )
 
 

@@ -132,6 +132,21 @@ def test_what_is_not_read_at_once_may_be_large(folder: Path, name: str) -> None:
     assert check_files(folder) == folder
 
 
+def large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, HUGE)
+
+
+@pytest.mark.parametrize("make, what", [(pipe, "is a pipe"), (large, "has 20,000 MB")])
+def test_of_a_link_inside_the_folder_counts_what_it_leads_to(
+    folder: Path, make: Callable[[Path], None], what: str
+) -> None:
+    make(folder / "other")
+    (folder / "peers" / "sampler-1" / "members").symlink_to(folder / "other")
+    with pytest.raises(CannotHere, match=f"members {what}"):
+        check_files(folder)
+
+
 @pytest.mark.parametrize("said", ["status", "export", "up", "verify", "replay of journals", "invite"])
 @pytest.mark.parametrize("name", ["peer.toml", "peers/sampler-1/members", "model/config.json"])
 def test_a_command_refuses_a_file_that_would_take_all_memory(
