@@ -1,9 +1,8 @@
 """Accusations of samplers: who found a forgery says so, and learners replay its group themselves.
 
     a replay shows a forgery -> Accusation on topic `accused`, SAID times
-    topic `accused` -> a new case (swarm.core.audits.accusations) -> the group, from the first of its accusers
-    that
-        shows it (peers.audits.shown_groups) -> the auditor's replays
+    topic `accused` -> a new case (swarm.core.audits.accusations) -> the group, from the first of its
+        accusers that shows it (peers.audits.shown_groups) -> the auditor's replays
             agreed      the sampler is suspended here, too, and this peer accuses it itself
             disagreed   Rejected event with the accuser's name
             undecided   nothing: the replay does not tell, or the memory is not here

@@ -134,8 +134,7 @@ async def open_node(
     watches: bool = False,
 ) -> AsyncIterator[Node]:
     """Run a node under supervision, which dials the bootstrap peers and all that this run folder's peers
-    met. `watches` as in WayIn. A supervision that fails ends the body, and its exception goes
-    on."""
+    met. `watches` as in WayIn. A supervision that fails ends the body, and its exception goes on."""
     from swarm.net.libp2p.network import WayIn
     from swarm.net.libp2p.node import Node
 

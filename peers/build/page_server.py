@@ -38,8 +38,7 @@ async def page(
     if not loopback(settings.host):
         say(
             f"the dashboard has no password, and any machine that reaches port {server.port} can read it:"
-            " bind"
-            " 127.0.0.1 (--host, or peer.page.host), or put a proxy that asks for one in front",
+            " bind 127.0.0.1 (--host, or peer.page.host), or put a proxy that asks for one in front",
         )
     try:
         yield server.url

@@ -1,10 +1,10 @@
 """The learner: trains on groups and releases new policies, in rounds with the other learners.
 
-    peers.intake.inbox: stream "groups" -> batches                         beside the loop
-    peers.learner.agreement.next_release: a better release than mine -> its bytes, here       beside the loop
-    peers.learner.agreement.own_release: a step's snapshot -> packed, published, compared     beside the loop
-    peers.learner.next_gradient: with run.averaging.overlap, one gradient ahead     beside the loop
-    peers.learner.checkpoints: the state after a step -> the disk, before the next  beside the loop
+    peers.intake.inbox: stream "groups" -> batches                                           beside the loop
+    peers.learner.agreement.next_release: a better release than mine -> its bytes, here      beside the loop
+    peers.learner.agreement.own_release: a step's snapshot -> packed, published, compared    beside the loop
+    peers.learner.next_gradient: with run.averaging.overlap, one gradient ahead              beside the loop
+    peers.learner.checkpoints: the state after a step -> the disk, before the next           beside the loop
     loop: the round's table gives a command, a coroutine carries it out and returns the next cause
 
         gather -> learn -> (await my release) -> average -> step -> gather ...

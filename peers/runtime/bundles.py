@@ -3,8 +3,8 @@
     bus -- own events that the page needs --> EventBundles -- sealed, a few times a second --> topic `event`
     topic `event` -- events that their sender may report --> bus
 
-Invariant: of events that wait, the oldest give way, and are in the journal alone. Not handled
-here: whether a member says the truth.
+Invariant: of events that wait, the oldest give way, and are in the journal alone. Not handled here:
+whether a member says the truth.
 """
 
 from __future__ import annotations

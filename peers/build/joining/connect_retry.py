@@ -94,8 +94,8 @@ class Entering:
             return await self._wait(str(error))
         say(
             f"{error}. This peer continues alone with what is in {self._path} and dials all known addresses"
-            " until"
-            f" one answers; `swarm invite --folder {self._path}` prints an invite with which others join here"
+            f" until one answers; `swarm invite --folder {self._path}` prints an invite with which others"
+            " join here"
         )
         return False
 

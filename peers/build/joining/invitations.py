@@ -155,8 +155,7 @@ def reach(addresses: Sequence[str], me: PeerId, listen: Listen, port: int, diall
     )
     return (
         f"These invites reach machines of this network only: {why}. For others, forward TCP port {port} of"
-        " the"
-        f" router to this machine (or try `--set peer.listen.upnp=true`) and start it with `--set"
+        " the router to this machine (or try `--set peer.listen.upnp=true`) and start it with `--set"
         f" 'peer.listen.announce=[\"/ip4/PUBLIC-ADDRESS/tcp/{port}\"]'`; or have any peer of the run on a"
         " machine with a public address: invites then name it, and it relays connections to this one."
     )

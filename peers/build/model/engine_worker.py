@@ -9,9 +9,8 @@ standard input, answers on its standard output.
 Frames (swarm.processes.process) hold msgpack. One call at a time but for Render, each gets one answer; before
 it come signs of life (Alive) from a call that samples; SIGUSR1 ends such a call, which has failed then. The
 process ends when its standard input does: nothing of it outlives the peer. Only its parent talks to it; what
-comes in is believed.
-An error that is not an answer (a bug) ends it with a traceback. Not handled here: deadlines, restarts
-(process_engine.py).
+comes in is believed. An error that is not an answer (a bug) ends it with a traceback. Not handled here:
+deadlines, restarts (process_engine.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether the policy that this peer had is in the line of the release that it takes.
 
-    mine, theirs -> swarm.core.agreement.lineage -- not known to meet --> service `line`: its publisher, a
-    holder
+    mine, theirs -> swarm.core.agreement.lineage
+                        -- not known to meet --> service `line`: its publisher, a holder
 
 Not handled here: which line counts (swarm.core.agreement.releases), what becomes of groups that only mine was
 trained on (peers.learner.agreement.catch_up).
