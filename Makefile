@@ -70,7 +70,7 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the faults, the GPU and the vLLM tests, three files at a time
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not faults and not gpu and not vllm" $(ARGS)
 
-test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, the folds of the page; no process is started
+test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, the folds of the dashboard; no process is started
 	$(BIN)/python -m pytest -m "not slow and not faults and not gpu and not vllm" $(FAST) $(addprefix --deselect=,$(LONGER)) $(ARGS)
 
 test-mission: $(STAMP) namespaces sandbox  ## slow tests of a run to its end, resuming, private runs, a sandbox, a one-way network, faults, agreement with TRL (once installed by test-slow)
@@ -109,14 +109,14 @@ lint: $(STAMP)  ## ruff, its format and the import contracts
 check-types: $(STAMP)  ## mypy
 	$(BIN)/mypy
 
-chromium:  ## the browser that the page's tests drive (installs Debian's package when root)
+chromium:  ## the browser that the dashboard's tests drive (installs Debian's package when root)
 	@if command -v chromium >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		export DEBIAN_FRONTEND=noninteractive; \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } </dev/null >/dev/null \
-		|| echo "chromium could not be installed with apt-get: the tests of the page need it" >&2; \
+		|| echo "chromium could not be installed with apt-get: the tests of the dashboard need it" >&2; \
 	else \
-		echo "chromium is not installed: the tests of the page need it (Debian: apt-get install chromium, as root)" >&2; \
+		echo "chromium is not installed: the tests of the dashboard need it (Debian: apt-get install chromium, as root)" >&2; \
 	fi
 
 namespaces:  ## what the test of a one-way network needs (installs Debian's iproute2 and iptables when root)
@@ -151,7 +151,7 @@ lock: .venv-locks/.installed  ## locks/: the newest versions that fit pyproject.
 check-deps: .venv-locks/.installed  ## advisories against what the lock names (Error 1: there are some; Error 3: they cannot be reached from here)
 	PATH=$(CURDIR)/.venv-locks/bin:$$PATH .venv-locks/bin/python locks/audit.py
 
-docs-protocol: $(STAMP)  ## docs/protocol.md and the page's protocol.js, from the tables of swarm/protocol.py
+docs-protocol: $(STAMP)  ## docs/protocol.md and the dashboard's protocol.js, from the tables of swarm/protocol.py
 	$(BIN)/python docs/protocol.py
 
 clean:  ## caches and ./demo-run; .venv, .venv-locks and .venv-vllm stay

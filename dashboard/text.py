@@ -1,9 +1,9 @@
-"""Cleans text and numbers of other peers for the page, the terminal and sentences.
+"""Cleans text and numbers of other peers for the dashboard, the terminal and sentences.
 
 Any string or number of a peer becomes one line of bounded length without control, bidirectional or invisible
 characters, or a finite number; texts of samples keep their lines and tabs. This is done once, where events
-are folded, and not again later. Not handled here: HTML (the page renders text as text) and look-alike letters
-(the peer id is the identity, the name is for people).
+are folded, and not again later. Not handled here: HTML (the dashboard renders text as text) and look-alike
+letters (the peer id is the identity, the name is for people).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The views: types of everything that the page shows. The JSON API returns them, the stream sends them,
+"""The views: types of everything that the dashboard shows. The JSON API returns them, the stream sends them,
 OpenAPI describes them.
 
 Figures that only the peer itself reports are under `claims`; all others were counted, timed or signed by
-other peers or by the one that serves the page. Times are unix seconds, durations seconds, sizes bytes, rates
-per second. Ids are peer ids. Strings of peers were cleaned when they were folded. Not handled here: how a
-view is made (dashboard.serve.state_view) and sent (dashboard.serve.feed).
+other peers or by the one that serves the dashboard. Times are unix seconds, durations seconds, sizes bytes,
+rates per second. Ids are peer ids. Strings of peers were cleaned when they were folded. Not handled here: how
+a view is made (dashboard.serve.state_view) and sent (dashboard.serve.feed).
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Span(View):
 
 
 class StateView(View):
-    """Everything the page shows, or what changed of it after a revision."""
+    """Everything the dashboard shows, or what changed of it after a revision."""
 
     full: bool
     """This view replaces everything the reader has; otherwise it has the peers, events, samples, releases and
@@ -380,7 +380,7 @@ class EventsView(View):
 
 
 class InviteView(View):
-    """How to join the swarm that the page shows."""
+    """How to join the swarm that the dashboard shows."""
 
     role: str
     word: str

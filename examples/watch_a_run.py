@@ -5,8 +5,8 @@
 
     journal -> events -> fold -> SwarmState -> head, problems -> lines
 
-A seed's journal has what every peer gossips: one event a line. The same fold is behind the page, the terminal
-and the metrics, so that whatever they show is a field of `SwarmState` here.
+A seed's journal has what every peer gossips: one event a line. The same fold is behind the dashboard, the
+terminal and the metrics, so that whatever they show is a field of `SwarmState` here.
 """
 
 import sys

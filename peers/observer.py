@@ -7,8 +7,8 @@ join late.
              |       +-> service `history` -> an observer that joined late
     own file, or a member's snapshot when that is newer: a seed's, if one is here
 
-A snapshot is its sender's word for all that was, and a page shows it as what happened: it is taken of members
-alone. Where none answers the history begins now.
+A snapshot is its sender's word for all that was, and a dashboard shows it as what happened: it is taken of
+members alone. Where none answers the history begins now.
 
 `catch_up` asks before anybody reads the feed; events that arrive meanwhile are folded after the snapshot.
 When a file or a snapshot cannot be read, a warning says so and the SwarmState begins without it; when the
@@ -51,7 +51,7 @@ GOSSIP_DELAY = 1.2
 earlier misses events after the answer."""
 
 PATIENCE = 5.0
-"""Seconds in which a peer must answer: a page without history is better than no page."""
+"""Seconds in which a peer must answer: a dashboard without history is better than no dashboard."""
 
 PATIENCE_EACH = 1.5
 """Seconds of these for each peer but the last: a silent one leaves time for another."""

@@ -370,7 +370,7 @@ Gossiped = (
     | Recovered
     | Audited
 )
-"""Events that the page needs from other peers, with every text and collection bounded; heartbeats and
+"""Events that the dashboard needs from other peers, with every text and collection bounded; heartbeats and
 releases have topics of their own."""
 
 AnyEvent = (

@@ -289,7 +289,7 @@ class Thinned:
 
     def __init__(self, sink: Callable[[Event], None], apart: float = 0.0) -> None:
         """`apart`: seconds between two heartbeats that only say that the peer is there or has another
-        version; 0: each version passes, so that a page can play when it reached whom."""
+        version; 0: each version passes, so that a dashboard can play when it reached whom."""
         self._sink, self._apart = sink, apart
         self._kept: OrderedDict[PeerId, Heard] = OrderedDict()
 

@@ -1,5 +1,5 @@
 """Generates the events of a synthetic swarm of any size, as a seed's bus sees them,
-for tests of the page.
+for tests of the dashboard.
 
     swarm_events(peers, seconds, start)
         -> Started, Heard, Moved, Averaged, Trained, Counted, Shown, Released, Adopted, Evaluated, ...

@@ -42,7 +42,7 @@ HOSTILE = (
     "' onmouseover='alert(1)",
     "&lt;b&gt;&#x3c;b",
 )
-"""Names that try to be more than text on a page or in a terminal."""
+"""Names that try to be more than text on a dashboard or in a terminal."""
 
 
 @dataclass(eq=False)

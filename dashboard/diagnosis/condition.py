@@ -1,4 +1,4 @@
-"""The swarm's condition in one line: the first thing that the page and the terminal say.
+"""The swarm's condition in one line: the first thing that the dashboard and the terminal say.
 
     SwarmState + problems -> the worst problem, or what is waited for, or that all is well, and how many
                              samplers the learners can use
@@ -13,8 +13,8 @@ in their last steps, the samplers between theirs. Nothing is said where neither 
 samplers' busy shares are what they claim: the sentence advises, and nothing follows from it.
 
 What so few learners are not protected from (docs/trust.md) is so as long as they are so few: a note, which
-the page and the terminal show apart from what is wrong or well. Not handled: what is wrong
-(dashboard.diagnosis), and a page that has lost its own peer (the page notices that).
+the dashboard and the terminal show apart from what is wrong or well. Not handled: what is wrong
+(dashboard.diagnosis), and a dashboard that has lost its own peer (the dashboard notices that).
 """
 
 from __future__ import annotations

@@ -350,8 +350,8 @@ def clocks(s: Situation) -> Iterator[Problem]:
                 f"This window's clock is {_ahead(-middle)} the clocks of {len(off)} of {len(here)} peers.",
                 "So many cannot be wrong at once: the clock of this machine is off.",
                 (
-                    "Turn on time synchronisation (NTP) on this machine: ages and lags on this page are wrong"
-                    " by as much."
+                    "Turn on time synchronisation (NTP) on this machine: ages and lags on this dashboard are"
+                    " wrong by as much."
                 ),
             ),
             [peer for peer, _ in off],

@@ -114,8 +114,8 @@ class PeerRow(msgspec.Struct, dict=True):
 
     @property
     def proven(self) -> bool:
-        """Whether it counts in what the page says of the swarm: a member, or learners took a group of it.
-        Anybody can make any number of other samplers and observers of a public run."""
+        """Whether it counts in what the dashboard says of the swarm: a member, or learners took a group of
+        it. Anybody can make any number of other samplers and observers of a public run."""
         return self.invited or ROLES[self.role].member or self.admitted > 0
 
     @property

@@ -1,4 +1,4 @@
-"""Events as plain sentences, for the page and the terminal.
+"""Events as plain sentences, for the dashboard and the terminal.
 
 An event becomes News, or None when it has no sentence (heartbeats, counts, training steps: the table and the
 curves show those). News with the same key share one line with a count.

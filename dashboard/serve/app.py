@@ -1,10 +1,11 @@
-"""The page, its stream and its JSON API as one read-only application.
+"""The dashboard, its stream and its JSON API as one read-only application.
 
-Makes a FastAPI application from a StateSource (a live swarm or a replay): `/` (the page), `/static`,
+Makes a FastAPI application from a StateSource (a live swarm or a replay): `/` (the dashboard), `/static`,
 `/stream` (server-sent events), the endpoints of dashboard.serve.json_api and their description in
-`/openapi.json`; behind a proxy all of it under a path too, since the page's own addresses are relative. Every
-request passes dashboard.serve.safety first. The number of streams is limited. Not handled here: ports and
-connections (dashboard.serve.server), who may read the page (bind to loopback, or put a proxy in front).
+`/openapi.json`; behind a proxy all of it under a path too, since the dashboard's own addresses are relative.
+Every request passes dashboard.serve.safety first. The number of streams is limited. Not handled here: ports
+and connections (dashboard.serve.server), who may read the dashboard (bind to loopback, or put a proxy in
+front).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and a replay's stream
@@ -69,8 +70,8 @@ Pace = Annotated[
 def create_app(
     source: StateSource, invite: InviteView | None = None, hosts: Collection[str] = (), path: str = ""
 ) -> FastAPI:
-    """`hosts`: host names under which the page is served, besides those that the server adds; `path`: that of
-    a proxy which does not take it off, such as `/swarm`."""
+    """`hosts`: host names under which the dashboard is served, besides those that the server adds; `path`:
+    that of a proxy which does not take it off, such as `/swarm`."""
     app = FastAPI(
         title="swarm",
         version=__version__,
@@ -88,7 +89,7 @@ def create_app(
     app.add_exception_handler(HTTPError, _refused)
     app.mount("/static", Static(directory=STATIC), name="static")
     if path:
-        app.mount(path, app.router)  # the same at both: at the root for whoever asks the page itself
+        app.mount(path, app.router)  # the same at both: at the root for whoever asks the dashboard itself
     app.include_router(routes(source, invite))
     _add_stream(app, source)
 
@@ -103,7 +104,7 @@ def create_app(
 def _add_stream(app: FastAPI, source: StateSource) -> None:
     async def seat() -> AsyncIterator[None]:
         if not source.room:
-            raise HTTPException(503, "too many pages are open here: close one and reload")
+            raise HTTPException(503, "too many dashboards are open here: close one and reload")
         source.readers += 1
         try:
             yield

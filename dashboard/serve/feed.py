@@ -33,15 +33,15 @@ CALM = 1.0
 """Seconds between two updates of the flows: they are averages over several seconds, and large."""
 
 PULSE = 2.0
-"""Seconds after which a reader without news gets an update that says how long it has been quiet; the page
-warns after 10."""
+"""Seconds after which a reader without news gets an update that says how long it has been quiet; the
+dashboard warns after 10."""
 
 BEHIND = 10.0
 """Seconds without reading after which a reader gets a full view, which all such readers share."""
 
 READERS = 64
-"""Most open streams; a browser holds one for each of its windows that is seen. Beyond them the page refuses
-with a message, so that the peer does not run out of memory."""
+"""Most open streams; a browser holds one for each of its windows that is seen. Beyond them the dashboard
+refuses with a message, so that the peer does not run out of memory."""
 
 _json = msgspec.json.Encoder()
 
@@ -52,7 +52,8 @@ class Feed:
     def __init__(
         self, state: SwarmState, clock: Callable[[], float] = time.time, me: PeerId | None = None
     ) -> None:
-        """`me`: the peer that shows the page, whose own events and heartbeats are nothing that it hears."""
+        """`me`: the peer that shows the dashboard, whose own events and heartbeats are nothing that it
+        hears."""
         self._me = me
         self.state = state
         self.clock = clock

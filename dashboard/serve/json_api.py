@@ -1,9 +1,10 @@
-"""The JSON API: everything that the page shows, for scripts, with one read-only endpoint for each block.
+"""The JSON API: everything that the dashboard shows, for scripts, with one read-only endpoint for each block.
 
 Makes a router from a StateSource and an optional invite. Each answer is a struct of dashboard.views; curves
-are also available as CSV, the invite as a QR code, the figures as Prometheus metrics. A live page answers for
-the present and refuses `at`; a replay answers for the journal time `at`. Unknown parameters are ignored. Not
-handled here: the stream and the page (dashboard.serve.app), who may request them (dashboard.serve.safety).
+are also available as CSV, the invite as a QR code, the figures as Prometheus metrics. A live dashboard
+answers for the present and refuses `at`; a replay answers for the journal time `at`. Unknown parameters are
+ignored. Not handled here: the stream and the dashboard (dashboard.serve.app), who may request them
+(dashboard.serve.safety).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and `at` depends on
@@ -90,7 +91,7 @@ class Endpoints(APIRouter):
 
 
 def routes(source: StateSource, invite: views.InviteView | None) -> APIRouter:
-    """The endpoints of one page: a live one refuses `at`, a replay uses it."""
+    """The endpoints of one dashboard: a live one refuses `at`, a replay uses it."""
     router = Endpoints()
     moment = _live(source) if source.live else _replayed(source)
     _swarm(router, moment)
@@ -101,7 +102,7 @@ def routes(source: StateSource, invite: views.InviteView | None) -> APIRouter:
 
 
 async def timeless(request: Request) -> None:
-    """Refuse `at` for a live page, which shows the present only."""
+    """Refuse `at` for a live dashboard, which shows the present only."""
     if "at" in request.query_params:
         raise HTTPException(
             422, "`at`: this window shows a live swarm; `swarm replay JOURNAL` shows what was"
@@ -190,7 +191,7 @@ def _curves(router: Endpoints, moment: Callable[..., Any]) -> None:
 def _whole(router: Endpoints, source: StateSource, moment: Callable[..., Any]) -> None:
     Now = Annotated[Moment, Depends(moment)]
 
-    @router.endpoint("/api/state", answers(views.StateView, "Everything that the page shows."))
+    @router.endpoint("/api/state", answers(views.StateView, "Everything that the dashboard shows."))
     async def state(now: Now) -> Response:
         return _json(view_of(now.state, now.now, quiet=now.quiet, replay=now.span))
 
@@ -205,7 +206,8 @@ def _whole(router: Endpoints, source: StateSource, moment: Callable[..., Any]) -
         return _json(now.state.heat.view())
 
     @router.endpoint(
-        "/healthz", answers(views.HealthView, "The page answers; the status says whether it hears the swarm.")
+        "/healthz",
+        answers(views.HealthView, "The dashboard answers; the status says whether it hears the swarm."),
     )
     async def healthz(now: Now) -> Response:
         ok = now.quiet < SILENT or not source.live
@@ -219,7 +221,7 @@ def _whole(router: Endpoints, source: StateSource, moment: Callable[..., Any]) -
 def _joining(router: Endpoints, invite: views.InviteView | None) -> None:
     @router.endpoint(
         "/api/invite",
-        answers(views.InviteView | None, "How to join the swarm; null when this page does not show it."),
+        answers(views.InviteView | None, "How to join the swarm; null when this dashboard does not show it."),
     )
     async def joining() -> Response:
         return _json(invite)
@@ -228,7 +230,7 @@ def _joining(router: Endpoints, invite: views.InviteView | None) -> None:
     async def qr_code() -> Response:
         if invite is None:
             raise HTTPException(
-                404, "this page shows no invite: ask the swarm's host for one (`swarm invite`)"
+                404, "this dashboard shows no invite: ask the swarm's host for one (`swarm invite`)"
             )
         drawn = io.BytesIO()
         # Dark on light on a dark page too, in the quiet zone of four modules that the standard asks for: else

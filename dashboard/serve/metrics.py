@@ -1,9 +1,9 @@
 """The swarm's figures in Prometheus' text format: `/metrics`.
 
-Everything is computed from a SwarmState at each request, so that a scrape and the page cannot differ. Figures
-have base units (seconds, bytes, ratios 0 to 1); an unknown figure is left out instead of being zero. Labels
-have few values; only `swarm_peer_up` is labelled by peer, and a SwarmState keeps a bounded number of those.
-Not handled here: drawing (dashboard/grafana.json).
+Everything is computed from a SwarmState at each request, so that a scrape and the dashboard cannot differ.
+Figures have base units (seconds, bytes, ratios 0 to 1); an unknown figure is left out instead of being zero.
+Labels have few values; only `swarm_peer_up` is labelled by peer, and a SwarmState keeps a bounded number of
+those. Not handled here: drawing (dashboard/grafana.json).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Figures(Collector):
             problem.level for problem in view.problems
         )
         yield _labelled("swarm_problems", "Problems that last, by level.", "level", levels)
-        yield _gauge("swarm_page_readers", "Open streams of this page.", self._readers)
+        yield _gauge("swarm_page_readers", "Open streams of this dashboard.", self._readers)
         yield CounterMetricFamily(
             "swarm_events_folded", "Events that this window has folded.", value=view.revision
         )

@@ -19,7 +19,7 @@ REF = "#/components/schemas/{name}"
 ERRORS = {
     404: "There is no such thing here; the answer says what there is.",
     422: "A parameter is missing or out of its range; the answer names it.",
-    503: "Too many pages are open; the answer says what to do.",
+    503: "Too many dashboards are open; the answer says what to do.",
 }
 
 Answers = dict[int | str, dict[str, Any]]

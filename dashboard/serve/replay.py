@@ -9,7 +9,7 @@ placed there. The journal is read once, and the state is saved every so many eve
 the nearest saved one before it, plus the events in between. A line that is no event is left out. Each stream
 has its own state; requests for single moments share the last few. A stream that reaches the journal's end
 stays there, and one without `at` begins there: whoever opens a finished run sees the whole of it. Not handled
-here: journals that still grow (`swarm status` and the live page follow those).
+here: journals that still grow (`swarm status` and the live dashboard follow those).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STATES = 256
 """Most saved states; a longer journal has them further apart."""
 
 MOMENTS = 4
-"""States cached for requests of single moments: a page requests several endpoints for one moment."""
+"""States cached for requests of single moments: a dashboard requests several endpoints for one moment."""
 
 READERS = 8
 """Most streams: each has its own state."""

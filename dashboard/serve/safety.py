@@ -1,10 +1,10 @@
-"""Safety: checks of every request before the page answers, and security headers of every answer.
+"""Safety: checks of every request before the dashboard answers, and security headers of every answer.
 
-Requests are answered only under host names of this page, so that another site whose name resolves to this
-address cannot read it (DNS rebinding). Only GET and HEAD are allowed; nothing is shared with other origins;
-an exception becomes a general sentence in the answer and a traceback in the server's log. Not handled here:
-who may read the page (bind to loopback, or put a proxy in front), connections and their deadlines
-(dashboard.serve.server).
+Requests are answered only under host names of this dashboard, so that another site whose name resolves to
+this address cannot read it (DNS rebinding). Only GET and HEAD are allowed; nothing is shared with other
+origins; an exception becomes a general sentence in the answer and a traceback in the server's log. Not
+handled here: who may read the dashboard (bind to loopback, or put a proxy in front), connections and their
+deadlines (dashboard.serve.server).
 """
 
 from __future__ import annotations
@@ -35,24 +35,26 @@ METHODS = ("GET", "HEAD")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.%]+)\]|(?P<name>[^:\[\]@/]+))(?::[0-9]*)?")
 
 MISDIRECTED = (
-    "this page does not answer to that name: ask for it by its address, or add the name to `peer.page.hosts`"
+    "this dashboard does not answer to that name: ask for it by its address, or add the name to"
+    " `peer.page.hosts`"
 )
-READ_ONLY = "this page can only be read: use GET or HEAD"
-OUR_BUG = "the page has a bug; the log of the peer that serves it shows where"
+READ_ONLY = "this dashboard can only be read: use GET or HEAD"
+OUR_BUG = "the dashboard has a bug; the log of the peer that serves it shows where"
 
 
 class Hosts:
-    """Host names under which the page is served. Ports are ignored: a tunnel changes them, and an attacker
-    can choose them."""
+    """Host names under which the dashboard is served. Ports are ignored: a tunnel changes them, and an
+    attacker can choose them."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = {_bare(name) for name in (*LOOPBACK, *names)}
         self._addresses = False
-        """Accept any IP address as host: a page that listens on all addresses cannot list them, and rebinding
-        needs a name."""
+        """Accept any IP address as host: a dashboard that listens on all addresses cannot list them, and
+        rebinding needs a name."""
 
     def bind(self, host: str) -> None:
-        """Allow `host`, on which the page listens, and this machine's own names where others can reach it."""
+        """Allow `host`, on which the dashboard listens, and this machine's own names where others can reach
+        it."""
         self._names.add(_bare(host))
         address = _address(host)
         self._addresses = self._addresses or (address is not None and address.is_unspecified)

@@ -1,8 +1,9 @@
-"""The page's HTTP server: runs an application inside the caller's event loop.
+"""The dashboard's HTTP server: runs an application inside the caller's event loop.
 
 Serves the application of dashboard.serve.app until the Server is closed. The caller handles signals. uvicorn
 limits connections and the size of a request's head, and closes idle ones. Not handled here: what is answered
-(dashboard.serve.app), to whom (dashboard.serve.safety), TLS, passwords and rates (a proxy, docs/page.md).
+(dashboard.serve.app), to whom (dashboard.serve.safety), TLS, passwords and rates (a proxy,
+docs/dashboard.md).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 TRIES = 50
-"""Ports after the wanted one that are tried: more than the pages of one machine."""
+"""Ports after the wanted one that are tried: more than the dashboards of one machine."""
 
 GRACE = 2
 """Seconds for open answers to finish when the server closes; streams end within a quarter of one."""
@@ -40,15 +41,15 @@ logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 class DashboardPortTaken(OSError):
-    """The page's port is in use; the message says which and what to do."""
+    """The dashboard's port is in use; the message says which and what to do."""
 
 
 class NoAddress(OSError):
-    """The page's address or port is not to be had here; the message says which and what to do."""
+    """The dashboard's address or port is not to be had here; the message says which and what to do."""
 
 
 class Server:
-    """A page that is being served."""
+    """A dashboard that is being served."""
 
     def __init__(self, server: uvicorn.Server, app: FastAPI, listener: socket.socket) -> None:
         self._server, self._source = server, app.state.source
@@ -134,7 +135,8 @@ def _listen(host: str, port: int, free: bool) -> socket.socket:
 
 
 class _Quiet(uvicorn.Server):
-    """uvicorn without signal handlers: the host handles signals, since it shuts down more than a page."""
+    """uvicorn without signal handlers: the host handles signals, since it shuts down more than a
+    dashboard."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,5 +1,5 @@
-"""The StateSource protocol: where a page gets its SwarmState from. Feed (a running swarm) and JournalReplay
-(a journal) implement it."""
+"""The StateSource protocol: where a dashboard gets its SwarmState from. Feed (a running swarm) and
+JournalReplay (a journal) implement it."""
 
 from __future__ import annotations
 

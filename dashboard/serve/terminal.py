@@ -31,7 +31,7 @@ from swarm.types import Verdict
 
 EVENTS = 5
 ROWS = 24
-"""Peers in the live view: a terminal's height; the page shows them all."""
+"""Peers in the live view: a terminal's height; the dashboard shows them all."""
 
 STATE = 16
 """Columns of a peer's state, where there are few in all."""
@@ -209,9 +209,7 @@ def _unheard(state: SwarmState) -> list[RenderableType]:
     """Of a window that does not hear all peers: who does."""
     if not state.peers or state.hears(Role.SAMPLER):
         return []
-    text = (
-        "Other samplers are not heard here: the page and `swarm status INVITE` show all peers of the swarm."
-    )
+    text = "Other samplers are not heard here: the dashboard and `swarm status INVITE` show all peers."
     return [Text(text, style="dim")]
 
 

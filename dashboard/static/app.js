@@ -55,7 +55,7 @@ function Place({ id, title, draw }) {
   const [broken] = useErrorBoundary((error) => console.error(error));
   if (broken) {
     return html`<${Section} id=${id} title=${title}>
-      <p class="card empty" role="alert">This part of the page has a bug; the browser's console shows where. Everything else goes on.</p>
+      <p class="card empty" role="alert">This part of the dashboard has a bug; the browser's console shows where. Everything else goes on.</p>
     <//>`;
   }
   return html`<div class="place" ref=${node}><${Near.Provider} value=${near}>${h(draw)}<//></div>`;
@@ -66,15 +66,15 @@ const LINKS = {
   mute: ["error", (seconds) => `nothing came for ${age(seconds)}: its peer is gone, or a proxy holds the updates back`],
   live: ["live", () => "live"],
   silent: ["warning", (seconds) => `nothing heard for ${age(seconds)}: the swarm is silent`],
-  lost: ["error", (seconds) => `nothing heard for ${age(seconds)}: this page has lost its peer`],
-  full: ["error", () => "too many pages are open at this peer: close one; this one tries again"],
+  lost: ["error", (seconds) => `nothing heard for ${age(seconds)}: this dashboard has lost its peer`],
+  full: ["error", () => "too many dashboards are open at this peer: close one; this one tries again"],
   replay: ["live", () => "replay"],
   paused: ["paused", () => "paused"],
 };
 
 const SAID = { // aloud, once: the seconds beside it go on
-  connecting: "connecting", mute: "nothing comes from this page's peer", live: "live", silent: "the swarm is silent", lost: "this page has lost its peer",
-  full: "too many pages are open at this peer", replay: "replay", paused: "paused",
+  connecting: "connecting", mute: "nothing comes from this dashboard's peer", live: "live", silent: "the swarm is silent", lost: "this dashboard has lost its peer",
+  full: "too many dashboards are open at this peer", replay: "replay", paused: "paused",
 };
 
 function Bar() {

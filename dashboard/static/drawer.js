@@ -35,7 +35,7 @@ const MEANINGS = {
   [Phase.AUDITING]: "It replays groups that learners were sent, and tells them which are what policy and seed draw.",
   [Phase.NO_RELEASE]: "Idle: it has judged the newest release that was due.",
   [Phase.SERVING]: "It hands out releases and the addresses of others.",
-  [Phase.WATCHING]: "It watches, and shows a page like this one.",
+  [Phase.WATCHING]: "It watches, and shows a dashboard like this one.",
   [Phase.PAUSED]: "Its owner paused it. It keeps its place and hands out releases; nobody waits for it, and nothing is to be done.",
   [Phase.LIMITED]: "It is at a limit that its owner set: its hours, a battery, a machine in use. It goes on by itself; nobody waits for it.",
   [Phase.COMPLETE]: "The run has reached its last version; it still hands out releases.",
@@ -65,7 +65,7 @@ export function Drawer({ id }) {
     addEventListener("hashchange", read);
     return () => removeEventListener("hashchange", read);
   }, []);
-  useLayoutEffect(() => { // with the words: a key that is pressed between them and the open dialog would go to the page
+  useLayoutEffect(() => { // with the words: a key that is pressed between them and the open dialog would go to the dashboard
     if (id && !dialog.current.open) dialog.current.showModal();
     if (!id && dialog.current.open) dialog.current.close();
   }, [id]);
@@ -95,7 +95,7 @@ function Content({ id, onClose }) {
     </header>
     <${Id} id=${id} />
     ${peer ? html`<${Doing} peer=${peer} /><${Facts} peer=${peer} /><${Flows} id=${id} /><${Claims} peer=${peer} />`
-      : html`<p class="muted">Nobody of this id was heard here yet. This page shows it as soon as somebody hears it.</p>`}
+      : html`<p class="muted">Nobody of this id was heard here yet. This dashboard shows it as soon as somebody hears it.</p>`}
     <section><h3>Events</h3>${events?.length ? html`<${EventList} lines=${events} />`
       : events || !peer ? html`<p class="muted small">none yet</p>` : html`<${Awaited} />`}</section>`;
 }

@@ -1,4 +1,4 @@
-// How somebody joins: the command to copy and a picture of the invite's word to scan. A page that has no invite to give away says
+// How somebody joins: the command to copy and a picture of the invite's word to scan. A dashboard that has no invite to give away says
 // how one is made. Copying needs a secure page (https or localhost); elsewhere the text is selected for the person's own keys.
 
 import { html, useEffect, useRef, useState } from "./html.js";
@@ -12,12 +12,12 @@ export function Invite() {
   const invite = useInvite();
   return html`<${Section} id="invite" title="Invite">
     <div class="card invite">${invite ? html`<${Join} invite=${invite} />` : html`<p class="muted">${
-      invite === undefined ? "…" : html`This page has no invite to show. Whoever hosts the run makes one with <code>swarm invite</code>.`
+      invite === undefined ? "…" : html`This dashboard has no invite to show. Whoever hosts the run makes one with <code>swarm invite</code>.`
     }</p>`}</div>
   <//>`;
 }
 
-// The invite that the page shows; null where it shows none, undefined until that is known.
+// The invite that the dashboard shows; null where it shows none, undefined until that is known.
 function useInvite() {
   const [invite, setInvite] = useState();
   const opened = useSelect((state) => state.opened);

@@ -1,4 +1,4 @@
-// What is wrong now: the verdict that the page begins with, and a card for each problem with its cause and the next step.
+// What is wrong now: the verdict that the dashboard begins with, and a card for each problem with its cause and the next step.
 
 import { html, useMemo } from "./html.js";
 import { age, count, some } from "./format.js";
@@ -50,13 +50,13 @@ function For({ since }) {
   return `for ${age(store.now() - since)}`;
 }
 
-// The first line of the page: the worst sentence, or what is waited for, or that all is well.
+// The first line of the dashboard: the worst sentence, or what is waited for, or that all is well.
 export function Verdict() {
   useTick();
   const condition = useSelect((state) => state.condition);
   const { state, seconds } = store.link();
   const old = state === "lost" || (state === "full" && seconds >= QUIET);
-  const why = state === "full" ? "This peer has no room for this page" : "This page has lost its peer";
+  const why = state === "full" ? "This peer has no room for this dashboard" : "This dashboard has lost its peer";
   const { kind, text, more } = old ? { kind: "error", text: `${why}: what it shows is ${age(seconds)} old.`, more: 0 } : condition;
   return html`<p id="verdict" class=${`verdict ${kind}`}>
     <span class=${`is-${kind}`}><${Mark} kind=${kind} word=${WORDS[kind]} /></span>
@@ -64,7 +64,7 @@ export function Verdict() {
   </p>`;
 }
 
-// Without a problem: the page's first line says how the swarm is.
+// Without a problem: the dashboard's first line says how the swarm is.
 function Well() {
   return html`<p class="card well" id="well"><${Mark} kind="ok" word="Nothing is wrong now." /></p>`;
 }

@@ -1,4 +1,4 @@
-// A finished run as a film: play and pause, where in it, how fast, and the way to the next thing that happened. All of the page
+// A finished run as a film: play and pause, where in it, how fast, and the way to the next thing that happened. All of the dashboard
 // shows the moment that the slider stands at.
 
 import { html, useEffect, useRef, useState } from "./html.js";
@@ -8,7 +8,7 @@ import { Choice } from "./ui.js";
 
 const SPEEDS = [[1, "1×"], [10, "10×"], [60, "60×"], [300, "300×"]];
 const TICK = 250; // milliseconds between two positions of the slider, as often as views come
-const REST = 180; // milliseconds that a slider rests before the page goes there
+const REST = 180; // milliseconds that a slider rests before the dashboard goes there
 const STEPS = 1000; // of the arrow keys, unless that is less than half a second
 const ARROWS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 };
 const MARKS = 200; // ticks under the slider
@@ -17,7 +17,7 @@ export function Replay() {
   const span = useSelect((state) => state.replay);
   const [asked] = useState(store.speed || 1); // of `swarm replay --speed`
   const [speed, setSpeed] = useState(asked); // the chosen one; the store's is 0 while it stands
-  const [wanted, setWanted] = useState(null); // {at, served}: where the slider is held, or what the page showed when it was let go
+  const [wanted, setWanted] = useState(null); // {at, served}: where the slider is held, or what the dashboard showed when it was let go
   const rest = useRef(0);
   const served = useSelect((state) => state.served);
   const lines = useLines(span);

@@ -1,22 +1,22 @@
-// What the page knows: views from /stream merged into one snapshot, and hooks that read it.
+// What the dashboard knows: views from /stream merged into one snapshot, and hooks that read it.
 //
 // A view tells what changed; a full one replaces everything. Every slice of the snapshot keeps its identity while its content
 // stays the same, so `useSelect` and memoized components do nothing when nothing changed. Readers are woken one per task: a busy
 // swarm makes many short tasks instead of one long one, and a place far from the viewport is woken once a second only.
-// In a replay every page stands at a moment of its own: `play` says which, and `now` and `url` follow.
+// In a replay every dashboard stands at a moment of its own: `play` says which, and `now` and `url` follow.
 // Not handled here: how anything looks (ui.js and the sections).
 
 import { Role } from "./protocol.js";
 import { createContext, useContext, useEffect, useReducer, useRef } from "./html.js";
 
-export const QUIET = 10; // seconds without news before the page says so
+export const QUIET = 10; // seconds without news before the dashboard says so
 const AWAY = 1000; // milliseconds between two renders of a place that nobody sees
 const AGAIN = 5000; // milliseconds before a refused stream is asked for again
 const SOON = 1000; // milliseconds before a broken replay goes on
-const REST = 15_000; // milliseconds that nobody sees this page before it gives its stream up: longer than a glance elsewhere
-const GLANCE = 30_000; // milliseconds between two looks of a page without a stream at the whole, for its title
+const REST = 15_000; // milliseconds that nobody sees this dashboard before it gives its stream up: longer than a glance elsewhere
+const GLANCE = 30_000; // milliseconds between two looks of a dashboard without a stream at the whole, for its title
 export const LONGEST = 60_000; // milliseconds that a stream has to say something, and an answer to come, at most: a large one over a slow line
-const FULL = "too many pages"; // how the server begins its refusal; a proxy's 503 says something else
+const FULL = "too many dashboards"; // how the server begins its refusal; a proxy's 503 says something else
 const FASTEST = 1000; // journal seconds per second that the server plays at most
 const LINES = 500; // sentences kept; the server keeps fewer
 const SAMPLES = 64; // groups kept for reading
@@ -40,12 +40,12 @@ let came = performance.now(); // when the newest view came
 let stream = null;
 let opened = 0; // when it was asked for
 let patience = 1000 * QUIET; // milliseconds without a view until it is asked for anew: longer with each try
-let refused = false; // the server has no seat for this page
-let rest = 0; // timer of a page that nobody sees
+let refused = false; // the server has no seat for this dashboard
+let rest = 0; // timer of a dashboard that nobody sees
 let asleep = false; // it has given its stream up
 let waking = false; // it has asked for a stream again, and no view came yet
-let live = false; // the server has no other moments, whatever the address of this page says
-let place = null; // in a replay: {at, speed} that this page asked for; speed 0 is a pause
+let live = false; // the server has no other moments, whatever the address of this dashboard says
+let place = null; // in a replay: {at, speed} that this dashboard asked for; speed 0 is a pause
 const readers = new Set();
 const waiting = new Set();
 
@@ -55,7 +55,7 @@ export const store = {
     return snapshot;
   },
 
-  // A path of the server with `at` when this is a replay: the moment that the page shows.
+  // A path of the server with `at` when this is a replay: the moment that the dashboard shows.
   url(path) {
     if (!snapshot.replay) return path;
     return `${path}${path.includes("?") ? "&" : "?"}at=${store.now()}`;
@@ -87,7 +87,7 @@ export const store = {
     wake();
   },
 
-  // How the page hears: state is connecting, mute (nothing came yet), live, silent (the server speaks, the swarm does not), lost (the server is
+  // How the dashboard hears: state is connecting, mute (nothing came yet), live, silent (the server speaks, the swarm does not), lost (the server is
   // silent), full (the server has no seat), and in a replay replay or paused; seconds since anything was heard.
   link() {
     const gap = silence();
@@ -247,7 +247,7 @@ function resume() {
   setTimeout(() => stream || asleep || open(), SOON);
 }
 
-// The server shows a live swarm, where this page asked for a moment of a replay.
+// The server shows a live swarm, where this dashboard asked for a moment of a replay.
 function begin() {
   [live, place] = [true, null];
   open();
@@ -262,7 +262,7 @@ async function ask(closed) {
     if (answer.status === 422 && closed === stream) return begin();
     full = answer.status === 503 && (await answer.json()).detail.startsWith(FULL);
   } catch {
-    full = false; // nobody answers, or a proxy alone: the page says that it has lost its peer
+    full = false; // nobody answers, or a proxy alone: the dashboard says that it has lost its peer
   }
   stop.abort();
   if (closed !== stream) return;
@@ -361,7 +361,7 @@ function useWake(changed) {
   }, [near]);
 }
 
-// The snapshot; draws the component again at each view. `now()` is the server's time, `live` and `quiet` how the page hears.
+// The snapshot; draws the component again at each view. `now()` is the server's time, `live` and `quiet` how the dashboard hears.
 export function useSwarm() {
   const seen = useRef(null);
   useWake(() => seen.current !== snapshot);

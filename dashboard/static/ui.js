@@ -104,7 +104,7 @@ export async function answered(path, question = new AbortController()) {
   return said;
 }
 
-// Gives `take` what is answered, now and again after each pause (milliseconds) while somebody sees the page; one question at a time.
+// Gives `take` what is answered, now and again after each pause (milliseconds) while somebody sees the dashboard; one question at a time.
 // Returns what ends it.
 export function poll(path, pause, take) {
   let [stopped, question] = [false, null];
@@ -129,7 +129,7 @@ export function Awaited() {
   const since = useRef(performance.now());
   useTick();
   if (performance.now() - since.current < SLOW) return html`<p class="muted small">…</p>`;
-  return html`<p class="muted small" role="status">No answer yet. A browser has six connections for all windows of a page: close some where there are
+  return html`<p class="muted small" role="status">No answer yet. A browser has six connections for all windows of a dashboard: close some where there are
     more than five.</p>`;
 }
 

@@ -270,7 +270,7 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
 async def _page(
     local: LocalPeer, run: RunFolder, addresses: Sequence[str], observer: Observer, settings: Page
 ) -> AsyncIterator[None]:
-    """Serve the page in the seed's own process, and write its address to the run folder."""
+    """Serve the dashboard in the seed's own process, and write its address to the run folder."""
     async with page(observer.feed, settings, _invite_shown(run, addresses, settings)) as url:
         local.keep(run.path / "page", url, f"the dashboard is at {url}")
         try:
@@ -281,7 +281,7 @@ async def _page(
 
 
 def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> InviteView | None:
-    """The invite that the page shows; in a private run, where it makes members, only a loopback page has
+    """The invite that the dashboard shows; in a private run, where it makes members, only a loopback page has
     one."""
     if not settings.invite:
         return None

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from swarm.net.libp2p.node import Node
 
 HEARD_APART = 1.5
-"""Of the time between two heartbeats: so far apart are those of another peer in a journal that no page plays.
-Its readers take a peer for silent after three (dashboard.diagnosis.situation)."""
+"""Of the time between two heartbeats: so far apart are those of another peer in a journal that no dashboard
+plays. Its readers take a peer for silent after three (dashboard.diagnosis.situation)."""
 
 
 def folder_of(invite: Invite, folder: Path | None) -> Path:

@@ -12,7 +12,7 @@
     invites/<role>  the last start's invites, or those by which this folder was invited
     invites/made    those that `swarm invite` made here
     peers/<name>/   one folder a peer: key, journal.jsonl, log, blobs/, releases/, checkpoint/, pid, ...
-    page            address of the page while one is served here
+    page            address of the dashboard while one is served here
     revoked         whom the run's owner has revoked
     revoked.lock    held by who writes that list, and the keys that belong to it
     keys            of a private run, mode 0600: what its frames are encrypted with

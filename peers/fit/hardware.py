@@ -1,4 +1,4 @@
-"""This machine's hardware: a short description for the roster and the page, and bytes for estimates.
+"""This machine's hardware: a short description for the roster and the dashboard, and bytes for estimates.
 
 Free memory is what a new process can use now: the kernel's estimate, or a control group's limit when that is
 lower. GPUs are read from `nvidia-smi`, since CUDA itself must not start in a process that forks later. Not

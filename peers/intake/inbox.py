@@ -10,7 +10,7 @@ from the tokens; a group whose rewards cannot be computed here is `unscored` and
 being scored take room in the buffer as waiting ones do, and other groups are judged meanwhile. Whether a
 group's log-probabilities agree with the learner's own is known with the gradient: a group that disagrees is
 dropped, and a sampler that sends several such groups is not believed for a while. The Tally counts verdicts
-and the ages of trained groups for the page. Not handled here: rounds, gradients.
+and the ages of trained groups for the dashboard. Not handled here: rounds, gradients.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SHOWN_TEXT = 2900
 membership."""
 
 SHOWN_PROMPT, SHOWN_ANSWER, SHOWN_COMPLETION_TEXT = 600, 300, 400
-"""Bytes of each text at most: some lines on a page."""
+"""Bytes of each text at most: some lines on a dashboard."""
 
 SHOWN_EVERY = 1.0
 """Seconds between two Shown events; one heartbeat where that is longer. Nobody reads faster."""

@@ -1,6 +1,6 @@
 """Bundles of events: what peers send each other of their events.
 
-    bus -- own events that the page needs --> EventBundles -- sealed, a few times a second --> topic `event`
+    bus -- own events for dashboards --> EventBundles -- sealed, a few times a second --> topic `event`
     topic `event` -- events that their sender may report --> bus
 
 Invariant: of events that wait, the oldest give way, and are in the journal alone. Not handled here:
@@ -21,7 +21,7 @@ from swarm.limits import EVENT_LIMIT
 from swarm.protocol import Role, Topic
 
 EVERY = 0.25
-"""Seconds between two bundles of events: a page shows four updates a second."""
+"""Seconds between two bundles of events: a dashboard shows four updates a second."""
 
 KEPT = 256
 """Own events that wait for the next bundle."""

@@ -1,4 +1,4 @@
-"""Settings of what shows a run: the web page, what it remembers, and a tracker of experiments."""
+"""Settings of what shows a run: the dashboard, what it remembers, and a tracker of experiments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.settings.sections import Count, Name, Port, Seconds, Section, UrlPath
 
 
 class Page(Section):
-    """The web page of this peer."""
+    """The dashboard of this peer."""
 
     host: Name = "127.0.0.1"
     """Address to serve it on. It has no password: others reach it through a proxy that asks for one."""
@@ -19,18 +19,19 @@ class Page(Section):
     free: bool = True
     """Take the next free port where `port` is taken; otherwise that is an error."""
     hosts: tuple[str, ...] = ()
-    """Host names, besides `host`, under which a browser may request the page: that of a proxy in front of
-    it."""
+    """Host names, besides `host`, under which a browser may request the dashboard: that of a proxy in front
+    of it."""
     path: UrlPath = ""
-    """Path under which a proxy asks for the page, such as `/swarm`, where the proxy does not take it off."""
+    """Path under which a proxy asks for the dashboard, such as `/swarm`, where the proxy does not take it
+    off."""
     invite: bool = True
-    """Show how to join: in a public run to everybody who sees the page, in a private one never without an
-    invite for samplers."""
+    """Show how to join: in a public run to everybody who sees the dashboard, in a private one never without
+    an invite for samplers."""
 
 
 class History(Section):
-    """What the page remembers: bounded, and kept in the run folder over restarts. Memory and the page's
-    snapshot grow with each number."""
+    """What the dashboard remembers: bounded, and kept in the run folder over restarts. Memory and the
+    dashboard's snapshot grow with each number."""
 
     points: Count = 2000
     """Points of a curve; at the limit every second one is dropped, so that a long run keeps its shape."""

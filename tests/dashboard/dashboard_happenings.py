@@ -149,8 +149,8 @@ def folded(*told: happened.Event) -> SwarmState:
 
 
 class Reader:
-    """What store.js does with views. What follows from the time or from others is left out: the page computes
-    it anew."""
+    """What store.js does with views. What follows from the time or from others is left out: the dashboard
+    computes it anew."""
 
     def __init__(self) -> None:
         self.revision = 0

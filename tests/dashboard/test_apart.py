@@ -1,4 +1,4 @@
-"""The page says what a split cost after its parts have met."""
+"""The dashboard says what a split cost after its parts have met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The page over HTTP: JSON endpoints of one state, curves to take away, an invite to scan, and the stream."""
+"""The dashboard over HTTP: JSON endpoints of one state, curves to take away, an invite to scan, and the
+stream."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ JOURNAL = 1_700_000_000.0
 async def opened(
     chromium: Browser, events: list[happened.AnyEvent], anchor: str = "", **how: object
 ) -> AsyncIterator[tuple[Page, Feed]]:
-    """A page on a swarm that these events tell of, at a moment that lasts. Its console must stay clean."""
+    """A dashboard on a swarm that these events tell of, at a moment that lasts. Its console must stay
+    clean."""
     feed = still()
     async with served(feed, events) as url:
         page = await chromium.new_page(viewport={"width": 1280, "height": 900}, **how)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""The first line of page and terminal: the worst sentence, what a new run waits for, or that all is well."""
+"""The first line of dashboard and terminal: the worst sentence, what a new run waits for, or that all is
+well."""
 
 from __future__ import annotations
 

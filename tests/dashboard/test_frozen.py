@@ -1,4 +1,4 @@
-"""The page says that two learners oppose each other, and what so few learners are not protected from."""
+"""The dashboard says that two learners oppose each other, and what so few learners are not protected from."""
 
 from __future__ import annotations
 

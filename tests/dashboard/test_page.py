@@ -1,5 +1,5 @@
-"""The page in a real browser: what the stream says is on it, what peers wrote stays text, the console stays
-clean."""
+"""The dashboard in a real browser: what the stream says is on it, what peers wrote stays text, the console
+stays clean."""
 
 from __future__ import annotations
 
@@ -120,11 +120,12 @@ SHIFTS = """window.shifted = 0;
 new PerformanceObserver((list) => list.getEntries().forEach((entry) => window.shifted += entry.value))
     .observe({type: "layout-shift", buffered: true})"""
 STILL = 0.05
-"""Of the browser's measure of what moved; up to 0.1 counts as good on the web, and the page needs a tenth of
-that."""
+"""Of the browser's measure of what moved; up to 0.1 counts as good on the web, and the dashboard needs a
+tenth of that."""
 
 TABS = 400
-"""Key presses until somebody who only has a keyboard has passed every control of a page with eight peers."""
+"""Key presses until somebody who only has a keyboard has passed every control of a dashboard with eight
+peers."""
 
 PATIENCE = 20_000
 """Milliseconds that something may take to appear where other programs use the machine too."""
@@ -546,7 +547,7 @@ def test_the_slider_of_a_replay_reaches_its_end(play: Play) -> None:
 
 @cache
 def of_an_hour() -> JournalReplay:
-    """Made once: reading a long journal takes longer than the page needs to open."""
+    """Made once: reading a long journal takes longer than the dashboard needs to open."""
     return JournalReplay(list(story(900, start=1e9)))
 
 
@@ -733,14 +734,14 @@ def test_a_page_without_its_server_says_that_it_has_lost_its_peer(play: Play) ->
             await page.goto(url)
             await expect(page.locator("#link-text")).to_have_text("live")
         await page.clock.fast_forward(12_000)
-        await expect(page.locator("#link-text")).to_contain_text("this page has lost its peer")
-        await expect(page.locator("#verdict")).to_contain_text("This page has lost its peer")
+        await expect(page.locator("#link-text")).to_contain_text("this dashboard has lost its peer")
+        await expect(page.locator("#verdict")).to_contain_text("This dashboard has lost its peer")
 
     play(scene)
 
 
 def refused(answer: Response) -> bool:
-    """An EventSource does not say why: the page asks once more with fetch."""
+    """An EventSource does not say why: the dashboard asks once more with fetch."""
     return answer.status == 503 and answer.request.resource_type == "fetch"
 
 
@@ -798,17 +799,17 @@ def test_a_page_that_loses_its_seat_says_how_old_it_is_and_a_proxys_refusal_is_n
                 feed.close()
             await (await refusal.value).finished()
             await page.clock.run_for(3_000)
-            await expect(page.locator("#link-text")).to_contain_text("too many pages are open")
+            await expect(page.locator("#link-text")).to_contain_text("too many dashboards are open")
             await expect(page.locator("#verdict")).not_to_contain_text("what it shows is")
             await page.clock.resume()
             await page.clock.fast_forward(30_000)
             await expect(page.locator("#verdict")).to_contain_text(
-                re.compile(r"no room for this page: what it shows is \d\d s old")
+                re.compile(r"no room for this dashboard: what it shows is \d\d s old")
             )
             await expect(page.locator("#peer-rows .is-alive")).to_have_count(6)  # as they were last heard
             await page.route("**/stream", lambda route: route.fulfill(status=503, body="no upstream"))
             await page.clock.fast_forward(6_000)
-            await expect(page.locator("#link-text")).to_contain_text("this page has lost its peer")
+            await expect(page.locator("#link-text")).to_contain_text("this dashboard has lost its peer")
 
     play(scene)
 
@@ -821,7 +822,7 @@ def test_a_page_too_many_says_so(play: Play) -> None:
             feed.readers = 1_000_000
             page = await chromium.new_page()
             await page.goto(url)
-            await expect(page.locator("#link-text")).to_contain_text("too many pages are open")
+            await expect(page.locator("#link-text")).to_contain_text("too many dashboards are open")
 
     play(scene)
 

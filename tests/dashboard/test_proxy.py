@@ -1,5 +1,5 @@
-"""The page behind a proxy that asks for a password and serves it under a path, as in docs/page.md: one that
-takes the path off, and one that does not."""
+"""The dashboard behind a proxy that asks for a password and serves it under a path, as in docs/dashboard.md:
+one that takes the path off, and one that does not."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Served(NamedTuple):
 
 @asynccontextmanager
 async def served(path: str = "", hosts: Sequence[str] = ()) -> AsyncIterator[Served]:
-    """A page of a run at version 120."""
+    """A dashboard of a run at version 120."""
     feed = still()
     for event in past():
         feed(event)
@@ -91,7 +91,7 @@ async def served(path: str = "", hosts: Sequence[str] = ()) -> AsyncIterator[Ser
 
 @asynccontextmanager
 async def proxied(strips: bool) -> AsyncIterator[tuple[str, Feed]]:
-    """The address of a page under PREFIX of a proxy."""
+    """The address of a dashboard under PREFIX of a proxy."""
     async with served("" if strips else PREFIX) as (port, feed):
         handler = type("Handler", (Proxy,), {"page": f"127.0.0.1:{port}", "strips": strips})
         proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -105,7 +105,7 @@ async def proxied(strips: bool) -> AsyncIterator[tuple[str, Feed]]:
 
 
 async def works_in_whole(context: BrowserContext, url: str, feed: Feed) -> None:
-    """Look at all of the page at `url`; a version that is released meanwhile appears."""
+    """Look at all of the dashboard at `url`; a version that is released meanwhile appears."""
     page = await context.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

@@ -1,7 +1,7 @@
-"""The page behind Caddy and nginx themselves, set up as docs/page.md says: a password, TLS, a path.
+"""The dashboard behind Caddy and nginx themselves, set up as docs/dashboard.md says: a password, TLS, a path.
 
-The host of docs/page.md is led to this machine, by the browser, and its certificate is nobody's; else only
-ports, the hash of the password and a file's place are put in. Needs caddy and nginx in PATH.
+The host of docs/dashboard.md is led to this machine, by the browser, and its certificate is nobody's; else
+only ports, the hash of the password and a file's place are put in. Needs caddy and nginx in PATH.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from playwright.async_api import Error, async_playwright, expect
 from test_page import FLAGS, PATIENCE
 from test_proxy import PASSWORD, served, works_in_whole
 
-DOC = (Path(__file__).parents[2] / "docs" / "page.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text(encoding="utf-8")
 HOST, READER = "lab.example.org", "reader"
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def snippet(language: str) -> str:
 def put(text: str, **places: tuple[str, str]) -> str:
     """The text with each thing replaced that has to be there."""
     for name, (old, new) in places.items():
-        assert old in text, f"docs/page.md has no {name}"
+        assert old in text, f"docs/dashboard.md has no {name}"
         text = text.replace(old, new)
     return text
 
@@ -120,7 +120,7 @@ KEEPS = {
     "path": ("proxy_pass http://127.0.0.1:8080/;", "proxy_pass http://127.0.0.1:8080;"),
     "host": ("proxy_http_version", "proxy_set_header Host $host;\n    proxy_http_version"),
 }
-"""What docs/page.md says of nginx beside its snippet."""
+"""What docs/dashboard.md says of nginx beside its snippet."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Whom the page answers, with which headers, and what it keeps to itself."""
+"""Whom the dashboard answers, with which headers, and what it keeps to itself."""
 
 from __future__ import annotations
 

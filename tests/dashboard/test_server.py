@@ -1,4 +1,4 @@
-"""The page on a port: which one, how it closes, and what clients without manners cost."""
+"""The dashboard on a port: which one, how it closes, and what clients without manners cost."""
 
 from __future__ import annotations
 

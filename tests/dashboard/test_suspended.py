@@ -1,4 +1,4 @@
-"""The page says who is suspended, why, and how to check it."""
+"""The dashboard says who is suspended, why, and how to check it."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def started_swarm(folder: Path, settings: str = SETTINGS) -> Iterator[SwarmProce
 
 
 def get(url: str, path: str) -> Any:
-    """What the page at `url` answers, from JSON."""
+    """What the dashboard at `url` answers, from JSON."""
     with urllib.request.urlopen(f"{url.rstrip('/')}/{path}", timeout=10) as answer:
         return json.load(answer)
 

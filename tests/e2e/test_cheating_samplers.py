@@ -41,7 +41,7 @@ PEER = Path(__file__).with_name("cheating_peer.py")
 class Scene(NamedTuple):
     house: SwarmProcesses
     url: str
-    """Of the page."""
+    """Of the dashboard."""
     learner: Program
     honest: list[Program]
 
@@ -60,7 +60,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with started_swarm(folder, CALM) as house:
         seed = house.seed()
         url = house.wait_until(
-            lambda: re.findall(r"http://\S+", seed.log.read_text()), 30, "the seed served no page"
+            lambda: re.findall(r"http://\S+", seed.log.read_text()), 30, "the seed served no dashboard"
         )[0]
         learner = house.join("learner", folder=folder / "learner")
         honest = [house.join("sampler", *UNHURRIED, folder=folder / name) for name in ("ada", "bob")]
@@ -110,7 +110,7 @@ def test_who_cheats_is_suspended_and_told_why_and_others_can_check_it(
     (problem, *_) = house.wait_until(
         lambda: [one for one in get(url, "api/problems") if me in one["peers"] and "suspends" in one["text"]],
         30,
-        "the page is silent",
+        "the dashboard is silent",
     )
     assert f"suspends sampler {human_name(me)} for another 60 min" in problem["text"]
     assert audited.why in problem["cause"].lower() and evidence.name in problem["todo"]

@@ -1,4 +1,4 @@
-"""The page of a real swarm in a real browser: it names what is wrong soon, stops when it is over, and
+"""The dashboard of a real swarm in a real browser: it names what is wrong soon, stops when it is over, and
 believes no name.
 
 The tests share one swarm and one browser and run in order. `SWARM_SHOTS=folder` keeps what the browser shows:
@@ -66,7 +66,7 @@ FLAGS = (
 )
 
 SOON = 10.0
-"""Seconds until a fault is named; the promise of the page."""
+"""Seconds until a fault is named; the promise of the dashboard."""
 
 AGAIN = 60.0
 """Seconds until a peer that is started again is heard, on a busy machine."""
@@ -91,14 +91,14 @@ HOSTILE = (
 
 @dataclass
 class Scene:
-    """A swarm and the page that its seed serves."""
+    """A swarm and the dashboard that its seed serves."""
 
     house: SwarmProcesses
     url: str
     browser: Browser
     page: Page
     said: list[str]
-    """By the page's console."""
+    """By the dashboard's console."""
     stranger: Stranger
     learners: list[Program] = field(default_factory=list)
     samplers: list[Program] = field(default_factory=list)
@@ -110,11 +110,11 @@ class Scene:
         return get(self.url, path)
 
     def named(self, name: str) -> Any:
-        """The problems on the page that tell of this peer."""
+        """The problems on the dashboard that tell of this peer."""
         return self.page.locator("#problems li[data-key]").filter(has_text=name)
 
     def well(self, seconds: float) -> None:
-        """Nothing is wrong, on the page and over JSON, before `seconds` are over and for two heartbeats
+        """Nothing is wrong, on the dashboard and over JSON, before `seconds` are over and for two heartbeats
         more."""
         expect(self.page.locator("#problems li[data-key]")).to_have_count(0, timeout=1000 * seconds)
         self.page.wait_for_timeout(2000 * EVERY)
@@ -142,7 +142,9 @@ class Scene:
 def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
-        pytest.fail("there is no chromium to look at the page: `make chromium` installs it", pytrace=False)
+        pytest.fail(
+            "there is no chromium to look at the dashboard: `make chromium` installs it", pytrace=False
+        )
     own = {name: text for name, text in os.environ.items() if not name.lower().endswith("_proxy")}
     with sync_playwright() as playwright:
         it = playwright.chromium.launch(executable_path=program, args=FLAGS, env=dict(own))
@@ -151,7 +153,7 @@ def browser() -> Iterator[Browser]:
 
 
 def complaints(page: Page) -> list[str]:
-    """A list that collects the page's console messages from now on; there should be none."""
+    """A list that collects the dashboard's console messages from now on; there should be none."""
     said: list[str] = []
     page.on(
         "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None
@@ -178,7 +180,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
         seed = house.seed()
         with Stranger(member_word(house), folder) as stranger:
             url = house.wait_until(
-                lambda: re.findall(r"http://\S+", seed.log.read_text()), 30, "the seed served no page"
+                lambda: re.findall(r"http://\S+", seed.log.read_text()), 30, "the seed served no dashboard"
             )[0]
             page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
             it = Scene(house, url, browser, page, complaints(page), stranger)
@@ -311,7 +313,7 @@ def labels(scene: Scene) -> set[str]:
 
 
 def elements(page: Page) -> set[str]:
-    """Kinds of elements on the page, with the names of their attributes that could act."""
+    """Kinds of elements on the dashboard, with the names of their attributes that could act."""
     return set(
         page.evaluate("""[...document.querySelectorAll("*")].map((one) =>
         [one.tagName, ...one.getAttributeNames().filter((name) => /^on|^style$|^srcdoc$/.test(name)),

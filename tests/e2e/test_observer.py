@@ -59,7 +59,7 @@ def page(house: SwarmProcesses, program: Program, seconds: float = 60) -> str:
     def said() -> re.Match[str] | None:
         return re.search(r"dashboard: (http://[^\s?]+)", program.log.read_text())
 
-    return house.wait_until(said, seconds, f"{program.name} served no page")[1]  # type: ignore[index, no-any-return]
+    return house.wait_until(said, seconds, f"{program.name} served no dashboard")[1]  # type: ignore[index, no-any-return]
 
 
 def rewards(state: Any) -> list[int]:

@@ -156,7 +156,7 @@ def test_the_others_are_in_a_round_soon_after_a_killed_learner_and_the_page_name
     learner.kill()
     swarm.all_in_a_round(BACK, "the learners that live were not in a round")
     swarm.house.wait_until(
-        lambda: name in " ".join(swarm.problems()), BACK, "the page does not name the killed learner"
+        lambda: name in " ".join(swarm.problems()), BACK, "the dashboard does not name the killed learner"
     )
     swarm.house.wait_until(
         lambda: not alive(family), 5, f"processes of the killed learner are left: {family}"

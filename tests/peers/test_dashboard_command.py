@@ -1,4 +1,4 @@
-"""Windows before they open: which word a page shows, and what a journal must be."""
+"""Windows before they open: which word a dashboard shows, and what a journal must be."""
 
 from __future__ import annotations
 

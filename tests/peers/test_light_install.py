@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def page(light: LightEnvironment, *words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of the page that a command serves, and its process."""
+    """The address of the dashboard that a command serves, and its process."""
     program = subprocess.Popen(light.command(*words), env=light.environ(), stderr=subprocess.PIPE, text=True)
     try:
         assert program.stderr is not None

@@ -164,7 +164,7 @@ def _number(answer: str) -> str:
     return re.findall(r"\d+", answer)[-1]
 
 
-# --- the page -----------------------------------------------------------------------------------------------
+# --- docs/presets.md ----------------------------------------------------------------------------------------
 
 
 def test_the_pages_memory_is_what_fit_predicts(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ RECENT = 6
 """Newest lines among which a repeated sentence is counted instead of listed again."""
 
 WIRE = 500
-"""Sentences in a full view: as many as the page keeps; /api/events has all of them."""
+"""Sentences in a full view: as many as the dashboard keeps; /api/events has all of them."""
 
 ABOUT = 16
 """Most peers that a sentence is about; the text names no more."""

@@ -20,7 +20,8 @@ from swarm.types import PeerId
 SHOWN = (*ROUND, *RESTING)
 
 LEARNERS = 64
-"""Most learners that are tracked, and most members of a round that are named: more than the page shows."""
+"""Most learners that are tracked, and most members of a round that are named: more than the dashboard
+shows."""
 
 
 class LearnerPhase(msgspec.Struct):

@@ -13,7 +13,7 @@ COMPLETIONS = 64
 """Completions of one group: as many as the largest groups in use have."""
 
 PROMPT, COMPLETION = 2000, 1000
-"""Most characters of a text on the page; one event carries at most 4 KiB."""
+"""Most characters of a text on the dashboard; one event carries at most 4 KiB."""
 
 
 class Samples(msgspec.Struct):

@@ -1,1 +1,1 @@
-"""Commands that read journals: audits, replays, evidence and the page of a finished run."""
+"""Commands that read journals: audits, replays, evidence and the dashboard of a finished run."""

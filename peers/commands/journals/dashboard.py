@@ -1,8 +1,9 @@
-"""`swarm dashboard` and `swarm replay`: serve the page of a swarm elsewhere, or of a finished run's journal.
+"""`swarm dashboard` and `swarm replay`: serve the dashboard of a swarm elsewhere, or of a finished run's
+journal.
 
     invite  -> an observer (peers.build.watching) -> Observer -> page        journal -> Replay -> page
 
-Both serve until a signal. Not handled here: the page of a run on this machine, which its seed serves.
+Both serve until a signal. Not handled here: the dashboard of a run on this machine, which its seed serves.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def dashboard(word: str, config: Config, folder: Path | None, once: bool) -> int:
-    """Join as an observer and serve the page until a signal; try `once` to reach the swarm, or until that
-    works. Returns an exit code."""
+    """Join as an observer and serve the dashboard until a signal; try `once` to reach the swarm, or until
+    that works. Returns an exit code."""
     from dashboard.serve import (
         app,  # noqa: F401 (slow to import: before this peer connects)
         server,  # noqa: F401 (slow to import: before this peer connects)
@@ -44,7 +45,7 @@ def dashboard(word: str, config: Config, folder: Path | None, once: bool) -> int
 
 
 def _invite_shown(watched: watching.WatchedSwarm, settings: Page) -> InviteView | None:
-    """The invite that the page shows; none for a private run, where this peer's own invite makes
+    """The invite that the dashboard shows; none for a private run, where this peer's own invite makes
     observers."""
     return (
         public_invite(watched.invite.run, watched.invite.addresses)
@@ -54,8 +55,8 @@ def _invite_shown(watched: watching.WatchedSwarm, settings: Page) -> InviteView 
 
 
 def replay(path: Path, config: Config, speed: float | None) -> int:
-    """Serve the page of a journal until a signal: it opens on the whole run, or plays it from the beginning
-    at a `speed`. Returns an exit code. Raises WrongUsage when the file is no journal."""
+    """Serve the dashboard of a journal until a signal: it opens on the whole run, or plays it from the
+    beginning at a `speed`. Returns an exit code. Raises WrongUsage when the file is no journal."""
     source = replayed(journal_in(path), config)
 
     async def program(on_signal: SignalHandler) -> None:

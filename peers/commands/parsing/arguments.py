@@ -206,7 +206,8 @@ def run_folders(runs: Path) -> list[Path]:
 
 
 def load_window(args: argparse.Namespace) -> LoadedConfig:
-    """The settings of a page; a port in the arguments is used or fails, without a search for a free one."""
+    """The settings of a dashboard; a port in the arguments is used or fails, without a search for a free
+    one."""
     if args.host is not None:
         args.set = [*args.set, f"peer.page.host={args.host}"]
     if args.port is not None and not 0 <= args.port <= 65535:

@@ -11,7 +11,7 @@ key is, one is made for as many peers as the invite says (peers.runtime.membersh
 A member asks itself, seeds and then others every CHECK seconds, from RENEW seconds before the end on. It
 keeps the answer in its folder, so that it can rejoin with its first invite after that has expired. A
 membership that the owner gave as final (`swarm invite --expires`) is not renewed, nor is one that has ended.
-From WARN seconds before the end on, the page and the terminal say so. It names the
+From WARN seconds before the end on, the dashboard and the terminal say so. It names the
 invites by which its peer came, all of them in their order, so that whoever revokes one reaches it; one with
 LINKS of them the owner alone renews.
 Not handled here: revoking (peers.runtime.membership.revocations).

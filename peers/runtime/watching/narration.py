@@ -4,10 +4,10 @@
     whatever else `peers.errors.say` prints ----------------------------'
     what hivemind and p2pd say --> log; with -v the terminal, too
 
-The log has what the page's hints say that it has: what could not be fetched, which groups were refused and
-why, what broke and what is back. It has at most two files of LARGEST bytes each, `log` and the older `log.1`.
-Not handled here: the status line (peers.runtime.watching.status_line), events of other peers (the page,
-`swarm status`).
+The log has what the dashboard's hints say that it has: what could not be fetched, which groups were refused
+and why, what broke and what is back. It has at most two files of LARGEST bytes each, `log` and the older
+`log.1`. Not handled here: the status line (peers.runtime.watching.status_line), events of other peers (the
+dashboard, `swarm status`).
 """
 
 from __future__ import annotations

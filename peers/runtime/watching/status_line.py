@@ -5,7 +5,7 @@
 
 On a terminal the line changes in place, once a second, below whatever else is printed; in a log or a pipe
 there is one at the start, one with the first policy and one every half minute. At the end there is a sum of
-groups, tokens, hours, share and accuracy. The page, `swarm status` and `swarm why` say more.
+groups, tokens, hours, share and accuracy. The dashboard, `swarm status` and `swarm why` say more.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def known_rate(run: Run, parameters: float) -> LearningRate:
     what = "all weights" if full else "an adapter"
     raise UnknownRate(
         f"no learning rate is known for {what} of {run.model.name}{_billions(parameters)} on the task"
-        f" {run.task.name}: set run.optimizer.lr; {cautious}, and the page shows whether held-out accuracy"
-        " rises"
+        f" {run.task.name}: set run.optimizer.lr; {cautious}, and the dashboard shows whether held-out"
+        " accuracy rises"
     )
 
 
