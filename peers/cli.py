@@ -71,8 +71,9 @@ def run(said: Sequence[str]) -> int:
 
 
 def _in_order(said: Sequence[str]) -> list[str]:
-    """The words with options that many commands have after the command, where the parser wants them, and
-    `help COMMAND` as `COMMAND --help`. Raises WrongUsage for another option before the command."""
+    """The arguments in the order that the parser expects: options that many commands share move behind the
+    command, and `help COMMAND` becomes `COMMAND --help`. Raises WrongUsage for any other option before the
+    command."""
     first = next((k for k, word in enumerate(said) if word not in ANYWHERE), len(said))
     before, words = said[:first], list(said[first:])
     if words[:1] == ["help"]:

@@ -1,4 +1,4 @@
-"""rich's consoles, and what they do when nobody reads them any more.
+"""rich's consoles, and what happens when their reader is gone.
 
     Listing       of a command that is only read (`swarm status | head`): BrokenPipeError, with which
                   peers.errors.guarded ends it well
@@ -27,7 +27,8 @@ BLANKS = re.compile(r" +(?=\n)")
 
 
 class _Plain(Console):
-    """Its texts are visible ones, whoever wrote them; what styles and moves is our own."""
+    """Makes all text visible, whatever its source; styles and cursor movement come from this program
+    alone."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(
@@ -46,8 +47,8 @@ class Listing(_Plain):
 
 
 def spoken(name: Literal["stdout", "stderr"], width: int | None = None) -> Console:
-    """A console of a program that needs no reader: what its stream refuses is not said. `width`: columns;
-    None: those of the terminal."""
+    """A console of a program that needs no reader: output that its stream refuses is dropped silently.
+    `width`: columns; None: the terminal's."""
     return _Plain(file=cast(TextIO, _Unneeded(name)), width=width)
 
 
@@ -76,7 +77,7 @@ class _Stream:
 
 
 class _Unneeded(_Stream):
-    """One that may be closed at its other end, and may lie on a full disk."""
+    """A stream whose other end may be closed, and which may lie on a full disk."""
 
     def write(self, text: str) -> int:
         with unneeded(self._stream):

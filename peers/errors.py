@@ -38,7 +38,7 @@ from dashboard.text import one_line, printable
 from swarm import extras
 
 SENTENCE = 4000
-"""Characters of a sentence that is printed: half a screen; what a peer refuses with has 500 bytes."""
+"""Most characters of a printed sentence: half a screen. A peer's refusal has at most 500 bytes."""
 
 DONE, BUG, USAGE, CANNOT, UNREACHED, REFUSED = range(6)
 
@@ -139,7 +139,7 @@ _WORDS = {
     errno.EAGAIN: re.compile(r"can't start new thread|pthread_create failed|temporarily unavailable"),
     errno.ENOMEM: re.compile(r"(can't|cannot) allocate memory|out of memory", re.IGNORECASE),
 }
-"""What torch and the loader of libraries say where the system refuses."""
+"""Messages of torch and of the dynamic loader for errors of the operating system."""
 
 _NAMES = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors that are those of a name, and not of the disk below it."""
@@ -165,8 +165,8 @@ def writing(target: Path | None) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
-    """(exit code, sentence) of an error that a person can fix, of several the first one's; None for a bug of
-    ours, and where one of several is such."""
+    """(exit code, sentence) of an error that the user can fix; of an ExceptionGroup, that of the first. None
+    for a bug of ours, and for a group that contains one."""
     if isinstance(error, BaseExceptionGroup):
         each = [explain(one) for one in error.exceptions]
         return None if None in each else each[0]
@@ -188,7 +188,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
 
 
 def _lacks(error: BaseException) -> int | None:
-    """What the system refused, as its own errors number it: libraries say so in their words, too."""
+    """The errno behind an error: taken from the exception, or recognised in the message of a library."""
     if isinstance(error, OSError):
         return error.errno
     if isinstance(error, MemoryError):
@@ -199,7 +199,7 @@ def _lacks(error: BaseException) -> int | None:
 
 
 def raised(code: int, sentence: str) -> UserError:
-    """The error of which `explain` said so much in another process."""
+    """Rebuild an error that `explain` described in another process."""
     kinds = (WrongUsage, CannotHere, Unreached, Refusal)
     return next(kind for kind in kinds if kind.code == code)(sentence)
 
@@ -212,8 +212,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def guarded(program: Callable[[], int]) -> int:
-    """Run a command; every exception becomes an exit code and a sentence on stderr. What it prints has
-    nothing that a terminal would obey: see `Plain`."""
+    """Run a command: every exception becomes an exit code and a sentence on stderr. Output contains no
+    control sequences of others: see `Plain`."""
     _open_standard_streams()
     whole = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, Plain(stream)) for stream in whole)
@@ -245,8 +245,8 @@ def _guarded(program: Callable[[], int]) -> int:
 
 
 class Plain:
-    """A standard stream that prints whatever is written to it as visible text: paths, names, settings and
-    errors are others' words, too, and a library's messages repeat them. `drawn` is for our own drawings."""
+    """A standard stream that prints everything as visible text: paths, names, settings and errors may come
+    from other peers, and messages of libraries repeat them. `drawn` is for drawings of our own."""
 
     def __init__(self, stream: TextIO) -> None:
         self.whole = stream
@@ -266,7 +266,7 @@ class Plain:
 
 
 def drawn(stream: TextIO) -> TextIO:
-    """The stream for escape sequences of our own: who writes to it has cleaned what is others'."""
+    """The stream for escape sequences of our own. The caller has cleaned all text from other peers."""
     return stream.whole if isinstance(stream, Plain) else stream
 
 
@@ -284,12 +284,12 @@ def _open_standard_streams() -> None:
 
 
 _hearers: list[Callable[[str], None]] = []
-"""What else hears each sentence that goes to stderr: a peer's log."""
+"""Further receivers of each sentence on stderr, such as a peer's log."""
 
 
 @contextlib.contextmanager
 def hearing(hear: Callable[[str], None]) -> Iterator[None]:
-    """Let `hear` have every sentence too, while the body runs."""
+    """Pass every sentence to `hear` as well, while the body runs."""
     _hearers.append(hear)
     try:
         yield
@@ -298,18 +298,18 @@ def hearing(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def heard(sentence: str) -> None:
-    """Let who is `hearing` have a sentence, on one line, without printing it."""
+    """Pass a sentence, on one line, to all receivers that `hearing` added, without printing it."""
     for hear in _hearers:
         hear(one_line(sentence, SENTENCE))
 
 
 WARNING = "warning: "
-"""What a sentence begins with that `swarm up` shows of the seed's."""
+"""Prefix of the sentences that `swarm up` repeats from the seed's output."""
 
 
 def say(sentence: str, stream: TextIO | None = None) -> None:
-    """Print a sentence on stderr or `stream`, on one line, whoever's words are in it. A closed terminal is no
-    error, and neither is a log on a full disk: it lacks this line."""
+    """Print a sentence on stderr or `stream`, on one line, whatever its source. A closed terminal is no
+    error; a log on a full disk lacks the line."""
     if stream is None:
         heard(sentence)
     stream = stream or sys.stderr
@@ -319,8 +319,8 @@ def say(sentence: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def unneeded(stream: TextIO) -> Iterator[None]:
-    """Bear that `stream` refuses what the body writes to it: from then on it leads nowhere, but where only
-    its disk is full."""
+    """Tolerate that `stream` refuses what the body writes: from then on it leads nowhere, unless only its
+    disk is full."""
     try:
         yield
     except OSError as error:

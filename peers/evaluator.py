@@ -34,7 +34,7 @@ class Evaluator:
 
     async def run(self) -> None:
         """Evaluate releases until the host is asked to stop, then the last one, so that the run's final
-        accuracy is known; one that rests leaves at once."""
+        accuracy is known. A paused evaluator leaves at once."""
         while not self.host.stop.is_set():
             try:
                 if await self.host.rest.taken():
@@ -89,7 +89,7 @@ class Evaluator:
         return True
 
     async def _score(self, tasks: Sequence[Task], answers: Sequence[str], version: int) -> list[float]:
-        """Rewards of the answers that can be scored; a note says how many cannot."""
+        """Rewards of the answers that can be scored; a note gives the number of the others."""
         rewards: list[float] = []
         why, in_a_row = "", 0
         for task, text in zip(tasks, answers, strict=True):

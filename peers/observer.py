@@ -7,10 +7,10 @@ join late.
              |       +-> service `history` -> an observer that joined late
     own file, or a member's snapshot when that is newer: a seed's, if one is here
 
-A snapshot is its sender's word for all that was, and a dashboard shows it as what happened: it is taken of
+Nothing proves that a snapshot is true, and the dashboard shows it as fact, so snapshots are taken from
 members alone. Where none answers the history begins now.
 
-`catch_up` asks before anybody reads the feed; events that arrive meanwhile are folded after the snapshot.
+`catch_up` runs before anything reads the feed; events that arrive meanwhile are folded after the snapshot.
 When a file or a snapshot cannot be read, a warning says so and the SwarmState begins without it; when the
 disk is full, only the saved history is lost. Not handled here: how a SwarmState is folded, written and read
 (dashboard).
@@ -51,7 +51,7 @@ GOSSIP_DELAY = 1.2
 earlier misses events after the answer."""
 
 PATIENCE = 5.0
-"""Seconds in which a peer must answer: a dashboard without history is better than no dashboard."""
+"""Seconds to wait for a snapshot: a dashboard without history is better than none."""
 
 PATIENCE_EACH = 1.5
 """Seconds of these for each peer but the last: a silent one leaves time for another."""
@@ -67,7 +67,7 @@ class Past(Struct):
     """Seconds since the snapshot was made: an age, because clocks of two peers differ."""
     state: Annotated[bytes, Meta(max_length=FRAME_LIMIT)]
     membership: Membership | None = None
-    """That of who answers: the run's owner vouches for it."""
+    """Membership of the answering peer: the run's owner vouches for it."""
 
 
 class ReceivedHistory(NamedTuple):
@@ -179,7 +179,7 @@ class Observer:
         return None
 
     def _mind_stranger(self, peer: PeerId, answer: Past) -> None:
-        """Raises WireError where the run's owner does not vouch for who answers."""
+        """Raises WireError where the answering peer has no membership."""
         host, shown = self._host, answer.membership
         if shown is not None:
             host.trust.lack(peer, shown.delegation.role, shown, host.now())

@@ -9,11 +9,11 @@ from swarm.protocol import ROLES, Policy, Role
 from swarm.settings.config import Run
 
 SITE_LEARNER = "peers.learner.sites:SiteLearnerPeer"
-"""In place of the table's for who trains a policy of a run in `sites` mode."""
+"""Replaces the table's entry for learners of a run in `sites` mode."""
 
 
 def program_of(role: Role, run: Run) -> Any:
-    """The class whose `run` is the role."""
+    """The class whose `run` method carries out the role."""
     row = ROLES[role]
     sites = row.policy is Policy.TRAINED and run.averaging.mode == "sites"
     return resolve_name(SITE_LEARNER if sites else row.program)

@@ -1,9 +1,9 @@
 """The seed: the peer that others connect to first, which keeps releases and history.
 
-It publishes version 0 and holds the newest releases on its disk (peers.runtime.releases.exchange). A swarm
-whose peers all died goes on from the last released version, or from the one before if its bytes are damaged.
-The seed observes: its journal has every event of the swarm. It also announces that the run is complete: peers
-that find so, too, leave then (swarm.core.completion).
+It publishes version 0 and keeps the newest releases on its disk (peers.runtime.releases.exchange). A swarm
+whose peers all died continues from the last released version, or from the one before if those bytes are
+damaged. The seed observes: its journal has every event of the swarm. It also announces that the run is
+complete; peers that reach the same conclusion then leave (swarm.core.completion).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.storage.weights import Weights
 from swarm.types import Release
 
 COMPLETE_FOR = 5.0
-"""Seconds that the seed stays after the run is complete, so that every peer hears its heartbeat."""
+"""Seconds that the seed stays after the run is complete, so that its heartbeat reaches every peer."""
 
 
 class Seed:
@@ -43,7 +43,7 @@ class Seed:
                 )
 
     async def _begin(self) -> None:
-        """Offer the best release whose bytes are on the disk, or version 0."""
+        """Serve the best release whose bytes are on the disk, or version 0."""
         host = self.host
         if (held := host.releases.held) is not None:
             self._set_status(held)

@@ -271,8 +271,9 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def _lab(command: str) -> Any:
-    """`lab.command`, which only a checkout has: the one import that the import contracts cannot see, since
-    lab imports peers. Raises CannotHere where it is missing; `command` is what was asked of `swarm`."""
+    """`lab.command`, which only a checkout has. It is imported by name because lab imports peers, and the
+    import contracts forbid the reverse. Raises CannotHere where it is missing; `command` is the requested
+    `swarm` command."""
     try:
         return importlib.import_module("lab.command")
     except ModuleNotFoundError as missing:

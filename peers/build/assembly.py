@@ -91,7 +91,7 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool, check: Callabl
     if config.run.private:
         run_folder.close(path)
     if path.exists():
-        run_folder.make_folder(path)  # says what else is there
+        run_folder.make_folder(path)  # reports any other file of that name
     if (run := run_folder.existing_run(path, config.run)) is None:
         run = _created(path, config, check)
     else:
@@ -118,8 +118,8 @@ def _created(path: Path, config: Config, check: Callable[[], None]) -> RunFolder
 
 
 def adopt(config: Config, path: Path, paged: bool) -> int:
-    """`swarm start --adopt`: be a seed of the run whose folder this is, though another machine started it.
-    Returns an exit code."""
+    """`swarm start --adopt`: be a seed of the run in this folder, though another machine started it. Returns
+    an exit code."""
     resource_limits.begin(config.peer.limits)
     run = run_folder.read(path)
     if run is None:
@@ -132,7 +132,7 @@ def adopt(config: Config, path: Path, paged: bool) -> int:
 
 
 def _adopted(run: RunFolder, local: LocalPeer) -> Membership:
-    """A seed's membership in a folder of somebody else's run."""
+    """A seed's membership in a folder of another owner's run."""
     first = run.member(local.keyring, Role.SEED) if run.is_owners else None
     if (found := newest_membership(first, Role.SEED, run, local)) is None:
         raise Refusal(
@@ -252,7 +252,7 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
         try:
             word = run.invite(role, addresses)
         except Refusal:
-            continue  # nobody gave it to this folder; `swarm invite` says so to whoever asks
+            continue  # this folder has no such permission; `swarm invite` says so on request
         if run.is_owners:
             otherwise = "`swarm invite` prints invites with the run's earlier addresses"
             local.keep(run.invite_path(role), word, otherwise, secret=True)
@@ -281,8 +281,8 @@ async def _page(
 
 
 def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> InviteView | None:
-    """The invite that the dashboard shows; in a private run, where it makes members, only a loopback page has
-    one."""
+    """The invite that the dashboard shows; in a private run, where it makes members, only on a loopback
+    address."""
     if not settings.invite:
         return None
     if not run.settings.private:
@@ -301,8 +301,8 @@ async def _join(
     on_signal: SignalHandler,
     own: bool,
 ) -> None:
-    """Join as the role that is asked for, or that the word names, or as the role and precision that fit this
-    machine. `own` as in `join`."""
+    """Join as the requested role, else the invite's, else the role and precision that fit this machine. `own`
+    as in `join`."""
     umask = run_folder.close_unless_public(path)
     role, limits = asked or invite.role or Role.SAMPLER, config.peer.limits
     fitted = role in JOINING and (asked is None or limits.memory > 0 or limits.gpu_memory < 1)
@@ -406,7 +406,7 @@ async def _act(
 async def _use_engine(
     local: LocalPeer, run: RunFolder, node: Node, host: Host, process: ProcessEngine | None
 ) -> None:
-    """Run who samples or evaluates."""
+    """Run a role that samples or evaluates."""
     role = host.who.role
     say("loading the engine")
     began = host.now()

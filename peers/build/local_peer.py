@@ -1,10 +1,10 @@
-"""Opens what a peer runs on: its folder with key and journal, its network node, and its averager.
+"""Opens the parts that every peer runs on: its folder with key and journal, its network node, its averager.
 
     PeerFolder --open_local_peer--> LocalPeer (folder, keyring, bus)
     LocalPeer, run, addresses --open_node--> Node
 
-Invariant: everything opened here is closed when the peer leaves, in reverse order. Not handled here: what the
-peer does (peers.build.assembly).
+Invariant: everything opened here is closed when the peer leaves, in reverse order. Not handled here: the
+peer's role (peers.build.assembly).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ CLOSE_TIMEOUT = 10.0
 
 @dataclass
 class LocalPeer:
-    """A peer on this machine: its folder, its key, the bus that writes its journal, and whom it met."""
+    """A peer on this machine: its folder, its key, the bus that writes its journal, and the peers that it
+    met."""
 
     folder: Path
     keyring: Keyring
@@ -56,8 +57,8 @@ class LocalPeer:
     """Of this start, above those of all before."""
     journal: Journal | None = None
     now: Callable[[], float] = time.time
-    """Unix seconds, for events: once there is a node, those of its clock, which does not follow when somebody
-    sets the machine's, so that a fault is not told an hour after all else."""
+    """Unix seconds, for events: once there is a node, by its clock, which ignores later changes of the
+    machine's, so that events of one peer stay in order."""
 
     def tell_of_journal(self, disk: DiskFaults) -> None:
         """Events that the disk refuses are reported there from now on."""

@@ -2,8 +2,8 @@
 
     [run], model folder --create--> model/, task/, genesis, owner.key, keys, spec
 
-Not handled here: what a folder holds and how it is read (peers.build.run_folder), which model it is
-(peers.build.model.base_model).
+Not handled here: the contents of a folder and how it is read (peers.build.run_folder), the choice of the
+model (peers.build.model.base_model).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 ROWS = 5
-"""Rows whose numbers are told."""
+"""Rows whose numbers are reported."""
 
 
 def create(path: Path, run: Run, policy: Path, texts: CodePolicy = "sandbox") -> RunFolder:
@@ -120,7 +120,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _leave_out_long(run: Run, path: Path, tokens: Tokenization) -> None:
-    """Take the rows out of the data for whose prompts the model has no room; those of the Hub are counted.
+    """Remove rows whose prompts are too long for the model from the data; those of the Hub are only counted.
 
     Raises ModelError when no prompt fits, or one has a token that the model does not know.
     """

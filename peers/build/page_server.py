@@ -1,9 +1,9 @@
-"""Serves the dashboard from a peer's own process, with an invite for those who want to join.
+"""Serves the dashboard from a peer's own process, with an invite for people who want to join.
 
 A StateSource and the settings of `[peer.page]` come in; the dashboard is served until the block ends, and its
 address is printed on stderr. Invariant: no dashboard shows an invite that makes members of roles that the
-public may not have. Not handled here: the dashboard's contents (dashboard), who may read it (a proxy, unless
-it is loopback only).
+public may not have. Not handled here: its contents (dashboard), access control (a proxy, unless it is
+loopback only).
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ async def page(
     source: StateSource, settings: Page, invite: InviteView | None, query: str = ""
 ) -> AsyncIterator[str]:
     """Serve the dashboard. Yields its address, which is printed with `query`. Raises DashboardPortTaken."""
-    from dashboard.serve.app import (
-        create_app,
-    )  # fastapi takes half a second, and not every peer has a dashboard
+    from dashboard.serve.app import create_app  # fastapi takes half a second, and not every peer serves one
     from dashboard.serve.server import serve
 
     app = create_app(source, invite, settings.hosts, settings.path)

@@ -1,9 +1,9 @@
-"""A peer's Host over a real node, and what an invite gives to it: its run folder and its membership.
+"""A peer's Host over a real node, and how an invite leads to it: the run folder and the membership.
 
-    Invite --folder_of--> run folder        Invite, or what was renewed --membership_of--> Membership
+    Invite --folder_of--> run folder        Invite, or a renewal --membership_of--> Membership
     LocalPeer, RunFolder, Node, Averager --real_host--> Host
 
-Not handled here: opening the node (peers.build.local_peer), what the role does.
+Not handled here: opening the node (peers.build.local_peer), the role itself.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from swarm.net.libp2p.node import Node
 
 HEARD_APART = 1.5
-"""Of the time between two heartbeats: so far apart are those of another peer in a journal that no dashboard
-plays. Its readers take a peer for silent after three (dashboard.diagnosis.situation)."""
+"""Heartbeats of another peer are journalled this far apart, in intervals between heartbeats, in a journal
+that no dashboard replays. Readers count a peer as silent after three (dashboard.diagnosis.situation)."""
 
 
 def folder_of(invite: Invite, folder: Path | None) -> Path:
@@ -67,8 +67,8 @@ def folder_of(invite: Invite, folder: Path | None) -> Path:
 
 
 def membership_of(mine: Membership | None, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
-    """This peer's membership in a role: what it has `shown`, a renewed one, or one by a word that the folder
-    keeps. Raises Refusal when the role needs one and there is none."""
+    """This peer's membership in a role: `mine`, which it presented, a renewed one, or one by a kept invite.
+    Raises Refusal when the role needs one and there is none."""
     first = mine if mine is not None and mine.delegation.role is role else None
     membership = newest_membership(first, role, run, local)
     if run.revocations.why(local.keyring.me, membership) is not None:
@@ -84,8 +84,8 @@ def membership_of(mine: Membership | None, role: Role, run: RunFolder, local: Lo
 def newest_membership(
     first: Membership | None, role: Role, run: RunFolder, local: LocalPeer
 ) -> Membership | None:
-    """The one that lasts longest: `first`, the renewed one of this peer's folder, or one by an invite that
-    the run folder keeps; None when there is none."""
+    """The membership that lasts longest: `first`, the renewed one of this peer's folder, or one by an invite
+    that the run folder keeps; None when there is none."""
     me, now, found = local.keyring.me, time.time(), [first] if first is not None else []
     if (renewed := peer_folder.membership(local.folder)) is not None:
         found += [renewed] if run.trust.objection(me, role, renewed, now) is None else []
@@ -95,8 +95,8 @@ def newest_membership(
 
 
 def mind_settings(run: RunFolder, role: Role) -> None:
-    """Say which settings of the run this program does not know and does without. Raises Refusal where a peer
-    of this role acts by one."""
+    """Report settings of the run that this program does not know and ignores. Raises Refusal where a peer of
+    this role depends on one."""
     unknown = loading.unknown(run.spec.run)
     if needed := [key for key in unknown if loading.matters(key, role)]:
         raise Refusal(
@@ -150,7 +150,7 @@ def real_host(
     seldom = Thinned(local.bus.emit, HEARD_APART * config.run.pace.beat)
 
     def met(peer: PeerId, beat: Beat) -> None:
-        if not who.observes:  # its journal tells whom it hears all the same: `swarm status`, `swarm why`
+        if not who.observes:  # its journal records heartbeats all the same: for `swarm status`, `swarm why`
             seldom(events.Heard(at=node.clock.now(), peer=local.keyring.me, subject=peer, beat=beat))
         if peer == local.keyring.me:
             return
@@ -200,7 +200,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
             beside.append(tasks.create_task(members.keep_forever(host, host.disk, local.folder)))
         if not (
             host.who.role is Role.OBSERVER and node.listen.dial_only
-        ):  # nobody needs to reach one that only watches
+        ):  # an observer need not be reachable
             beside.append(tasks.create_task(node.reachability.watch(host.ports.mail, told)))
         try:
             yield
@@ -212,6 +212,6 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
 
 
 def sources(node: Node, invite: Invite) -> list[PeerId]:
-    """Whom to ask for what the run began with: those that are connected, then those of the invite."""
+    """Peers to ask for the files that the run began with: connected ones, then those of the invite."""
     named = [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
     return list(dict.fromkeys([*sorted(node.peers()), *named]))

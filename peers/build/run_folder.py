@@ -1,7 +1,7 @@
 """The run folder: everything that a run keeps on one machine.
 
     spec            the Spec as bytes; its sha256 is the run's digest
-    spec.copy       the same with a checksum: it tells whether the first is damaged, and stands in for it
+    spec.copy       the same with a checksum: it shows whether the first is damaged, and replaces it
     owner.key       signs memberships; only where the run was started
     model/          config.json and tokenizer files; model.safetensors, the base's weights, where adapters of
                     a local model are trained
@@ -13,13 +13,13 @@
     invites/made    those that `swarm invite` made here
     peers/<name>/   one folder a peer: key, journal.jsonl, log, blobs/, releases/, checkpoint/, pid, ...
     page            address of the dashboard while one is served here
-    revoked         whom the run's owner has revoked
-    revoked.lock    held by who writes that list, and the keys that belong to it
-    keys            of a private run, mode 0600: what its frames are encrypted with
-    used            who took a use of an invite with a number of them; only where owner.key is
-    pause           until when its peers rest, while somebody wants them to
-    fetching        locked by who fetches the run's files into it
-    tracked/        what a tracker of experiments keeps here
+    revoked         peers and invites that the run's owner has revoked
+    revoked.lock    held by the writer of that list, and of the keys that belong to it
+    keys            of a private run, mode 0600: its frames are encrypted with them
+    used            peers that took a use of an invite with a number of them; only where owner.key is
+    pause           until when its peers are paused
+    fetching        lock of the process that fetches the run's files into it
+    tracked/        files of an experiment tracker
 
 A folder belongs to one run: opening it with another `[run]` is refused.
 """
@@ -81,21 +81,21 @@ SPEC, COPY = "spec", "spec.copy"
 """Files of the specification: without it a machine that started a run cannot go on with it."""
 
 FETCHING, TRACKED, SOURCES = "fetching", "tracked", "sources"
-"""File that is locked by who fetches the run's files; folder of a tracker of experiments; digests of files
+"""Lock of the process that fetches the run's files; folder of an experiment tracker; digests of the files
 from which the run was made."""
 
 FILES = (
     *(SPEC, COPY, "model", "task", "cache", "genesis", "invites", "peers", "page", "pause", "used", "keys"),
     *("revoked", revocations.LOCK, "config.toml", "peer.toml", "logs", FETCHING, TRACKED, SOURCES),
 )
-"""What a run writes into its folder, beside its owner's key and the model that `swarm up` exports; a folder
-that somebody named with --folder may hold other files."""
+"""Files that a run writes into its folder, beside its owner's key and the model that `swarm up` exports; a
+folder given with --folder may hold other files."""
 
 LONGER = (
     ". Its peers agreed on where it ends; to train its model longer, `swarm export ./trained --folder {path}`"
     " and begin a new run with `--set run.model.name=./trained --folder OTHER`"
 )
-"""What is said to somebody who sets another end of a run: `stop` is part of its digest, as all of [run]."""
+"""Advice to a user who sets another end of a run: `stop` is part of its digest, as all of [run]."""
 
 KEY = "key"
 """File in a peer's folder."""
@@ -115,11 +115,11 @@ class RunFolder:
     spec: Spec
     digest: Digest
     trusted: bool = False
-    """Whether code that the run names or brings is this user's own: `swarm up` alone says so (`as_owners`),
-    never what lies in the folder, which may have been sent."""
+    """Whether code that the run names or brings is this user's own: only `swarm up` sets it (`as_owners`),
+    never a file of the folder, which may have been sent."""
 
     def as_owners(self) -> RunFolder:
-        """The same for who started the run here, and so trusts its code. Raises what `owner` does."""
+        """The same, trusted: for the user that started the run here. Raises the same errors as `owner`."""
         self.owner()
         return replace(self, trusted=True)
 
@@ -135,7 +135,7 @@ class RunFolder:
             yield TASK + name, self.path / "task" / name
 
     def expected(self, name: str) -> tuple[Digest, int]:
-        """Digest and bytes of such a file; -1 bytes where the Spec does not say."""
+        """Digest and bytes of such a file; -1 bytes where the Spec has none."""
         task, size = name.removeprefix(TASK), self.spec.sizes.get(name, -1)
         return (self.spec.task[task] if name.startswith(TASK) else self.spec.files[name]), size
 
@@ -188,11 +188,11 @@ class RunFolder:
     ) -> str:
         """Make an invite to `role`, as text. Raises Refusal when this folder may not.
 
-        An observer's makes members in a public run too, where this folder may: a mirror is asked first if it
-        is one. One that makes members expires after invites.LIFETIME, or with the delegation that this
-        folder was given, and memberships that it gave are renewed; with `seconds` both the invite and its
-        memberships end then, which the owner alone can say. An invite for strangers expires only when
-        `seconds` is given. With `uses` it admits so many peers (peers.runtime.membership.invite_quota).
+        An observer's makes members in a public run too, where this folder may: mirrors are members. An invite
+        that makes members expires after invites.LIFETIME, or with the delegation that this folder was given,
+        and memberships that it gave are renewed; with `seconds` both the invite and its memberships end then,
+        which needs the owner's key. An invite for strangers expires only when `seconds` is given. With `uses`
+        it admits so many peers (peers.runtime.membership.invite_quota).
         """
         if not needs_membership(role, self.settings.private) and not self._observer_member(role):
             if uses:
@@ -235,13 +235,13 @@ class RunFolder:
 
     @property
     def revocations(self) -> Revocations:
-        """Whom the run's owner has revoked, as far as this folder's peers know; nobody by a damaged list:
-        they ask others for it."""
+        """The revocations of the run's owner, as far as this folder's peers know; none where the list is
+        damaged, since peers then ask others for it."""
         return self.trust.revocations
 
     @property
     def trust(self) -> Trust:
-        """Whom the run's owner lets act, as far as this folder's peers know now."""
+        """The peers that the run's owner authorises, as far as this folder's peers know now."""
         found = Trust(self.name, bytes.fromhex(self.spec.owner), self.settings.private, verify)
         found.revocations.list = RevocationList(number=0, keys=self.spec.keys)
         with contextlib.suppress(OSError, wire.WireError):
@@ -257,12 +257,11 @@ class RunFolder:
 
     @property
     def is_owners(self) -> bool:
-        """Whether the run was started here, as far as a file of that name says: it grants nothing, `owner`
-        looks whose key it is."""
+        """Whether a file says that the run was started here: it grants nothing, `owner` checks the key."""
         return (self.path / OWNER_KEY).exists()
 
     def invite_path(self, role: Role) -> Path:
-        """File of an invite: of the last start here, or of whom this folder was invited by. With a
+        """File of an invite: of the last start here, or the one by which this folder was invited. With a
         permission to make members in it, this folder makes some too."""
         return self.path / "invites" / role.value
 
@@ -278,7 +277,7 @@ STRANGE = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-"""What is no file, nor a folder of files."""
+"""Kinds of directory entries that are neither a file nor a folder of files."""
 
 
 SETTINGS, SMALL, LARGE = 1 << 20, 64 << 20, 256 << 20
@@ -286,14 +285,14 @@ SETTINGS, SMALL, LARGE = 1 << 20, 64 << 20, 256 << 20
 of data that a run carries, and of a segment of records."""
 
 UNBOUNDED = ("genesis", "cache", "logs", EXPORTED, TRACKED)
-"""What is not read at once, or only where its size is that of the run's releases."""
+"""Entries that are not read at once, or only where their size is that of the run's releases."""
 
 
 def check_files(path: Path, most: float = math.inf) -> Path:
-    """A run folder, or a file of at most `most` bytes, before anything of it is opened: it may have been
-    sent. Raises CannotHere where something that a run has there is no file, or a link that leads out of the
-    folder, or larger than any run's: to open one may wait for ever, to read one may take all memory, and to
-    write to one changes what is elsewhere."""
+    """Check a run folder, or a file of at most `most` bytes, before anything of it is opened: it may have
+    been sent. Raises CannotHere where an entry of a run is no regular file, is a link out of the folder, or
+    is larger than any run's: opening one may block for ever, reading one may exhaust memory, and writing to
+    one may change files elsewhere."""
     root = os.path.realpath(path)
     if not os.path.isdir(root):
         _check_file(root, root, most)
@@ -335,7 +334,7 @@ def _check_file(path: str, root: str, most: float) -> None:
             elif os.path.islink(to):  # it leads round in a circle
                 what = "a link to itself"
             else:
-                found = os.stat(path)  # who opens a link opens what it leads to
+                found = os.stat(path)  # opening a link opens its target
     except FileNotFoundError:  # a peer that runs here has removed it
         return
     if what := what or STRANGE.get(stat.S_IFMT(found.st_mode), ""):
@@ -364,9 +363,9 @@ def make_folder(path: Path) -> Path:
 
 
 def close(path: Path) -> int:
-    """Keep other users of this machine out of a run's folder, which may not be there yet, and out of what
-    this process and its children write from now on. A key that others could read stays so: who opens it
-    refuses it. Returns the umask of before."""
+    """Keep other users of this machine out of a run's folder, which may not exist yet, and out of all files
+    that this process and its children write from now on. A key that others could read keeps its mode: its
+    reader refuses it. Returns the previous umask."""
     before = os.umask(OTHERS)
     if path.is_dir():
         _close(path.resolve())
@@ -379,7 +378,7 @@ def close(path: Path) -> int:
 
 
 def _close(path: Path) -> None:
-    """Others may do nothing with this file or folder; what a link points at is not the run's."""
+    """Remove all rights of others to this file or folder; the target of a link does not belong to the run."""
     try:
         mode = path.lstat().st_mode
         if mode & OTHERS and not stat.S_ISLNK(mode) and path.name != KEY:
@@ -391,7 +390,7 @@ def _close(path: Path) -> None:
 
 
 def close_unless_public(path: Path) -> int:
-    """Close a folder whose run is private, or not known to be public. Returns the umask of before."""
+    """Close a folder whose run is private, or not known to be public. Returns the previous umask."""
     with contextlib.suppress(DamagedSpec):  # it is fetched again
         if (run := read(path)) is not None and not run.settings.private:
             os.umask(before := os.umask(OTHERS))
@@ -400,7 +399,7 @@ def close_unless_public(path: Path) -> int:
 
 
 def open_if_public(run: RunFolder, umask: int) -> None:
-    """What is written from now on is for other users too, as far as `umask` lets them, unless the run is
+    """Let other users read files that are written from now on, as far as `umask` allows, unless the run is
     private."""
     if not run.settings.private:
         os.umask(umask)
@@ -415,7 +414,7 @@ def digest_of(spec: bytes) -> Digest:
 
 
 class DamagedSpec(CannotHere):
-    """A run folder has a specification, and no copy of it is what was written."""
+    """A run folder has a specification, but every copy of it is damaged."""
 
 
 def read(path: Path) -> RunFolder | None:
@@ -439,7 +438,7 @@ def _of(path: Path, content: bytes) -> RunFolder:
 def spec_content(path: Path) -> bytes | None:
     """The bytes of this folder's specification, if it has one. Raises DamagedSpec."""
     wrong = []
-    for name in (COPY, SPEC):  # the copy first: where it is whole it is what was written
+    for name in (COPY, SPEC):  # the copy first: its checksum shows that it is intact
         try:
             content = read_checked(path / name)
             wire.decode(content, Spec)
@@ -460,7 +459,7 @@ def keep_spec(path: Path, content: bytes) -> RunFolder:
     """Write a run's spec into the folder `path`, where it is not there or damaged. Raises Refusal when the
     folder belongs to another run."""
     digest, here = digest_of(content), None
-    with contextlib.suppress(DamagedSpec):  # `_write_spec` tells it
+    with contextlib.suppress(DamagedSpec):  # `_write_spec` reports it
         here = read(path)
     if here is not None and here.digest != digest:
         raise Refusal(

@@ -1,4 +1,5 @@
-"""Calls a function in a fork of this process: what it imports and allocates is gone when it returns."""
+"""Calls a function in a fork of this process, so that its imports and allocations are gone when it
+returns."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from peers.errors import explain, raised
 from swarm.processes.process import Child, Lost, Pipe
 
 LONGEST = 24 * 3600.0
-"""Seconds: whoever waits sees what it prints, and can interrupt it."""
+"""Seconds: the user sees its output, and can interrupt it."""
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -21,8 +22,8 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def apart(function: Callable[[], object]) -> None:
-    """Call it, and wait. What it prints is printed here. Raises UserError with the same exit code and
-    sentence where it raises what a person can mend, RuntimeError for all else."""
+    """Call it, and wait. Its output is printed here. Raises UserError with the same exit code and sentence
+    where it raises an error that a user can fix, RuntimeError for all else."""
     child = Child(lambda: _called(function), echo=True)
     try:
         failure = msgspec.msgpack.decode(child.receive(LONGEST), type=_Failure)

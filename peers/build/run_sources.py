@@ -1,11 +1,11 @@
-"""The files from which a run was made on this machine: whether they still are what it began with.
+"""The files from which a run was made on this machine: whether they are unchanged since.
 
     [run] --write--> sources         when the run is made: name -> digest, size and time of each file
     [run], sources --check-->        when it is started again: a file that was changed is refused
 
-A run carries its own copies (task/, model/, genesis), and works with these alone: a file that is gone is no
-obstacle, one that was edited would be ignored without a word. Files with the size and time that they had are
-not read again: weights are large. Not handled: a model or data set of the Hub, which a commit pins.
+A run carries its own copies (task/, model/, genesis), and works with these alone: a missing file is no
+obstacle; an edited one would be ignored silently. Files of unchanged size and time are not read again, since
+weights are large. Not handled: a model or data set of the Hub, which a commit pins.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Source(Struct):
 
 class Sources(Struct, tag="sources"):
     files: Annotated[dict[Annotated[str, Meta(max_length=4096)], Source], Meta(max_length=MOST)]
-    """Name, as the settings have it -> what it was."""
+    """Name, as the settings have it -> its digest, size and time."""
 
 
 def write(path: Path, run: Run) -> None:
-    """Keep in the folder of a new run what it is made from. Raises OSError."""
+    """Record in the folder of a new run the files that it is made from. Raises OSError."""
     files = {name: _source(file, file_digest(file)) for name, file in _here(run).items()}
     write_checked(path / SOURCES, wire.encode(Sources(files=files)))
 
 
 def check(run: RunFolder, asked: Run) -> None:
-    """Say which files of these settings are gone. Raises Refusal for one that is not what the run began with;
-    while peers of this folder run, whose seed may have come back, it is said."""
+    """Report missing files of these settings. Raises Refusal for one that has changed since the run began;
+    while peers of this folder run, after a restart of the seed, a message replaces the refusal."""
     here = _here(asked)
     begun = _begun(run, asked, here)
     what, todo = _changed(begun, here)
@@ -71,7 +71,7 @@ def check(run: RunFolder, asked: Run) -> None:
 
 
 def _changed(begun: Mapping[str, Source], here: Mapping[str, Path]) -> tuple[str, str]:
-    """A file that is not what the run began with, and what to do; empty where none is."""
+    """A file that has changed since the run began, and what to do; empty where none has."""
     for name, file in here.items():
         if (then := begun.get(name)) is None:
             return f"{name} was not there when this run began", "take it away"
@@ -93,8 +93,8 @@ def _here(run: Run) -> dict[str, Path]:
 
 
 def _begun(run: RunFolder, asked: Run, here: Mapping[str, Path]) -> dict[str, Source]:
-    """What the run was made from; of a folder of an older version what its specification tells of it, and
-    the rest as it is now."""
+    """The files that the run was made from; for a folder of an older version, those of its specification and
+    the rest as they are now."""
     path, spec = run.path / SOURCES, run.spec
     try:
         return wire.decode(read_checked(path), Sources).files

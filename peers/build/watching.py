@@ -1,6 +1,6 @@
 """Joins a run as an observer, for as long as a program looks at it: without torch, without forks.
 
-Not handled here: what is shown (peers.commands.journals.dashboard, peers.commands.runs.status).
+Not handled here: the views (peers.commands.journals.dashboard, peers.commands.runs.status).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Checks of what a new run is made of, before anything is started, warmed up or downloaded.
+"""Checks the ingredients of a new run, before anything is started, warmed up or downloaded.
 
     run.optimizer   a learning rate, or a known one
     run.objective   trains                           run.task.name     a source, and its file is there
     run.model.name  the folder is there, a model     run.task.rewards  known, and their files are there
 
-Raises ConfigError with the setting's origin. But for the objective it takes a fraction of a second, without
-torch and without the network: what the Hub has, what the data look like and whether tasks fit the model is
-checked where the run is made (peers.build.run_folder).
+Raises ConfigError with the setting's origin. Except for the objective it takes a fraction of a second,
+without torch and without the network: models and data of the Hub, the data's format and whether tasks fit the
+model are checked where the run is made (peers.build.run_folder).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check(loaded: LoadedConfig, folder: Path | None = None) -> None:
 
 
 def check_objective(loaded: LoadedConfig) -> None:
-    """Raise ConfigError for an objective that nobody can train by, or that does not read its options. Imports
+    """Raise ConfigError for an objective that cannot be trained, or that does not read its options. Imports
     torch."""
     from swarm.learn import objectives as methods
 
@@ -118,7 +118,7 @@ WEIGHTS: dict[str, str] = {
     ".pth": "weights alone",
     ".onnx": "ONNX, which is not trained",
 }
-"""Suffix of a file that is a model for other programs -> what it is."""
+"""Suffix of a model file of another program -> its description."""
 
 
 def file_of_weights(name: str) -> str:
@@ -159,7 +159,7 @@ def _check_rewards(task: TaskSettings) -> None:
 
 
 def _check_function(file: Path, function: str) -> None:
-    """Raises ValueError for a file that is no Python, or has no such name."""
+    """Raises ValueError for a file that is not Python, or lacks the name."""
     from swarm.frames.grammar import nearest
 
     try:

@@ -2,8 +2,8 @@
 
 A scenario's peers run the same Sampler, LearnerPeer, Evaluator, AuditorPeer and Seed as real ones, over
 in-memory ports. The policy is a table for the task `toy` and a language model for every other task; it is
-really computed, and the scenario's prices say how much virtual time that takes. What a real peer reads from a
-run folder is derived from the scenario's seed, so that the same seed gives the same journal.
+really computed, and the scenario's prices set the virtual time that this takes. The contents of a real peer's
+run folder are derived from the scenario's seed, so that the same seed gives the same journal.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TOLD = 10.0
 
 
 class _Progress:
-    """A Bus sink that says on stderr how far a simulation is."""
+    """A Bus sink that prints a simulation's progress on stderr."""
 
     def __init__(self, hours: float, summary: report.Summary) -> None:
         self._hours, self._summary = hours, summary
@@ -203,8 +203,8 @@ def run_peer(
 def role_of(
     host: Host, parts: PolicyParts, source: TaskSource | None = None, folder: Path | None = None
 ) -> RoleProgram:
-    """The role of a simulated peer. Tasks come from `source`, by default from the run's settings; what is to
-    outlive the peer goes to `folder`, as in a real peer's."""
+    """The role of a simulated peer. Tasks come from `source`, by default from the run's settings; state that
+    must outlive the peer goes to `folder`, as in a real peer's."""
     run = host.config.run
     if source is None:
         source = tasks.source(run.task, run.seed, texts=host.config.peer.rewards.code)
@@ -248,7 +248,7 @@ def _table(config: Config, stand_in: StandIn | None) -> PolicyParts:
 
 
 class LargeLearner(Learner):
-    """Trains a table whose releases stand in for those of a large model."""
+    """Trains a table whose releases have the size of a large model's."""
 
     def __init__(self, stand_in: StandIn, run: Run) -> None:
         super().__init__(stand_in.table(), run)

@@ -1,11 +1,11 @@
-"""`swarm task try`: shows exercises of a task, what a right and a wrong answer to each earn and what is none
-(the prompt itself, nothing, a refusal), and the time that scoring takes. `--say` scores a text of one's own.
+"""`swarm task try`: shows exercises of a task, the reward of a right answer, a wrong one and none (the prompt
+itself, nothing, a refusal), and the time that scoring takes. `--say` scores a text of the user.
 
 The argument is a name such as `digit-sums` or `data:./problems.jsonl`, or a config file. Exercises are drawn
 as a peer of that run would draw them, and prompts are rendered for the model where one is named. Reward code
-runs without a sandbox, as on its author's machine, and so does gym:, which scores its own answers here. When
-a reward raises, hangs, returns NaN or the wrong number of values, or not the same number twice, the sentence
-that a peer would emit is shown, and the exit code is 2. Not handled here: what is tried
+runs without a sandbox, as on its author's machine; gym:, which scores its own answers, runs here. When a
+reward raises, hangs, returns NaN, the wrong number of values, or different values for the same answer, the
+sentence that a peer would emit is shown, and the exit code is 2. Not handled here: which answers are tried
 (swarm.tasks.rewards.probes).
 """
 
@@ -71,7 +71,7 @@ def main(run: Run, count: int, modelled: bool, as_json: bool, text: str | None =
 
 
 def _told(run: Run, environment: str, trials: Sequence[Trial], text: str | None) -> dict[str, object]:
-    """What JSON says: `said` is what the text earns on the first exercise."""
+    """The JSON output: `said` is the reward of the text on the first exercise."""
     said = {"said": trials[0].said.reward} if text is not None and trials[0].said else {}
     return {
         "environment": environment,
@@ -92,7 +92,7 @@ def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None,
 
 def _render(run: Run) -> Callable[[Task], str]:
     """The function that renders prompts for the run's model. Raises CannotHere or WrongUsage when there is no
-    tokenizer; the function raises WrongUsage for what it cannot render."""
+    tokenizer; the function raises WrongUsage for a task that it cannot render."""
     from swarm.learn.models import tokenization
 
     folder = Path(run.model.name).expanduser()
@@ -132,7 +132,7 @@ def _plain(task: Task) -> str:
     return "\n".join(f"{turn.role}: {turn.content}" for turn in task.messages) or task.prompt
 
 
-# --- the page -----------------------------------------------------------------------------------------------
+# --- the text view ------------------------------------------------------------------------------------------
 
 
 def _page(run: Run, trials: Sequence[Trial]) -> RenderableType:

@@ -1,2 +1,1 @@
-"""What fits on a machine: memory and speed, predicted from a model's shape and corrected by what was
-measured."""
+"""What fits on a machine: memory and speed, predicted from a model's shape and corrected by measurements."""

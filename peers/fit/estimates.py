@@ -4,9 +4,9 @@ torch.
     ModelShape + RunShape + kind --> MemoryNeed    least, easy: bytes that compute, bytes kept in RAM
     the same + Speed             --> ExpectedPace  tokens a second, seconds a step
 
-Every formula adds up what the code holds at its peak; the reasons stand beside the terms. `peers.fit.fits`
-multiplies the result by a factor from measurements, for what depends on kernels and allocators. `P`:
-parameters; `N`: trained parameters; `w`: bytes of a weight in computation, 4 on a CPU, 2 on a GPU.
+Every formula adds up the allocations of the code at its peak; the reasons stand beside the terms.
+`peers.fit.fits` multiplies the result by a factor from measurements, for effects of kernels and allocators.
+`P`: parameters; `N`: trained parameters; `w`: bytes of a weight in computation, 4 on a CPU, 2 on a GPU.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ModelShape:
     parameters: int
     """All of them, tied ones once."""
     linear: int
-    """Of these, weights of the linear layers before the output layer: what bitsandbytes quantizes."""
+    """Of these, weights of the linear layers before the output layer, which bitsandbytes quantizes."""
     spread: int
     """In-features plus out-features, summed over those layers: their values for one token."""
     targeted: int
@@ -89,7 +89,7 @@ class ModelShape:
     cache: int
     """Values of one token in the KV cache."""
     longest: int
-    """Positions that the model supports; 0 when its config does not say."""
+    """Positions that the model supports; 0 when its config gives none."""
     refusal: str = ""
     """Why the engine `hf` cannot sample from it; empty where it can."""
 
@@ -109,7 +109,7 @@ class RunShape(NamedTuple):
     """Groups of one learner step."""
     rank: int
     training: str
-    """`full`, `lora` or `qlora`: what a release is."""
+    """`full`, `lora` or `qlora`: the content of a release."""
     recompute: bool
     """Activations are always recomputed."""
     audits: bool
@@ -175,8 +175,8 @@ class ExpectedPace(NamedTuple):
 def sampler(model: ModelShape, run: RunShape, kind: str, gpu: bool) -> Needs:
     """Weights, the KV cache of all rows at full length, and the logits of the token being drawn.
 
-    The engine halves its tasks when memory runs out, down to one: that is `least`. RAM holds what is read
-    of a release at a time; with a GPU, also the program itself.
+    The engine halves its tasks when memory runs out, down to one: that is `least`. RAM holds the part of a
+    release that is being read; with a GPU, also the program itself.
     """
     width = 4 if kind == "float32" or (kind in QUANTIZED and not gpu) else 2
     weights = stored(model, kind, width) + (width * trained(model, run) if run.training != "full" else 0)
@@ -201,8 +201,8 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
     must. `least` recomputes activations: it keeps each layer's input, and one layer's activations at a time.
     `easy` keeps all activations, and has room for the policy of audits, which is given back when memory runs
     out, and for a state transfer, which holds the state as bytes and as chunks. RAM holds the vectors of a
-    round, and what is packed at a time. Each of `shards` GPUs has a part of what does not depend on the
-    batch, and groups of its own.
+    round, and the part that is being packed. Each of `shards` GPUs has a part of everything that does not
+    depend on the batch, and groups of its own.
     """
     training, _, optimizer = kind.partition("+")
     run = run._replace(training=training)

@@ -7,7 +7,7 @@ takes.
 Predictions need neither weights nor noticeable time. Measurements run in a process of their own, and only for
 rows that fit; the factors between measured and predicted figures are kept by device and kind, and correct
 later predictions. Invariant: a measurement cannot end the command. Not handled: vLLM, which takes the share
-of a GPU that its settings name and is faster than what is measured here; averaging (peers.fit.rounds) and
+of a GPU that its settings name and is faster than these measurements; averaging (peers.fit.rounds) and
 transfers, which depend on other machines.
 """
 
@@ -51,7 +51,7 @@ class FitRow(NamedTuple):
     fits: str
     """`yes`, `tight` (with the smallest batches, recomputing) or `no`."""
     why: str
-    """What is missing, when the row does not fit."""
+    """The obstacle, when the row does not fit."""
     predicted: ExpectedPace | None
     measured: ExpectedPace | None = None
     note: str = ""
@@ -94,8 +94,8 @@ def rows(case: Case, speed: Callable[[str], Speed] | None = None) -> list[FitRow
 
 
 def _sampled(case: Case, row: FitRow) -> FitRow:
-    """The same row; it does not fit where the engine would be `hf`, which refuses the model: who joins is
-    told so by the engine itself."""
+    """The same row; it does not fit where the engine would be `hf` and refuses the model. A joiner gets that
+    message from the engine itself."""
     name, model = case.config.peer.engine.name, case.model_shape
     if not model.refusal or not (
         name == "hf" or (name == "auto" and importlib.util.find_spec("vllm") is None)
@@ -181,7 +181,7 @@ def _corrected(plain: Needs, factor: float) -> Needs:
 
 
 def _beyond(case: Case, role: str, kind: str) -> str:
-    """Why the row fits no machine, whatever its memory; empty when there is no such reason."""
+    """Why the row fits no machine, whatever its memory; empty otherwise."""
     training = kind.partition("+")[0] if role == LEARNER else case.run_shape.training
     size = estimates.released(case.model_shape, case.run_shape._replace(training=training))
     if size > LARGEST:

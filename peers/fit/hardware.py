@@ -40,7 +40,7 @@ _PARTS = re.compile(r"\b(nvidia|amd|geforce|tesla|pcie|sxm\d?|nvl|hbm\w*|\d+ ?gb
 
 class Gpu(NamedTuple):
     name: str
-    """Such as `H100`."""
+    """For example `H100`."""
     total: int
     """Bytes."""
     free: int
@@ -64,8 +64,8 @@ class Machine(NamedTuple):
 
 
 def describe() -> str:
-    """Such as `2 x H100 80 GB, 512 GB RAM` or `2 cores x86_64, 24 GB RAM`. GPUs only where the caller's role
-    has loaded torch."""
+    """For example `2 x H100 80 GB, 512 GB RAM` or `2 cores x86_64, 24 GB RAM`. GPUs only where the caller's
+    role has loaded torch."""
     torch, gpus = sys.modules.get("torch"), []
     if torch is not None and torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -90,8 +90,8 @@ def lent(machine: Machine, limits: Limits) -> Machine:
 
 
 def memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
-    """Bytes of RAM in all and free: the machine's, or what the control group of a container leaves; 0, 0
-    where it is unknown."""
+    """(total, free) bytes of RAM: the machine's, or those that the control group of a container leaves; (0,
+    0) where unknown."""
     try:
         said = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
         total, free = (int(said[name]) << 10 for name in ("MemTotal", "MemAvailable"))

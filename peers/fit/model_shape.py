@@ -1,4 +1,4 @@
-"""Reads a model's shape from its config: the sizes that memory and speed are predicted from.
+"""Reads a model's shape from its config: the sizes behind predictions of memory and speed.
 
     config.json --(transformers, meta device: shapes without values)--> ModelShape
 

@@ -3,8 +3,8 @@
     Run + trained values + uplink --> a sentence
 
 With two learners each sends every value once; with more it is once for a slow line, at most twice for a fast
-one (swarm.core.agreement.shares). At sites it sends a contribution once. Not handled: others who use the line
-too.
+one (swarm.core.agreement.shares). At sites it sends a contribution once. Not handled: other traffic on the
+line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MBIT = 1e6 / 8
 
 
 def needs(run: Run, values: int, uplink: float) -> str:
-    """What a round over `values` needs at `uplink` bytes per second."""
+    """A sentence: bytes and seconds of a round over `values` at `uplink` bytes per second."""
     size = _size(run, values)
     form = "a contribution" if run.averaging.mode == "sites" else run.averaging.compression
     return (

@@ -1,12 +1,12 @@
-"""A peer's records on its disk: groups, and what became of them.
+"""A peer's records on its disk: groups, and their outcomes.
 
     keep(record) -> one write, one fsync for all that arrived meanwhile (Kind.KEEP)
-    run          -> what the disk refused, in its order, as soon as it takes it
+    run          -> records that the disk refused, in order, as soon as it accepts them
 
-A disk that is full, fails or hangs costs time and nothing else: `keep` says so within a few seconds, the
-fault is an event, and the record waits in memory, in front of all that come later. That the disk is well is
-told once it has them all. Bounded in bytes, here and on the disk: beyond the limits the oldest go. Not
-handled here: which records there are.
+A disk that is full, fails or hangs costs time and nothing else: `keep` returns within a few seconds, the
+fault is an event, and the record waits in memory, in front of all later ones. Recovery is reported once the
+disk has them all. Bounded in bytes, here and on the disk: beyond the limits the oldest go. Not handled here:
+the kinds of records.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WITHIN = 2.0
 """Seconds that a receipt waits for the disk: an fsync takes milliseconds, and 100 on a busy spinning disk."""
 
 PAUSE = 1.0
-"""Seconds without the disk after it refused something twice: a full one is not tried with every group. What a
-crash loses of a disk that is well again is what came in these."""
+"""Seconds without the disk after it refused twice: a full disk is not tried with every group. A crash after
+the disk recovered loses the records of these seconds."""
 
 TRIES = 2
 """Of one write: most errors that come alone are over at once."""
 
 AT_ONCE = 1 << 20
-"""Bytes that are written at once of what the disk refused: an fsync of them takes less than WITHIN."""
+"""Bytes of refused records that are written at once: an fsync of them takes less than WITHIN."""
 
 OWED_BYTES = 32 << 20
 """Bytes that wait for a disk that refuses: a minute of groups of some hundred kilobytes each."""
@@ -80,8 +80,8 @@ class GroupLog:
         what: str = "groups",
         after: GroupLog | None = None,
     ) -> None:
-        """None keeps nothing. `what` the records are, for who tells that the disk refuses them. Nothing is
-        written while `after` has records that its disk refused."""
+        """None keeps nothing. `what` names the records in fault events. Nothing is written while `after` has
+        records that its disk refused."""
         self._host, self._most, self._what, self._after = host, most_bytes, what, after
         self._log = RecordLog(folder, segment_bytes) if folder is not None else None
         self._owed, self._owed_bytes = deque[Entry](), 0
@@ -96,7 +96,7 @@ class GroupLog:
 
     @property
     def refused(self) -> bool:
-        """Whether the disk refused what it was given last."""
+        """Whether the disk refused the last write."""
         return self._log is not None and not self.takes
 
     @property
@@ -123,8 +123,8 @@ class GroupLog:
     async def keep(
         self, record: bytes, durably: bool = True, placed: Callable[[int], None] = lambda _: None
     ) -> bool:
-        """Whether the disk has the record now; `placed` hears which segment has it, now or later. Without
-        `durably` it outlives this process, and not the machine."""
+        """Whether the disk has the record now; `placed` is called with its segment, now or later. Without
+        `durably` it survives a crash of this process, but not of the machine."""
         if self._log is None:
             return False
         entry = Entry(record, durably, placed)
@@ -139,7 +139,7 @@ class GroupLog:
         return entry.written
 
     async def remove(self, segments: Iterable[int]) -> None:
-        """Remove segments of which nothing is needed; the one that is written to stays."""
+        """Remove segments that are no longer needed; the current one stays."""
         log = self._log
         if log is None:
             return
@@ -150,7 +150,7 @@ class GroupLog:
                     self._tell_well()
 
     async def run(self) -> None:
-        """Write what the disk refused as soon as it takes it, until cancelled."""
+        """Write refused records as soon as the disk accepts them, until cancelled."""
         while True:
             await self._refused.wait()
             self._refused.clear()
@@ -223,7 +223,7 @@ class GroupLog:
         self._refused.set()
 
     def _tell_well(self) -> None:
-        """The disk takes what it is given, and has all that it refused."""
+        """Report recovery: the disk accepts writes, and has all refused records."""
         if not self._owed:
             self._host.disk.tell(self._what, "")
 

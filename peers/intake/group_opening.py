@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 APART, APART_TOKENS = 32 << 10, 8192
 """Bytes of a frame, and tokens of a group, beyond which they are opened and decoded in a thread: about half a
-millisecond of the event loop each, several times what the way to a thread and back costs."""
+millisecond of the event loop each, several times the cost of a thread switch."""
 
 CHECKED_APART = 512
 """Tokens of a group beyond which its heads are checked in a thread: about two milliseconds."""
@@ -59,7 +59,7 @@ class GroupOpener:
         """Of this run's policy, by which groups are replayed and heads are checked."""
 
     async def opened(self, frame: bytes) -> tuple[wire.Opened, Group]:
-        """Raises WireError for what is no group of this run, signed by its sender."""
+        """Raises WireError for bytes that are no group of this run, signed by its sender."""
         return await self._call(len(frame) > APART, self._host.frames.read, frame, self._limit, Group)
 
     async def decoded(self, group: Group) -> list[str]:

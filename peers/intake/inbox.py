@@ -9,8 +9,8 @@ sampler's share of the credit. No claim of a sampler is used: the task follows f
 from the tokens; a group whose rewards cannot be computed here is `unscored` and dropped. Groups that are
 being scored take room in the buffer as waiting ones do, and other groups are judged meanwhile. Whether a
 group's log-probabilities agree with the learner's own is known with the gradient: a group that disagrees is
-dropped, and a sampler that sends several such groups is not believed for a while. The Tally counts verdicts
-and the ages of trained groups for the dashboard. Not handled here: rounds, gradients.
+dropped, and a sampler that sends several such groups is untrusted for a while. The Tally counts verdicts and
+the ages of trained groups for the dashboard. Not handled here: rounds, gradients.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCORING_AT_ONCE = 32
 as many of those."""
 
 COUNTED = frozenset((*Verdict, "expired"))
-"""Why groups are not trained, of what is counted by sampler; the rest is no sampler's fault."""
+"""Reasons for not training a group that are counted by sampler; the others are no sampler's fault."""
 
 SHOWN_COMPLETIONS = 16
 """Completions in a Shown event: a person reads no more of them, and each costs 30 bytes beside its text."""
@@ -56,10 +56,10 @@ SHOWN_TEXT = 2900
 membership."""
 
 SHOWN_PROMPT, SHOWN_ANSWER, SHOWN_COMPLETION_TEXT = 600, 300, 400
-"""Bytes of each text at most: some lines on a dashboard."""
+"""Most bytes of each text: some lines on a dashboard."""
 
 SHOWN_EVERY = 1.0
-"""Seconds between two Shown events; one heartbeat where that is longer. Nobody reads faster."""
+"""Seconds between two Shown events, or one heartbeat where that is longer: no reader is faster."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TaskAndRewards:
 
 
 TOLD = 256
-"""Samplers of which it is remembered when something was told."""
+"""Samplers for which the time of the last warning is remembered."""
 
 Scored = tuple[Waiting, TaskAndRewards]
 
@@ -94,7 +94,7 @@ class Audit(Protocol):
     """What replays some of the admitted groups (peers.audits.auditor)."""
 
     def draw(self, group: Group, frame: bytes) -> None:
-        """Hear of an admitted group, with the frame that it came in."""
+        """Called with each admitted group, and the frame that it came in."""
 
     def suspended(self, sampler: PeerId) -> Suspension | None:
         """Why a sampler is suspended now, or None."""
@@ -159,8 +159,8 @@ class LearnerInbox:
         audit: Callable[[], Audit] = NoAudit,
         signed: Callable[[Group, bytes], None] = lambda group, frame: None,
     ) -> None:
-        """`keeper()` and `audit()` take from the inbox what they need, so they are looked up when they are
-        called; `signed` hears of admitted groups, with the frames that they came in."""
+        """`keeper()` and `audit()` depend on the inbox in turn, so they are looked up when they are called;
+        `signed` receives admitted groups, with the frames that they came in."""
         run = host.config.run
         self.host, self.source, self.decoder = host, source, decoder
         self.reward_calls = RewardCalls(host, source)
@@ -188,7 +188,7 @@ class LearnerInbox:
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came, the oldest first; credit is shared among these."""
         self._told: OrderedDict[tuple[PeerId, str], float] = OrderedDict()
-        """(sampler, kind) -> when it was last told what is wrong with its numbers."""
+        """(sampler, kind) -> time of the last warning about its numbers."""
         self._shown: float | None = None
         """When the last Shown event was emitted."""
         self._reported = 0.0
@@ -247,12 +247,12 @@ class LearnerInbox:
 
     async def _arrived(self, group: Group) -> None:
         """Wait until no other delivery of the group is under way: "duplicate" ends a delivery, so it is not
-        said before the group is on the disk."""
+        sent before the group is on the disk."""
         if (arriving := self._arriving.get(group.id)) is not None:
             await arriving.wait()
 
     def credit(self) -> int:
-        """Groups that this learner can use. A heartbeat says so at once when it rises above 0."""
+        """Groups that this learner can use. When it rises above 0 a heartbeat is sent at once."""
         return self._credit(self.host.now(), self._learners())
 
     def _credit(self, now: float, learners: float) -> int:
@@ -371,8 +371,8 @@ class LearnerInbox:
         )
 
     def report(self, after: float = 0.0) -> None:
-        """Emit what was counted since the last Counted event, unless that was less than `after` seconds ago
-        or nothing was counted."""
+        """Emit the counts since the last Counted event, unless that was less than `after` seconds ago or
+        there are none."""
         now = self.host.now()
         if now - self._reported < after or not (self.tally.samplers or self.tally.versions):
             return
@@ -434,15 +434,14 @@ class LearnerInbox:
         return judgement
 
     def _tell(self, sampler: PeerId, kind: str, reason: str) -> None:
-        """Say once in REPEAT_AFTER what is wrong with a sampler's numbers."""
+        """Warn about a sampler's numbers, once in REPEAT_AFTER."""
         now = self.host.now()
         if now - self._told.get((sampler, kind), now - REPEAT_AFTER) >= REPEAT_AFTER:
             remember(self._told, (sampler, kind), now, TOLD)
             self.host.emit(events.Rejected, sender=sampler, kind=kind, reason=reason)
 
     def _room(self, group: Group, learners: float, now: float) -> Room:
-        """Room for more such groups of its sampler; finding it costs a look at everybody who delivered
-        lately."""
+        """Room for more such groups of its sampler; finding it takes a pass over all recent samplers."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")
         if self._yields():
@@ -468,8 +467,8 @@ class LearnerInbox:
         return self._version() >= 0 and not host.stop.is_set() and host.rest.reason is None
 
     def _yields(self) -> bool:
-        """Whether groups go to another learner, since my disk refuses them. Where nobody's takes them, a
-        group in memory is better than none."""
+        """Whether groups go to another learner, since this disk refuses them. Where no other disk takes them,
+        a group in memory is better than none."""
         self.host.status.unkept = self._keeper().refused
         roster = self.host.roster
         beats = (roster.beat(peer) for peer in roster.learners() if peer != self.host.ports.me)

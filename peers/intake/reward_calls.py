@@ -1,8 +1,9 @@
 """Calls of a task source: tasks and rewards, slow ones off the loop, with fault events.
 
 A task and the texts of one group come in, its rewards go out, or RewardError: the group is lost and the role
-goes on. The first failure is a Faulted event (part `rewards`), the first success after it a Recovered event.
-A quick source is called in the event loop itself, so that a simulation's journal does not depend on it.
+continues. The first failure is a Faulted event (part `rewards`), the first success after it a Recovered
+event. A quick source is called in the event loop itself, so that a simulation's journal does not depend on
+thread scheduling.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class RewardCalls:
         return made
 
     async def of_others(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
-        """The same of a group that another learner chose to show: what fails is no fault of mine."""
+        """The same for a group that another learner selected: a failure is no fault of this peer."""
         return await self._called(Kind.SCORE, self._regenerated, index, texts)
 
     async def held_out(self, n: int) -> list[Task]:

@@ -1,4 +1,4 @@
-"""Verdicts and ages of a learner's groups, counted until they are told in one event."""
+"""Verdicts and ages of a learner's groups, counted until they are emitted in one event."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SAMPLERS_PER_EVENT = 24
 the rest."""
 
 SAMPLERS = 1024
-"""Samplers that are counted by name between events; who comes then with nothing that is admitted is not."""
+"""Samplers that are counted by name between events; further ones without an admitted group are not."""
 
 OTHERS = PeerId("others")
-"""Stands for all who are not counted by name."""
+"""Stands for all samplers that are not counted by name."""
 
 TRAINED, DROPPED = "trained", "dropped"
-"""What became of tokens, beside what is counted by sampler."""
+"""Outcomes of tokens, beside those counted by sampler."""
 
 LAGS_PER_EVENT = 96
 """Distinct lags in versions in one event, five bytes each; the next event has the rest."""
@@ -51,7 +51,7 @@ class Tally:
         self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
 
     def drain(self) -> dict[str, dict[str, int]]:
-        """Return the fields of a Counted event and reset them; what does not fit stays for the next event."""
+        """Return the fields of a Counted event and reset them; the excess stays for the next event."""
         versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_PER_EVENT]}
         counts = {"verdicts": dict(self.verdicts), "versions": versions}
         counts |= {"seconds": dict(self.seconds), "tokens": dict(self.tokens)}
@@ -60,7 +60,7 @@ class Tally:
         return counts
 
     def drain_samplers(self) -> dict[str, dict[str, int]]:
-        """The same by sampler: first those of whom something was admitted, whoever else may come."""
+        """The same by sampler: first those with an admitted group, however many others there are."""
         now = sorted(self.samplers, key=lambda sampler: Verdict.ADMIT not in self.samplers[sampler])
         now = now[:SAMPLERS_PER_EVENT]
         return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}

@@ -1,11 +1,11 @@
 """Steps of learners whose disks refused them, in the memory of a seed.
 
     a learner's disk refuses a step -> service `unkept`: all that it lacks, before the release of that step
-    a learner takes a release       -> service `trained`: of which groups it and those before it are
+    a learner takes a release       -> service `trained`: the groups in it and in those before it
 
-So a learner that dies before its disk takes the steps gets to know them where it gets the releases that are
-made of them. Bounded: a seed has what each of the last LEARNERS learners told it last. Not handled here: what
-becomes of the groups (peers.learner.trained_groups).
+So a learner that dies before its disk takes the steps learns of them from the source of the releases that
+contain them. Bounded: a seed keeps the last report of each of the last LEARNERS learners. Not handled here:
+the groups' further handling (peers.learner.trained_groups).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEARNERS = 64
 """Learners whose steps a seed remembers: as many as a round has."""
 
 TOLD, TOLD_BYTES = 256, FRAME_LIMIT // 2
-"""Steps that a peer is told of at once, and bytes of their marks: a window has 64 versions by default."""
+"""Steps in one answer, and bytes of their marks: a window has 64 versions by default."""
 
 
 class UnkeptSteps:
@@ -40,7 +40,7 @@ class UnkeptSteps:
     async def _take(self, sender: PeerId, message: bytes) -> bytes:
         steps = read_question(message, TrainedSteps).steps
         self._check(sender)
-        own = newest(step for step in steps if sender in step.members)  # nobody speaks for others
+        own = newest(step for step in steps if sender in step.members)  # a peer reports its own steps alone
         remember(self._steps, sender, own, LEARNERS)
         return b""
 

@@ -6,7 +6,7 @@
 
     engine that samples --signs of life--> none for long: Faulted, and the status line
 
-The peer goes on trying however often a call fails, since missing memory or a missing server may come back; a
+The peer keeps trying however often a call fails, since missing memory or a missing server may come back; a
 Faulted event repeats each minute until it does. Not handled here: restarts, which are the engine's own.
 """
 
@@ -36,16 +36,16 @@ LOOK = 5.0
 """Seconds between two looks whether an engine that samples gives signs of life."""
 
 SILENT = 45.0
-"""Seconds of looks without one after which that is told: many times the usual two seconds, and more than the
-first step of most models."""
+"""Seconds without a sign of life after which silence is reported: many times the usual two seconds, and more
+than the first step of most models."""
 
 DOOMED = "doomed"
 """Why tokens are wasted: their call was stopped."""
 
 
 class Silence:
-    """Tells while an engine gives no sign of life: its process was stopped, or gets no processor or memory.
-    One whose `statistics` have no `signs` gives none, and is not missed."""
+    """Reports while an engine gives no sign of life: its process was stopped, or gets no processor or memory.
+    An engine whose `statistics` have no `signs` is not watched."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -81,7 +81,7 @@ class Silence:
                 seen, silent = signs, 0.0
                 self._over()
                 continue
-            silent += LOOK  # not by a clock: while this process stands still nobody hears signs
+            silent += LOOK  # not by a clock: while this process stands still it receives no signs
             longest.append(silent)
             if silent >= max(SILENT, 2 * self._longest):
                 self._tell(silent)
@@ -110,12 +110,12 @@ class EngineCalls:
         self._kind: Kind | None = None
         """Kind of the call that failed last. A successful load does not prove that sampling works again."""
         self._call: asyncio.Task[list[Completions]] | None = None
-        """What is sampled now."""
+        """The current sampling call."""
         self.given = asyncio.Event()
         """The engine has its next call, or gets none now."""
         self.given.set()
         self._began, self._pace, self._most = 0.0, 0.0, 0
-        """When that call began, tokens a second of the one before, and most tokens of that one."""
+        """When that call began, tokens a second of the one before, and its most tokens."""
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         """Call `function(*args)` on the Work port. Raises NoRoom, and EngineError after a Faulted
@@ -136,8 +136,8 @@ class EngineCalls:
     def sample(
         self, engine: Engine, prompts: Sequence[str], seeds: Sequence[int]
     ) -> Awaitable[list[Completions] | None]:
-        """Begin a call, of which one group per prompt comes; None when it was stopped. Who awaits it gets
-        EngineError raised."""
+        """Begin a call that results in one group per prompt; None when it was stopped. Awaiting it raises
+        EngineError."""
         sampling = self.host.config.run.sampling
         self._most = len(prompts) * sampling.group_size * sampling.max_tokens
         call = self.run(Kind.SAMPLE, engine.sample, prompts, sampling.group_size, seeds)
@@ -171,7 +171,7 @@ class EngineCalls:
             asyncio.get_running_loop().call_soon(self.given.set)  # once the call, a task, has begun
 
     def stop(self, engine: Engine) -> None:
-        """What is sampled now is of no use any more; nothing where nothing is sampled."""
+        """Stop the current call, if any: its result would be of no use."""
         if self._call is not None:
             self._call.cancel()
             engine.stop()
@@ -188,7 +188,7 @@ class EngineCalls:
             raise
 
     def adopted(self, release: Release, fetched: float, began: float) -> None:
-        """Tell that the engine has a release: it was here at `fetched`, and its load began at `began`."""
+        """Record that the engine has a release: it was here at `fetched`, and its load began at `began`."""
         now, released = self.host.now(), self.host.releases.released_here(release)
         self.host.emit(
             events.Adopted,

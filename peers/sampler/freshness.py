@@ -1,11 +1,10 @@
-"""Whether what a sampler makes can still be trained, by the newest release that it has.
+"""Whether a sampler's groups can still be trained, by the newest release that it has.
 
     age of a policy in versions and in seconds, against run.window
-      beyond half of it   urgent: its groups go to learners that ask for none, too
-      beyond all of it    late: nobody trains its groups, and a call that samples more of them is stopped
-
+      beyond half of it   urgent: its groups also go to learners without credit
+      beyond all of it    late: no learner trains its groups, and a call that samples more of them is stopped
 Long completions are old when they are finished. If they waited for credit as others do, they would expire,
-and what is trained would drift to short ones. Not handled here: the learner's own judgement
+and training would drift to short ones. Not handled here: the learner's own judgement
 (swarm.core.intake.admission).
 """
 

@@ -1,4 +1,4 @@
-"""Makes a group of what was drawn and sampled."""
+"""Makes a group of a draw and its completions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Drawn(NamedTuple):
 
 
 def sealed(host: Host, drawn: Drawn, rewards: Sequence[float]) -> Group:
-    """The group of completions that were scored now. Where there are `rewards` a Sampled event tells it."""
+    """The group of newly scored completions. Where there are `rewards` a Sampled event reports it."""
     (release, fetched), now = drawn.policy, host.now()
     times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
     group = make_group(host.ports.me, release, drawn.draw, drawn.completions, rewards, times)
@@ -51,8 +51,8 @@ def make_group(
     rewards: Sequence[float],
     times: Times,
 ) -> Group:
-    """Make a group; its id is a hash of what was sampled, so that every delivery of the group has the same
-    id. Without `rewards` it says that its sampler could not score it."""
+    """Make a group; its id is a hash of its tokens, so that every delivery of the group has the same id.
+    Without `rewards` it says that its sampler could not score it."""
     tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
     total = len(completions.tokens)
     return Group(

@@ -1,11 +1,11 @@
-"""A sampler's tasks: those of its next call are made while the engine has the one before.
+"""A sampler's tasks: those of its next call are made while the engine runs the one before.
 
-    of(draws)        the tasks of a call, at once where they were asked for
+    of(draws)        the tasks of a call, at once where they were made ahead
     ask(weights)     those of as many draws that follow under a release, beside the engine's call
 
-One of the two at a time. What was asked for and is not taken, since a newer release has other draws, is
-dropped with the next `ask`. Tasks that cannot be made ahead are asked for again when they are needed. A quick
-source is not asked ahead. Not handled here: how tasks are made (peers.intake.reward_calls).
+One of the two at a time. Tasks that were made ahead and are not used, since a newer release has other draws,
+are dropped with the next `ask`. Tasks that cannot be made ahead are requested again when they are needed. A
+quick source is not asked ahead. Not handled here: how tasks are made (peers.intake.reward_calls).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NextTasks:
             asking.add_done_callback(self._asking.discard)
 
     def cancel(self) -> None:
-        """No next call comes: a source may take long, and nobody waits for it."""
+        """No next call comes: a source may take long, and its result is not needed."""
         for asking in self._asking:
             asking.cancel()
 
@@ -57,7 +57,7 @@ class NextTasks:
         draws = self._curriculum.following(weights, self._count)
         async with self._turn:
             self._made = {draw.task: self._made[draw.task] for draw in draws if draw.task in self._made}
-            with contextlib.suppress(RewardError):  # it is told; `of` asks again
+            with contextlib.suppress(RewardError):  # it was reported; `of` asks again
                 await self._make(draws)
 
     async def _make(self, draws: Sequence[Draw]) -> None:

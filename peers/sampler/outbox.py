@@ -1,8 +1,8 @@
-"""A sampler's groups on its disk until a learner has them on its own: what a restart delivers again.
+"""A sampler's groups on its disk until a learner has them on its own: a restart delivers these again.
 
-    add    a group, before it is sent         sent   to whom, since that learner may have it
+    add    a group, before it is sent         sent   to which learner, since it may have the group
     done   a receipt says that it is kept, or never will be
-    count  how many were drawn of a release   open   what is left of the last life
+    count  how many were drawn of a release   open   groups left over from the last life
 
 A group that is delivered twice has one id: the learner that has it answers `duplicate`. Bounded: beyond the
 limit the oldest are dropped from the disk. Not handled here: deliveries (peers.sampler.sampler).
@@ -24,7 +24,7 @@ SEGMENT_BYTES = 1 << 20
 """A segment goes when all of its groups are done."""
 
 COUNTS = 8
-"""Releases whose counts outlive a life: a sampler that comes back goes on with the newest."""
+"""Releases whose counts survive a restart: a sampler that comes back continues with the newest."""
 
 
 class Added(msgspec.Struct, frozen=True, tag="added"):
@@ -56,7 +56,7 @@ class Outbox:
         self._open: dict[str, int | None] = {}
         """Groups that are not done -> the segment that has each; None while the disk does not take it."""
         self.drawn: dict[Digest, int] = {}
-        """Weights of a release -> how many groups earlier lives drew of it, as far as the disk says."""
+        """Weights of a release -> groups that earlier lives drew of it, as far as the disk shows."""
         self._counted: Counted | None = None
         """The last count of this life."""
 
@@ -83,7 +83,7 @@ class Outbox:
         for weights in list(self.drawn)[:-COUNTS]:
             del self.drawn[weights]
         for weights, drawn in self.drawn.items():
-            await self.count(weights, drawn)  # the segment that says so may go now
+            await self.count(weights, drawn)  # the segment with the old count may go now
         await self._remove()
         return [(group, learners.get(group_id)) for group_id, group in groups.items()]
 
@@ -112,8 +112,8 @@ class Outbox:
             await self._remove()
 
     async def _remove(self) -> None:
-        """Remove segments of which nothing is needed: not those behind one that has an open group, since they
-        may say whose it is and what else of that segment is done."""
+        """Remove segments that are no longer needed: not those behind one with an open group, since they may
+        hold its recipients and the outcomes of that segment's other groups."""
         *older, _ = self._log.segments or [0]
         needed = {*self._open.values()}
         oldest = min((one for one in older if one in needed), default=None)

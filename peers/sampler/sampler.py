@@ -1,17 +1,17 @@
 """The sampler: adopt the newest policy, draw tasks, sample groups, score them, seal them, deliver them.
 
-    refresh   best release to be had -> (injected delay) -> ready        one at a time, beside the rest
+    refresh   best available release -> (injected delay) -> ready        one at a time, beside the rest
     draw      ready policy adopted between groups only
               wait for credit -> tasks -> engine.sample -> completions
               the tasks of the next call are made beside this one
     score     rewards -> groups                                          beside the next call
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
-Invariant: all completions of a group come from one version. A table (swarm.core.intake.deliveries) says what
-happens to a group after each try to deliver it; a learner that refuses gets nothing more for a while, and so
+Invariant: all completions of a group come from one version. A table (swarm.core.intake.deliveries) decides
+the fate of a group after each try to deliver it; a learner that refuses gets nothing more for a while, and so
 does one that cannot score a long row of groups. A group that is older than the window
 (peers.sampler.freshness) is dropped, a call that would sample such groups is stopped, and a group whose
-rewards cannot be computed is sent without. Not handled here: what learners do with a group.
+rewards cannot be computed is sent without. Not handled here: the groups at a learner.
 """
 
 from __future__ import annotations
@@ -77,14 +77,13 @@ FRUITLESS = {
         "where log-probabilities are not finite at all samplers, run.optimizer.lr is too large",
     ),
 }
-"""Verdicts of which one follows the other while nobody mends anything -> what a learner did with none of the
-groups, and what to do."""
+"""Verdicts that repeat until a user acts -> the learner's handling of such groups, and what to do."""
 
 IN_MEMORY = 1024
 """Groups that are remembered since a learner has them in its memory alone."""
 
 LEAVE_TIMEOUT = 5.0
-"""Seconds in which deliveries may end after the sampler is asked to stop: whoever pressed Ctrl-C waits."""
+"""Seconds in which deliveries may end after the sampler is asked to stop: a user who pressed Ctrl-C waits."""
 
 
 class BadReceipt(NetError):
@@ -97,7 +96,7 @@ LOSSES: dict[type[NetError], DeliveryLoss] = {
     Silent: DeliveryLoss.SILENT,
     BadReceipt: DeliveryLoss.DAMAGED,
 }
-"""Error of a message -> loss of the group in it. Unreachable and all other errors: nobody knows whether the
+"""Error of a message -> loss of the group in it. Unreachable and all other errors: it is unknown whether the
 group arrived."""
 
 
@@ -122,7 +121,7 @@ class Sampler:
         self._places = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._refused: dict[Outcome, float] = {}
-        """Verdict -> when one of its refusals was told last."""
+        """Verdict -> when one of its refusals was last reported."""
         self._unscored = Counter[PeerId]()
         """Learner -> groups in a row that it could not score."""
         self._told_long = False
@@ -134,7 +133,7 @@ class Sampler:
         ones are drawn meanwhile."""
 
     async def run(self) -> None:
-        """Run until the host is asked to stop; then deliver what is sampled, for at most LEAVE_TIMEOUT
+        """Run until the host is asked to stop; then deliver finished groups, for at most LEAVE_TIMEOUT
         seconds."""
         async with asyncio.TaskGroup() as tasks:
             refresh, keeps = tasks.create_task(self._refresh(tasks)), tasks.create_task(self.outbox.run())
@@ -280,13 +279,13 @@ class Sampler:
         return [Drawn(task, draw, completions, self._policy, used) for task, draw, completions in made]
 
     def _stop_doomed(self) -> None:
-        """Stop the call whose groups are outside the window before they are finished."""
+        """Stop the call if its groups will be outside the window before they are finished."""
         if self._policy is not None and self.freshness.is_over(self._policy[0]):
             self.engine_calls.stop(self.engine)
 
     async def _seal(self, drawn: Drawn) -> Group:
         """Score completions and make a group of them. Where the rewards cannot be computed it claims none: a
-        learner that cannot either says so, and the draw has come."""
+        learner that cannot compute them either answers so, and the draw is accounted for."""
         try:
             rewards = await self.reward_calls.rewards(drawn.task, drawn.completions.texts)
         except RewardError:
@@ -344,8 +343,8 @@ class Sampler:
             await self.outbox.done(group.id)
 
     async def _deliver_again(self, tasks: asyncio.TaskGroup) -> None:
-        """Deliver what a learner had in its memory alone once more when that learner is gone, or began
-        anew."""
+        """Redeliver groups that a learner held in memory alone, once that learner is gone or has
+        restarted."""
         host = self.host
         while True:
             if not self._in_memory:
@@ -363,7 +362,7 @@ class Sampler:
                     await self._start_delivery(tasks, self._deliver(group, learner))
 
     def _life(self, learner: PeerId) -> int:
-        """Its incarnation; 0 while it is not heard."""
+        """Its incarnation; 0 while it is absent."""
         beat = self.host.roster.beat(learner)
         return beat.incarnation if beat is not None else 0
 
@@ -383,14 +382,14 @@ class Sampler:
         return outcome is Verdict.UNVERIFIED or self._unscored[learner] >= UNSCORED
 
     def _tell_refused(self, learner: PeerId, outcome: Outcome, why: str) -> None:
-        """Tell why a group was refused, once a minute for each verdict."""
+        """Report why a group was refused, once a minute for each verdict."""
         if (now := self.host.now()) - self._refused.get(outcome, -math.inf) >= REPEAT_AFTER:
             self._refused[outcome] = now
             text = f"{learner} refused a group ({outcome.value}): {why or 'it gave no reason'}"
             self.host.emit(events.Noted, level="warning", text=text)
 
     async def _hear(self, learner: PeerId) -> None:
-        """Wait until a learner is heard of, for as long as it would be missed."""
+        """Wait for a heartbeat of a learner, for as long as a peer may be silent."""
         host = self.host
         until = host.steady() + host.config.run.pace.patience
         while learner not in host.roster and (left := until - host.steady()) > 0 and not host.stop.is_set():
@@ -441,7 +440,7 @@ class Sampler:
             host.move()
         host.status.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
         if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
-            host.status.lags(inbox=beat.lag.inbox)  # a receipt does not say how long the group will wait
+            host.status.lags(inbox=beat.lag.inbox)  # a receipt does not have the expected wait of the group
         if receipt.verdict is Verdict.ADMIT:
             host.suspensions.back(learner, host.ports.me, times.sent)
         host.suspensions.tell(learner, host.ports.me, receipt.until, reason_of(receipt.detail))

@@ -1,9 +1,9 @@
-"""A new seed takes the releases that other peers of its run folder hold: signed words, marks and bytes.
+"""A new seed takes over the releases of other peers in its run folder: signed announcements, marks and bytes.
 
     peers/<name>/releases/<root>, blobs/<root>, blobs/<root>.release --copy--> peers/seed/...
 
-Nothing is believed here: a seed checks every block and every signature when it starts. Not handled here:
-peers of other folders, whom a seed asks when it runs.
+Nothing is trusted here: a seed checks every block and every signature when it starts. Not handled here:
+releases of peers in other folders, which a seed requests when it runs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from peers.runtime.peer_folder import RELEASES
 from swarm.storage.durable import copy_durably, write_durably
 
 ADOPTING = "adopting"
-"""File in a seed's folder while it takes them: one that is ended meanwhile takes the rest at its next
+"""File in a seed's folder while it takes them: a seed that is interrupted takes the rest at its next
 start."""
 
 
 def take_releases(path: Path, seed: Path) -> None:
-    """Copy what the peers of the run folder `path` hold into the peer folder `seed`, unless it has releases
+    """Copy the releases of the peers of run folder `path` into the peer folder `seed`, unless it has releases
     of its own. Raises OSError; the next call takes the rest."""
     own, begun = seed / RELEASES, seed / ADOPTING
     if any(map(_is_word, own.glob("*"))) and not begun.exists():
@@ -34,7 +34,7 @@ def take_releases(path: Path, seed: Path) -> None:
 
 
 def _is_word(path: Path) -> bool:
-    """A word has the name of a root; what was not written to its end has more of a name."""
+    """An announcement's file name is a root; a partly written file has a longer name."""
     return not path.suffix
 
 
@@ -43,6 +43,6 @@ def _take(word: Path, seed: Path) -> None:
     try:
         for name in (root, f"{root}.release"):
             copy_durably(blobs / name, seed / "blobs" / name)
-        copy_durably(word, seed / RELEASES / root)  # last: without its bytes it says nothing
+        copy_durably(word, seed / RELEASES / root)  # last: an announcement without its bytes is of no use
     except FileNotFoundError:
         return  # its peer dropped it meanwhile, or holds a part of it

@@ -1,9 +1,9 @@
-"""What a peer does while nobody answers: it tries again for as long as it runs, or once with `--once`.
+"""Joining while no peer answers: retries for as long as the peer runs, or once with `--once`.
 
-    no peer answers      the run is in this folder   -> it goes on alone, and others find it here
+    no peer answers      the run is in this folder   -> it continues alone, and others find it here
                          it is not                   -> again after a pause that grows
-    nobody gives the run's files                     -> again after a pause that grows; where large packets
-                                                        are lost on the way, that is told
+    no peer has the run's files                      -> again after a pause that grows; where large packets
+                                                        are lost on the way, a message says so
 
 Not handled here: which addresses are dialled, and that they are dialled again later
 (swarm.net.libp2p.network).
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOLD = 6
-"""Addresses of which it is told how dialling them went: an invite has up to three peers', two each."""
+"""Addresses whose dialling is reported: an invite has up to three peers', two each."""
 
 FIRST, LONGEST = 1.0, 60.0
 """Seconds of the first pause and of the longest: each is twice the one before."""
@@ -49,8 +49,8 @@ NARROW = (
 
 
 async def narrow(node: Node, why: str) -> str:
-    """NARROW where a peer of which `why` says that nothing came answers a small question, on a new
-    connection; else empty. Both ends of one that such a packet blocks see nothing of what follows it."""
+    """NARROW where a peer that, by `why`, sent nothing answers a small request on a new connection; else
+    empty. Both ends of a connection that such a packet blocks receive nothing that follows it."""
     if NOTHING_CAME not in why:
         return ""
     ask = wire.encode(FileRequest(run=node.run, file="", offset=LARGEST_SPEC))
@@ -70,24 +70,25 @@ class Entering:
     """One peer's way into the network of its run."""
 
     def __init__(self, path: Path, once: bool, has_run: bool, quiet: bool = False) -> None:
-        """`path` is the run folder; `has_run`: all that this peer needs of the run lies there; `quiet`: of
-        addresses only those are told of which none was reached."""
+        """`path` is the run folder; `has_run`: it has all files of the run that this peer needs; `quiet`:
+        report addresses only where none was reached."""
         self._path, self._once, self._has_run = path, once, has_run
         self._pause, self._said = FIRST, ""
         self._quiet, self._dialled, self._began = quiet, 0, time.monotonic()
         self.node: Node | None = None
-        """Known once somebody was reached."""
+        """Known once a peer was reached."""
 
     def dialled(self, address: str, why: str) -> None:
-        """An address was dialled: `why` nobody is there, or nothing. Those of all whom this folder knows may
-        be dozens: the first are told."""
+        """An address was dialled: `why` it failed, or an empty string. A folder may know dozens: the first
+        are reported."""
         self._dialled += 1
         if not self._quiet and self._dialled <= TOLD:
             seconds = time.monotonic() - self._began
             say(f"dialled {address}: {why or 'connected'} ({seconds:.1f} s)")
 
     async def unreached(self, error: Unreachable) -> bool:
-        """Nobody answered: try again, or go on alone (False). Raises `error` when one try is all."""
+        """No peer answered: try again, or continue alone (False). Raises `error` when only one try is
+        allowed."""
         if self._once:
             raise error
         if not self._has_run:
@@ -112,7 +113,7 @@ class Entering:
                 await self._wait(why)
 
     async def _wait(self, why: str) -> bool:
-        """Say what failed, and wait. True: it is time to try again."""
+        """Print the failure, and wait. True: it is time to try again."""
         again = f"trying again in {self._pause:.0f} s"
         first = f"{why}. This peer is {again}, and so on until it works; {NEXT}"
         say(first if why != self._said else f"still so: {again}")

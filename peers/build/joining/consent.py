@@ -1,11 +1,11 @@
-"""Code that an invite names and that would run here as a program of this user: it asks the joiner first.
+"""Code that an invite names and that would run here as a program of this user: requires the joiner's consent.
 
     run.objective.name = package.module:NAME   a learner imports it
     run.task.name = verifiers:NAME             whoever has tasks runs the package with the run's options
 
-Neither comes with the run: both are installed here, and the run chooses which of them begins. Under
-`swarm up` they are the owner's own. Not handled here: what runs in a sandbox, reward code that came with the
-run (swarm.tasks.rewards.rewards) and texts that gym: runs as code (swarm.tasks.workers.gym).
+Neither comes with the run: both are installed here, and the run selects which of them starts. Under `swarm
+up` they are the owner's own. Not handled here: code that runs in a sandbox, which is reward code that came
+with the run (swarm.tasks.rewards.rewards) and texts that gym: runs as code (swarm.tasks.workers.gym).
 """
 
 from __future__ import annotations

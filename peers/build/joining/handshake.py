@@ -1,7 +1,7 @@
-"""What a newcomer shows to be answered, and what it is given before it takes part.
+"""A newcomer's credentials, and the lists and keys that it receives before it takes part.
 
-    invite, or what this peer kept of an earlier life --shown--> Membership --> MemberMail, which shows it
-    an invite with a number of uses --shown--> whoever counts them -- "renew" --> Membership
+    invite, or a membership of an earlier life --shown--> Membership --> MemberMail, which presents it
+    an invite with a number of uses --shown--> the peer that counts them -- "renew" --> Membership
     run, MemberMail --had_keys--> list of revocations, keys of a private run --> the run folder
 
 Not handled here: whether a membership is good (swarm.core.membership), the run itself
@@ -36,7 +36,7 @@ PATIENCE = 5.0
 """Seconds for an answer of some kilobytes."""
 
 ASKED = 4
-"""Peers that are asked, one after the other until one answers: heartbeats tell what these did not."""
+"""Peers that are queried, one after the other until one answers; heartbeats later bring the rest."""
 
 
 async def shown(
@@ -69,14 +69,14 @@ async def shown(
 async def _is_better(
     mine: Membership, kept: Membership, path: Path, mail: Mail, peers: Sequence[PeerId]
 ) -> bool:
-    """Whether the run's owner revoked the kept membership, and not what another invite gives. Those who are
-    connected are asked for the list."""
+    """Whether the run's owner revoked the kept membership, but not the one of the new invite. Connected peers
+    are queried for the list."""
     if link(mine.delegation.key) in named(kept, b""):
         return False  # the same invite, or one of those that a renewal names
     try:
         run = run_folder.read(path)
     except DamagedSpec:
-        return False  # nobody's list can be checked before it is fetched again
+        return False  # no other list can be checked before it is fetched again
     if run is None:
         return False
     with contextlib.suppress(Unreached, Refusal):  # the list counts, here or from others
@@ -86,8 +86,8 @@ async def _is_better(
 
 
 async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Sequence[PeerId]) -> Membership:
-    """The membership that one of these peers makes of a claim, kept in this peer's folder. Raises Refusal
-    when all uses are taken, Unreached when nobody here counts them."""
+    """The membership that one of these peers issues for a claim, kept in this peer's folder. Raises Refusal
+    when all uses are taken, Unreached when no peer here counts them."""
     said = []
     for peer in peers:
         try:
@@ -109,8 +109,8 @@ async def _claimed(claim: Membership, local: LocalPeer, mail: Mail, peers: Seque
 
 
 async def had_keys(run: RunFolder, mine: Membership | None, mail: Mail, peers: Sequence[PeerId]) -> None:
-    """Have the run's list of revocations, and the keys of a private run, in its folder. Raises Refusal when
-    this peer was revoked, Unreached when nobody gives the keys."""
+    """Fetch the run's list of revocations, and the keys of a private run, into its folder. Raises Refusal
+    when this peer was revoked, Unreached when no peer has the keys."""
     trust, keys, said = run.trust, run.keys(), []
     for peer in peers[:ASKED]:
         try:

@@ -1,11 +1,11 @@
-"""Words that invite to a run: read when a peer joins, kept in its folder, made from there for others.
+"""Invites to a run: read when a peer joins, kept in its folder, and made from there for others.
 
-    word --usable_invite--> Invite --keep--> invites/<role>, where it may make members
-    owner's key, or a kept word, and whom the folder's peers met --invite--> a word with live addresses
-    word --renew--> with the owner's key: the same with a later end; elsewhere: kept, and memberships with it
+    text --usable_invite--> Invite --keep--> invites/<role>, where it may make members
+    owner's key, or a kept invite; peers seen here --invite--> an invite with live addresses
+    invite --renew--> with the owner's key: the same with a later expiry; elsewhere: kept, and memberships
 
-Any peer's folder makes words for those who need no membership. Not handled here: the bytes of a word
-(swarm.membership.invite), who renews memberships (peers.runtime.membership.renewal).
+Any peer's folder makes invites for roles without membership. Not handled here: the encoding of an invite
+(swarm.membership.invite), renewal of memberships (peers.runtime.membership.renewal).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from swarm.storage.durable import write_durably
 from swarm.types import PeerId
 
 LIVE = 600.0
-"""Seconds since its last heartbeat in which a peer counts as there: ten times what a running peer takes to
-write it down."""
+"""Seconds since its last heartbeat in which a peer counts as live: ten times the delay with which a running
+peer writes it down."""
 
 
 def invite(path: Path, role: Role, seconds: float | None = None, uses: int = 0) -> str:
-    """`swarm invite`: a new word with the addresses of live peers. Raises Refusal when this folder may not
-    make it, or knows nobody, and where the role has nothing to do."""
+    """`swarm invite`: a new invite with the addresses of live peers. Raises Refusal when this folder may not
+    make it, or knows no peer, and where the role has nothing to do."""
     run = run_of(path)
     if role is Role.AUDITOR and run.settings.sampling.quantized:
         raise Refusal(f"an auditor has no work in this run: {NOTHING_REPLAYED}")
@@ -46,9 +46,9 @@ def invite(path: Path, role: Role, seconds: float | None = None, uses: int = 0) 
 
 
 def renew(path: Path, word: str, seconds: float | None = None) -> str | None:
-    """`swarm invite --renew`: the same word with a later end where the owner's key is. Elsewhere the word is
-    kept, for memberships of this folder's peers and of others, and the result is None. Raises Refusal,
-    InviteError."""
+    """`swarm invite --renew`: the same invite with a later expiry where the owner's key is. Elsewhere the
+    invite is kept, for memberships of this folder's peers and of others, and the result is None. Raises
+    Refusal, InviteError."""
     run = run_of(path)
     old = invites.read(word, 0.0 if run.is_owners else time.time())
     if old.delegate is None or not _is_of(run, old):
@@ -75,8 +75,7 @@ def renew(path: Path, word: str, seconds: float | None = None) -> str | None:
 
 
 def keep(run: RunFolder, invite: Invite, word: str) -> bool:
-    """Keep a word that makes members, unless the one that is kept for its role lasts as long. Raises
-    OSError."""
+    """Keep an invite that makes members, unless the one kept for its role lasts as long. Raises OSError."""
     if invite.delegate is None or invite.role is None or run.is_owners or not _is_of(run, invite):
         return False
     if invite.uses:
@@ -109,9 +108,8 @@ def run_of(path: Path) -> RunFolder:
 
 
 def _addresses(run: RunFolder) -> list[str]:
-    """Of up to three members that were heard lately, seeds first; then those of words that are kept, and of
-    members that were heard long ago; of strangers where none of these is known. Raises Refusal when there is
-    nobody."""
+    """Addresses of up to three members with recent heartbeats, seeds first; then those of kept invites, and
+    of members without; of strangers where none of these is known. Raises Refusal when no address is known."""
     out, since = run.revocations, time.time() - LIVE
     met = [one for one in contacts.of_run(run.path) if out.why(one.peer) is None]
     members = [one for one in met if one.vouched or run.settings.private]
@@ -129,8 +127,8 @@ def _addresses(run: RunFolder) -> list[str]:
 
 
 def last_heard(path: Path) -> float | None:
-    """Seconds since a peer that others can dial was heard by a peer of this folder, but for those of this
-    folder that have ended since; None where that is not lately."""
+    """Seconds since the last heartbeat that this folder's peers received from a dialable peer, leaving out
+    this folder's own peers that have ended since; None where that is not recent."""
     here = running(path)
     ended = {peer_of(one) for one in path.glob("peers/*") if one.name not in here}
     ages = [time.time() - one.heard for one in contacts.of_run(path) if one.peer not in ended]
@@ -138,8 +136,8 @@ def last_heard(path: Path) -> float | None:
 
 
 def reach(addresses: Sequence[str], me: PeerId, listen: Listen, port: int, dialled: bool | None) -> str:
-    """Why words with these addresses do not reach everybody, and what to do; empty where they do, or where
-    this peer is to be had on this machine alone. `dialled`: whether others could dial this peer."""
+    """Why invites with these addresses do not work for everyone, and what to do; empty where they do, or
+    where this peer is meant for this machine alone. `dialled`: whether others could dial this peer."""
     hosts = {text.split("/")[2]: text.endswith(me) for text in addresses}
     public = [mine for host, mine in hosts.items() if scope_of(host) is Scope.PUBLIC]
     if not hosts or scope_of(listen.host) is Scope.LOOPBACK:
@@ -171,7 +169,7 @@ def _rank(contact: Contact) -> tuple[bool, bool]:
 
 
 def _kept(run: RunFolder) -> list[str]:
-    """Addresses of the words that are kept here."""
+    """Addresses of the invites that are kept here."""
     found: list[str] = []
     for role in Role:
         try:
@@ -186,7 +184,7 @@ def _kept(run: RunFolder) -> list[str]:
 
 def usable_invite(word: str, path: Path | None, now: float) -> Invite:
     """Read the invite of a peer that joins. An expired one is accepted when the run folder holds a membership
-    that is still valid, or a word for the same role: the peer rejoins.
+    that is still valid, or an invite for the same role: the peer rejoins.
 
     `path` is the run folder; None is the default folder of the invite's run. Raises InviteError.
     """

@@ -1,9 +1,9 @@
-"""The words that were made in a run's folder, so that their maker still knows whom they were for.
+"""The invites that were made in a run's folder, with the notes of their maker.
 
     `swarm invite` --keep--> invites/made, a line of JSON each --words--> `swarm invite --list`
 
-The file holds secrets (a word may make members), and only its owner can read it. It is a help, not a
-register: a word that is missing here works all the same, and a line that cannot be read is left out.
+The file holds secrets (an invite may make members), and only its owner can read it. It is a help, not a
+register: an invite that is missing here works all the same, and a line that cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from swarm.types import Struct
 
 
 class Word(Struct):
-    """A word, and what its maker says of it."""
+    """An invite, and its maker's note."""
 
     word: str
     made: float
@@ -35,7 +35,7 @@ class Word(Struct):
 
 
 def keep(folder: Path, word: str, note: str) -> None:
-    """Add a word to the list. Raises OSError."""
+    """Add an invite to the list. Raises OSError."""
     path = _list(folder)
     path.parent.mkdir(exist_ok=True)
     line = msgspec.json.encode(_described(word, time.time(), note))
@@ -44,8 +44,8 @@ def keep(folder: Path, word: str, note: str) -> None:
 
 
 def words(run: RunFolder) -> list[Word]:
-    """All of this folder, the oldest first: those of its last start, or by which it was invited, and those
-    that `swarm invite` made; the same word once, with its last note. Raises OSError."""
+    """All invites of this folder, the oldest first: of its last start, or by which it was invited, and of
+    `swarm invite`; each once, with its last note. Raises OSError."""
     note = "printed by `swarm start`" if run.is_owners else "by which this folder was invited"
     found: dict[str, Word] = {}
     for role in Role:

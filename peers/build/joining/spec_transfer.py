@@ -6,10 +6,10 @@ offset; the answer is at most one slice, read from the disk for each request.
 
     Spec --> model/<file>, task/<file>:   <file>.part grows slice by slice --digest is right--> <file>
 
-What a run folder holds already is not asked for: a peer that comes back alone needs nobody. The joiner
-verifies everything: the Spec must have the digest in its invite, each file the digest and the size
-in the Spec, and only names that a model or a task has are written. A `.part` of an interrupted transfer is
-continued from any peer, by one process at a time. Trained weights are not transferred here, but as releases.
+Files that a run folder already holds are not requested: a peer that returns needs no other. The joiner
+verifies everything: the Spec must have the digest in its invite, each file the digest and the size in the
+Spec, and only names that a model or a task has are written. A `.part` of an interrupted transfer is continued
+from any peer, by one process at a time. Trained weights are not transferred here, but as releases.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOOK_EVERY = 0.1
 """Seconds between two looks whether that is over."""
 
 TOLD_AFTER = 10
-"""Looks after which it is told: small files take less."""
+"""Polls after which a message says that another process fetches: small files take less."""
 
 
 class FileRequest(Struct):
@@ -66,8 +66,8 @@ class FileRequest(Struct):
 
 
 async def serve(mail: Mail, run: RunFolder) -> dict[str, str]:
-    """Serve `spec` from this run folder. Returns the name of each damaged file -> a sentence on it: what is
-    in there is not served."""
+    """Serve `spec` from this run folder. Returns the name of each damaged file -> a sentence about it;
+    damaged files are not served."""
     files, spec = dict(run.files()), run_folder.spec_content(run.path) or b""
     damaged = await asyncio.to_thread(damaged_files, run)
 
@@ -91,8 +91,8 @@ async def serve(mail: Mail, run: RunFolder) -> dict[str, str]:
 
 
 async def mend(mail: Mail, run: RunFolder, damaged: dict[str, str], peers: Sequence[PeerId]) -> list[str]:
-    """Fetch damaged files from peers that have them, and take out of `damaged` what is whole then. Returns
-    their names."""
+    """Fetch damaged files from peers that have them, and remove repaired ones from `damaged`. Returns their
+    names."""
     mended = []
     for name in [*damaged]:
         with contextlib.suppress(Unreached, OSError):  # the next call tries again
@@ -153,7 +153,7 @@ async def _fetch_files(mail: Mail, sources: Sequence[PeerId], run: RunFolder, mo
 
 
 async def fetch_file(mail: Mail, sources: Sequence[PeerId], run: RunFolder, name: str) -> None:
-    """Fetch one of the run's files unless it is whole once nobody else fetches. Raises Unreached, OSError."""
+    """Fetch one of the run's files unless another process has completed it. Raises Unreached, OSError."""
     file = dict(run.files())[name]
     async with _one_at_a_time(run.path):
         if not await asyncio.to_thread(_is_here, file, *run.expected(name)):
@@ -262,13 +262,13 @@ class _Part:
             self._file.write(piece)
             self._file.flush()
         except OSError as error:
-            error.filename = error.filename or str(self._path)  # the message says which disk is full
+            error.filename = error.filename or str(self._path)  # so that the message names the full disk
             raise
         self._sha.update(piece)
         self.size += len(piece)
 
     def matches(self, digest: Digest, size: int) -> bool:
-        """Whether these bytes are in the file, and no others that somebody else wrote there."""
+        """Whether the file holds exactly these bytes, and none that another process wrote."""
         return self.size == size == self._path.stat().st_size and self._sha.hexdigest() == digest
 
     def rename(self, path: Path) -> None:
@@ -340,7 +340,7 @@ def _left(file: Path, size: int) -> int:
 
 
 def damaged_files(run: RunFolder) -> dict[str, str]:
-    """Name -> a sentence on what is wrong with the file, and what to do."""
+    """Name -> a sentence that says what is wrong with the file, and what to do."""
     found = {}
     for name, file in run.files():
         expected, size = run.expected(name)

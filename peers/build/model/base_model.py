@@ -160,8 +160,8 @@ def _is_commit(revision: object) -> bool:
 
 
 def version_zero(run: Run) -> Callable[[MakeDraft], Blocks] | None:
-    """What writes version 0 of a run of all weights, where the Hub's model is on this disk at the run's
-    commit; nobody is asked for it. It raises ModelError or OSError."""
+    """Function that writes version 0 of a run that trains all weights, where the Hub's model is on this disk
+    at the run's commit, so that no peer is asked for it. It raises ModelError or OSError."""
     if run.model.training != "full" or COMMIT.fullmatch(run.model.revision) is None:
         return None
     folder = _cached(run.model.name, run.model.revision)

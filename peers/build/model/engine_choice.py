@@ -40,7 +40,7 @@ class EngineFacts(NamedTuple):
     parameters: int
     """Parameters of the whole model."""
     quantize: str
-    """`none`, `int8` or `nf4`: what the policy's linear layers are sampled in."""
+    """`none`, `int8` or `nf4`: the precision of the policy's linear layers in the sampler."""
 
 
 def installed() -> bool:
@@ -151,7 +151,7 @@ def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
 
 
 def _lacks(settings: EngineSettings, seen: EngineFacts, gpu: Gpu) -> str:
-    """The sentence that says how much GPU memory vLLM lacks; empty when it has enough. The settings are
+    """A sentence that gives the GPU memory that vLLM lacks; empty when it has enough. The settings are
     `limited`."""
     claim = settings.memory * gpu.total
     need = ROOM * seen.parameters * (2.0 if seen.quantize == "none" else 0.6)

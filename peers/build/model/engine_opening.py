@@ -31,7 +31,7 @@ LOADING = "loading what computes: torch and transformers (some seconds; longer t
 
 
 class Tokens(Protocol):
-    """What is known of a run's tokenization beside its engine."""
+    """A run's tokenization, as far as it is known outside the engine."""
 
     def render_all(self, tasks: Sequence[Task]) -> list[str]:
         """Tasks as prompts."""
@@ -51,8 +51,8 @@ async def fitting_role(
     asked: Role | None,
     allowed: Collection[Role],
 ) -> tuple[Role, Config]:
-    """The role that fits this machine, the one `asked` for or one that is allowed, and the settings for it.
-    `process`: where it is computed; None: here. Raises CannotHere."""
+    """The role that fits this machine, `asked` or another allowed one, and the settings for it. `process`:
+    where it is computed; None: here. Raises CannotHere."""
     if process is not None:
         say(LOADING)
         fit: Callable[..., Any] = process.fit
@@ -72,9 +72,9 @@ async def fitting_role(
 async def open_engine(
     work: Work, process: ProcessEngine | None, model: Path, config: Config
 ) -> tuple[Engine, Tokens, str]:
-    """The engine that `[peer.engine]` names, or that `auto` chooses, without a policy until it loads a
-    release; its tokens; which one it is, and why. `process`: the one that said which role fits. The caller
-    closes the engine. Raises UserError and ModelError."""
+    """The engine of `[peer.engine]`, or the choice of `auto`, without a policy until it loads a release; its
+    tokens; its name, and the reason. `process`: the one in which `fitting_role` ran. The caller closes the
+    engine. Raises UserError and ModelError."""
     choice = engine_choice.chosen(model, config)
     if choice.name == "hf":
         process = process or ProcessEngine(config.peer.engine)
@@ -95,7 +95,8 @@ async def open_engine(
 
 
 async def imported(work: Work) -> None:
-    """Import what loads a model of any kind, beside the event loop, and say so where it takes a while."""
+    """Import the libraries that load a model, beside the event loop, and print a message where it takes a
+    while."""
     if "peers.build.model.factory" not in sys.modules:
         say(LOADING)
     await work.run(Kind.LOAD, _import)

@@ -80,7 +80,7 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
 
 
 def replay(model: Path, config: Config) -> ModelReplay:
-    """What a learner audits with: the policy once more, as its settings for training say.
+    """The policy that a learner audits with: a second copy, with the settings of its training.
 
     Raises UserError and ModelError when this machine cannot hold it.
     """
@@ -215,7 +215,7 @@ def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> Pr
 
 
 def _release_size(model: Path) -> int | None:
-    """Bytes of a release of the run whose folder has this model; None elsewhere."""
+    """Bytes of a release of the run whose folder holds this model; None elsewhere."""
     run = run_folder.read(model.parent)
     return None if run is None else run.spec.release_size
 

@@ -1,10 +1,10 @@
-"""Opens what a learner averages through: its line and its averager.
+"""Opens a learner's averager, and measures its line.
 
     limit, what the last start measured --> LearnerLine: refusal, warning, or nothing said
     LearnerLine --rate()--> HiveAverager: announced to the others of a round
 
-The line is measured while the learner runs and remembered for its next start. Not handled here: what the
-others make of it (swarm.core.agreement.shares), and how it is measured (swarm.net.uplink).
+The line is measured while the learner runs and remembered for its next start. Not handled here: how the
+others use it (swarm.core.agreement.shares), and how it is measured (swarm.net.uplink).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from swarm.net.libp2p.node import Node
 
 FASTEST = 1 << 40
-"""Bytes per second: what is remembered beyond it is no rate of a line."""
+"""Bytes per second: a remembered rate above it cannot be that of a line."""
 
 
 class LearnerLine:
@@ -65,7 +65,7 @@ class LearnerLine:
 
     @asynccontextmanager
     async def measured(self) -> AsyncIterator[None]:
-        """Measure while the block runs, and remember what was found."""
+        """Measure while the block runs, and remember the result."""
         self.rate()
         watching = asyncio.create_task(self._uplink.watch())
         try:

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 def source(
     run: RunFolder, config: Config, render: Render, say: Say, slow: bool = False, scores: bool = True
 ) -> TaskSource:
-    """`render` may raise Lost, too: the process that writes is gone, or was ended by a limit. `slow`: it asks
-    another process. Raises TaskError, or WrongUsage when the chat template does not fit.
+    """`render` may raise Lost, too: the process that writes is gone, or was ended by a limit. `slow`: it
+    calls another process. Raises TaskError, or WrongUsage when the chat template does not fit.
 
-    Reward code that came with the run is run as `peer.rewards.code` says; by `swarm up` it is trusted. Texts
-    are models' and other peers' there, too. Without `scores` no reward is made, and none of its code begins.
+    Reward code that came with the run is run as `peer.rewards.code` says; under `swarm up` it is trusted.
+    There, too, texts come from models and other peers. Without `scores` no reward is made, and none of its
+    code starts.
     """
     task, folder = config.run.task, run.path / "task"
     texts = config.peer.rewards.code
@@ -62,7 +63,7 @@ def _written(render: Render, tasks: Sequence[Task]) -> list[str]:
 async def open_source(
     run: RunFolder, host: Host, node: Node, render: Render, slow: bool = False
 ) -> AsyncIterator[TaskSource]:
-    """The same while the body runs; what a person should know about it is printed once, and an event."""
+    """The same while the body runs; messages for the user are printed once, and become an event."""
     loop = asyncio.get_running_loop()
 
     def tell(line: str) -> None:

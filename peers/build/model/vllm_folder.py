@@ -56,7 +56,7 @@ def adapter(model: Path, lora: Lora) -> Callable[[Blocks, Path], None]:
 
 
 def _check(blocks: Blocks, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise ValueError for a release of another model, Damaged for one that cannot be read."""
+    """Raise ValueError for a release of another model, Damaged for an unreadable one."""
     release = ReleaseFile(blocks)
     weights.check(release.shapes, shapes)
     release.check(release.places)

@@ -1,9 +1,9 @@
 """`swarm doctor`: checks whether this machine can take part, and says what to do if not.
 
-Each check is a function that returns a Finding (ok, warn or fail; what was found; what to do). A warning does
-not keep a peer from running. Whether what is installed computes is tried, in a process of its own. Exit code
-0, or 3 when a check failed. It sends nothing without a word; with one the run's peers are asked
-(peers.commands.doctor.run_checks): 4 where nobody answers, 5 where they refuse.
+Each check is a function that returns a Finding (ok, warn or fail; the finding; what to do). A warning does
+not keep a peer from running. Installed libraries are tried on a small computation, in a process of its own.
+Exit code 0, or 3 when a check failed. Nothing is sent without an invite; with one, peers of the run are
+queried too (peers.commands.doctor.run_checks): 4 where none answers, 5 where they refuse.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ TRIAL = Config(
 """Settings of the trial of a tiny model."""
 
 TRIAL_LIMIT = 300.0
-"""Seconds for the trial, and for its model: ten of a processor, and what a busy machine or a cold disk adds
-to the imports."""
+"""Seconds for the trial and its model: ten on an idle processor; a busy machine or a cold disk adds import
+time."""
 
 NEWEST = "newer ones were not tried"
 
@@ -94,8 +94,8 @@ ASKED_OTHERS = ("clock",)
 
 
 def main(folder: Path | None, as_json: bool, word: str = "", config: Config | None = None) -> int:
-    """Print the findings; exit code 0, or 3 when one failed. With a word also those of its run: then 4 where
-    nobody answers, and 5 where the run refuses this machine. Raises InviteError."""
+    """Print the findings; exit code 0, or 3 when one failed. With an invite also the findings about its run:
+    then 4 where no peer answers, and 5 where the run refuses this machine. Raises InviteError."""
     invite = invites.read(word, time.time()) if word else None
     findings, code = examine(folder), DONE
     if invite is not None and importlib.util.find_spec("hivemind"):
@@ -365,7 +365,8 @@ def _free_memory() -> int | None:
 
 
 def _tasks_left() -> Iterator[tuple[float, str]]:
-    """How many more tasks each limit allows, and what it is called; none where there is no limit."""
+    """(number of further processes and threads that a limit allows, the limit's name), for each limit that is
+    set."""
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is not held to it
         yield soft - _own_tasks(), "ulimit -u"

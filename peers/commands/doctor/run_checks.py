@@ -1,10 +1,10 @@
 """`swarm doctor WORD`: checks whether this machine can take part in the run that an invite names.
 
-    each address of the word alone --> reached, or why not
-    over one of them --> clock, run, memory for its model, reward code; port, NAT, relay, line
+    each address of the invite alone --> reached, or why not
+    over one of them            --> clock, run, memory for its model, reward code; port, NAT, relay, line
 
-It asks as the newcomer that this machine would be, with a key that is thrown away, and in a private run with
-the membership that the word gives; it joins nothing. Not handled: the machine itself
+Queries are sent as from a newcomer on this machine, with a key that is thrown away; in a private run with the
+membership of the invite. It joins nothing. Not handled: the machine itself
 (peers.commands.doctor.machine_checks).
 """
 
@@ -45,10 +45,10 @@ MEASURED = 4
 """Slices of a file, 1 MiB each, by which the line is measured: seconds on a line of 10 Mbit/s."""
 
 ENOUGH = 64 << 10
-"""Bytes below which a file says nothing of a line."""
+"""Bytes: a smaller file is no measurement of a line."""
 
 FIND_SECONDS = 10.0
-"""Seconds to dial once more who has answered."""
+"""Seconds to redial a peer that has answered."""
 
 LOOK_SECONDS = 40.0
 """Seconds for the questions about this peer's own address: a dial back, and two reservations."""
@@ -56,7 +56,7 @@ LOOK_SECONDS = 40.0
 UNUSED = (
     "the run is private, and a check does not spend a use of this invite: only the addresses were checked"
 )
-"""What is said of a run that answers members alone."""
+"""Printed for a run that answers members alone."""
 
 
 class Diagnosis(NamedTuple):
@@ -155,7 +155,8 @@ class _Examination:
             self._tell("clock", "ok", f"within 3 s of the clocks of{most} the peers that answered")
 
     def _shown(self, node: Node) -> Mail:
-        """Mail that shows what the word signs; one with a number of uses is not used up for this."""
+        """Mail that presents the invite's membership; it counts as no use of an invite with a limited
+        number."""
         mine = None if self._invite.uses else self._invite.admit(node.me)
         return MemberMail(node.mail, lambda: mine)
 
@@ -166,7 +167,7 @@ class _Examination:
         self._tell("run", "ok", f"{name}, {admits}")
 
     def _settings(self, run: RunFolder) -> None:
-        """Tell what this program does not know of the settings by which the word's role acts."""
+        """Report settings that affect the invited role and that this version does not know."""
         role = self._invite.role or Role.SAMPLER
         unknown = [key for key in loading.unknown(run.spec.run) if loading.matters(key, role)]
         if unknown:
@@ -174,7 +175,8 @@ class _Examination:
             self._tell("version", "fail", said, extras.upgrade())
 
     async def _reach(self, node: Node, mail: Mail) -> None:
-        """Whether others can dial this machine, its NAT, and who carries its connections if they cannot."""
+        """Whether others can dial this machine, its NAT, and which relay forwards its connections if they
+        cannot."""
         reach = node.reachability
         try:
             async with asyncio.timeout(LOOK_SECONDS):
@@ -222,7 +224,7 @@ class _Examination:
             self._tell("nat", "ok", f"seen as {', '.join(sorted(hosts))}{shared}; it {kept} the port")
 
     async def _rate(self, mail: Mail, run: RunFolder, peers: Sequence[PeerId]) -> None:
-        """What comes from the first peer in a second, by a file that a joiner needs anyway."""
+        """Download rate from the first peer, measured with a file that a joiner needs anyway."""
         name, size = max(run.spec.sizes.items(), key=lambda both: both[1], default=("", 0))
         if size < ENOUGH:
             return self._tell("line", "ok", "not measured: the run's files are small")
@@ -256,7 +258,7 @@ class _Examination:
         self._tell("model", "ok", choice.said or f"joins as {choice.role.value}")
 
     def _code_of(self, run: RunFolder) -> None:
-        """What the run's task needs of this machine."""
+        """Requirements of the run's task on this machine."""
         from swarm.tasks.workers import sandbox
 
         source = run.settings.task.name.partition(":")[0]

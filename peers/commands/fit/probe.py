@@ -4,10 +4,10 @@
             (rlimit; first to be killed when memory runs out)
 
 `speed` times the device's basic operations; `weights` writes random weights for a model whose own are not on
-the disk; `sampler`, `evaluator` and `learner` build what such a peer builds and run it twice: the first call
-warms up, the second is timed. `trial` does that with adapters and with all weights of a model that `tiny` has
-written: what makes a model imports more. Not handled: averaging and releases, whose memory is predicted and
-not measured.
+the disk; `sampler`, `evaluator` and `learner` build the same objects as such a peer and run them twice: the
+first call warms up, the second is timed. `trial` does that with adapters and with all weights of a model that
+`tiny` wrote; they are separate jobs because writing a model imports more. Not handled: averaging and
+releases, whose memory is predicted and not measured.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def hints(case: Case, found: list[FitRow], before: int) -> Iterator[str]:
 
 
 def round_hint(case: Case) -> str:
-    """What a round of averaging asks of the line of a learner, and what to change where that is too long."""
+    """How fast a learner's line must be for a round of averaging, and what to change where it is slower."""
     values = estimates.trained(case.model_shape, case.run_shape)
     uplink, run = case.config.peer.limits.upload * rounds.MBIT or UNKNOWN, case.config.run
     return rounds.objection(run, values, uplink) or rounds.needs(run, values, uplink)

@@ -3,9 +3,10 @@ another, encrypted with a passphrase.
 
     <run folder>/peers/NAME/key, or owner.key --export--> FILE --import--> the same in another run folder
 
-Nothing is overwritten, and an owner.key comes into a folder of its run alone. One identity belongs in one
-place at a time: of two processes with it the older one ends with 5 (peers.runtime.membership.identity_check).
-Not handled here: the encryption (swarm.membership.sealed_identity).
+Nothing is overwritten, and an owner.key is imported only into a folder of its own run. One identity belongs
+in one place at a time: of two processes with it the older one ends with 5
+(peers.runtime.membership.identity_check). Not handled here: the encryption
+(swarm.membership.sealed_identity).
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _choices(folder: Path) -> str:
 
 
 def _checked(path: Path) -> bytes:
-    """The key file's bytes. Raises IdentityError for one that holds no key."""
+    """The key file's bytes. Raises IdentityError for a file without a key."""
     from swarm.membership.identity import open_key
 
     open_key(path)

@@ -1,8 +1,8 @@
-"""`swarm invite`: prints a word that invites to a run, as text, JSON or a QR code, gives one a later end, or
-lists those that this folder has.
+"""`swarm invite`: prints an invite as text, JSON or a QR code, gives one a later expiry, or lists those of
+this folder.
 
-A word goes to stdout alone, so that `swarm invite | swarm join -` works; what is said of it goes to stderr.
-Not handled here: who may make which word (peers.build.joining.invitations).
+The invite alone goes to stdout, so that `swarm invite | swarm join -` works; everything else goes to stderr.
+Not handled here: which folder may make which invite (peers.build.joining.invitations).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from swarm.types import PeerId
 def make(
     folder: Path, role: Role, uses: int, seconds: float | None, note: str, as_json: bool, as_qr: bool
 ) -> int:
-    """Print a new word. Raises Refusal where this folder may not make it."""
+    """Print a new invite. Raises Refusal where this folder may not make it."""
     note = cut(note)  # before the word is made: then it is printed and on the list
     word = invitations.invite(folder, role, seconds, uses)
     _print(folder, word, note, {"invite": word, "role": role.value}, as_json, as_qr)
@@ -41,8 +41,8 @@ def make(
 
 
 def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: bool, as_qr: bool) -> int:
-    """Print a word again with a later end, or keep it. Raises Refusal, InviteError, and WrongUsage for an end
-    of `seconds` where memberships by the word do not end with it."""
+    """Print an invite again with a later expiry, or keep it. Raises Refusal, InviteError, and WrongUsage for
+    an expiry of `seconds` where memberships do not end with the invite."""
     given = invites.read(old, 0.0).delegate
     if seconds is not None and given is not None and not given.delegation.final:
         raise WrongUsage(
@@ -59,7 +59,7 @@ def renew(folder: Path, old: str, seconds: float | None, note: str, as_json: boo
 
 
 def listed(folder: Path, as_json: bool) -> int:
-    """Print what words this folder has. Raises Refusal where it holds no run."""
+    """Print the invites of this folder. Raises Refusal where it holds no run."""
     run = invitations.run_of(folder)
     words, out = issued_invites.words(run), run.revocations
     left = {word.word: _left(word, invite_quota.used(run.path)) for word in words}
@@ -117,7 +117,7 @@ def _is_revoked(word: Word, out: Revocations) -> bool:
 
 
 def _left(word: Word, taken: Mapping[str, Collection[PeerId]]) -> int | None:
-    """Uses that are left of a word, as this folder counts them; None for any number."""
+    """Remaining uses of an invite, as this folder counts them; None: unlimited."""
     given = invites.read(word.word, 0.0).delegate
     if given is None or not given.delegation.uses:
         return None

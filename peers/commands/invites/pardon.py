@@ -1,4 +1,4 @@
-"""`swarm pardon`: lets a sampler back that learners suspended (peers.audits.auditor).
+"""`swarm pardon`: readmits a sampler that learners suspended (peers.audits.auditor).
 
 a folder with owner.key  -> the run's list of revocations says so, and all learners of the run obey
 another one              -> this folder's learners alone, each of which decides for itself
@@ -25,9 +25,9 @@ from swarm.types import PeerId
 
 
 def pardon(folder: Path, peer: str) -> int:
-    """Take the sampler whose id begins with `peer`, or whose name it is, out of all lists. Returns an exit
-    code; raises WrongUsage where no list has it, or several are meant; an owner may name any whole id, and
-    any peer that was heard. Raises Refusal, CannotHere, OSError."""
+    """Remove the sampler with this name or id prefix from all suspension lists. Returns an exit code; raises
+    WrongUsage where no list has it, or several match; an owner may name any complete id, and any peer seen in
+    the run. Raises Refusal, CannotHere, OSError."""
     if not peer:
         raise WrongUsage("no sampler given: pass a name, an id or the beginning of an id")
     lists = {path.parent: _read(path) for path in folder.glob(f"peers/*/{FOLDER}/{SUSPENDED}")}
@@ -53,7 +53,7 @@ def pardon(folder: Path, peer: str) -> int:
 
 
 def _read(path: Path) -> dict[PeerId, Suspension]:
-    """Who is suspended by this file; nobody by a damaged one, as for its learner. Raises OSError."""
+    """Samplers suspended by this file; none for a damaged one, as for its learner. Raises OSError."""
     try:
         return read_suspended(path.parent)
     except (Torn, msgspec.DecodeError) as error:

@@ -1,12 +1,13 @@
-"""`swarm revoke PEER|INVITE`: puts a peer, or all who came by an invite, out of the run.
+"""`swarm revoke PEER|INVITE`: excludes a peer, or all peers that joined by an invite, from the run.
 
     a peer's id or name    -> the peer, and for later newcomers the invite by which it came
     a word, or its end     -> the invite, and all members that it made
     the folder's list and these, signed with owner.key -> <run folder>/revoked, in a private run keys with
     another one                                           -> the peers that run here
 
-The invite's secret is in a peer's hands, who would come back with it under another key; who else came by it
-stays. Not handled here: how a list reaches other machines (peers.runtime.membership.revocations).
+A revoked peer still knows the invite's secret and could rejoin under another key, so its invite is revoked
+for newcomers too; other peers that joined by it stay. Not handled here: how a list reaches other machines
+(peers.runtime.membership.revocations).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from swarm.storage.durable import write_durably
 from swarm.types import Digest, PeerId
 
 END = 6
-"""Letters of a word's end that name it at least: `swarm invite --list` shows eight."""
+"""Fewest trailing characters that identify an invite: `swarm invite --list` shows eight."""
 
 
 def main(folder: Path, who: str) -> int:
@@ -53,8 +54,8 @@ def main(folder: Path, who: str) -> int:
 
 
 def known(run: RunFolder) -> Revocations:
-    """The list in this folder, for who holds its lock. Raises CannotHere where it cannot be read: the next
-    one would lack what it says, and have a number that others have already."""
+    """The list in this folder; the caller holds the folder's lock. Raises CannotHere where it cannot be read:
+    the next list would lack its entries, and reuse a number that other peers have seen."""
     told = run.revocations
     if told.sealed == NONE and (run.path / revocations.REVOKED).exists():
         raise CannotHere(f"nothing was revoked or pardoned: {revocations.damaged(run.path)}. Then try again")
@@ -75,7 +76,7 @@ def publish(run: RunFolder, entries: Sequence[Revocation], pardons: Sequence[Par
 
 
 def _with_another(run: RunFolder) -> bytes:
-    """The keys of a private run, and one that nobody has yet; none of a public one. Raises CannotHere."""
+    """The keys of a private run, and a new one; none of a public run. Raises CannotHere."""
     if (keys := run.keys()) is None:
         return b""
     if keys.epoch != run.revocations.number:
@@ -87,7 +88,7 @@ def _with_another(run: RunFolder) -> bytes:
 
 
 def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], list[str]]:
-    """What to add for a peer or an invite, and what its owner has to see to. Raises WrongUsage for
+    """Entries to add for a peer or an invite, and steps that remain for its owner. Raises WrongUsage for
     neither."""
     if (key := _invite(run, who)) is not None:
         return [Revocation(at=now, invite=key)], []
@@ -121,7 +122,7 @@ def _revocations(run: RunFolder, who: str, now: int) -> tuple[list[Revocation], 
 
 
 def _made(run: RunFolder) -> Iterator[tuple[bytes, Word]]:
-    """Key and word of each invite that `swarm invite --list` shows and that makes members."""
+    """Key and text of each invite that `swarm invite --list` shows and that makes members."""
     for one in issued_invites.words(run):
         if (given := invites.read(one.word, 0.0).delegate) is not None:
             yield given.delegation.key, one
@@ -136,7 +137,7 @@ def _word(run: RunFolder, came_by: bytes) -> str:
 
 
 def _invite(run: RunFolder, who: str) -> bytes | None:
-    """Key of the invite that `who` is the word of, or the end of one that this folder has. Raises
+    """Key of the invite that `who` is, or whose last characters it is, among this folder's. Raises
     WrongUsage."""
     if invites.clean(who).startswith(invites.PREFIX):
         said = invites.read(who, 0.0)
@@ -153,8 +154,8 @@ def _invite(run: RunFolder, who: str) -> bytes | None:
 
 
 def peer_named(run: RunFolder, who: str, instead: str = "") -> PeerId:
-    """The peer with this id, or the one that was heard here with this name. Raises WrongUsage, which names
-    what may be said `instead`."""
+    """The peer with this id, or the peer of this name seen in this folder's journals. Raises WrongUsage,
+    which offers `instead` as the alternative."""
     if public_key(PeerId(who)) is not None:
         return PeerId(who)
     known = {*members.of_run(run.path), *(one.peer for one in contacts.of_run(run.path))}
@@ -169,7 +170,7 @@ def peer_named(run: RunFolder, who: str, instead: str = "") -> PeerId:
 
 
 def _is_in(one: Revocation, entries: tuple[Revocation, ...]) -> bool:
-    """Whether the list says as much already."""
+    """Whether the list already covers this entry."""
     return any(
         (one.peer, one.invite) == (there.peer, there.invite) and not set(there.kept) - set(one.kept)
         for there in entries
@@ -177,8 +178,7 @@ def _is_in(one: Revocation, entries: tuple[Revocation, ...]) -> bool:
 
 
 def _renew_own(run: RunFolder) -> None:
-    """New words in the place of this folder's own that make no members any more: its peers come in by
-    them."""
+    """Replace this folder's own invites that make no members any more: its peers join by them."""
     for role in Role:
         path = run.invite_path(role)
         try:
@@ -190,7 +190,7 @@ def _renew_own(run: RunFolder) -> None:
 
 
 def _sentence(one: Revocation, before: tuple[Revocation, ...]) -> str:
-    """What came of it, where the list had the entries `before`."""
+    """The result in a sentence, where the list had the entries `before`."""
     was = _is_in(one, before)
     if one.peer:
         who = f"{human_name(one.peer)} ({one.peer})"

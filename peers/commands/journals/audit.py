@@ -1,4 +1,4 @@
-"""`swarm replay --audit`: what became of every acknowledged group, from the journals of all peers."""
+"""`swarm replay --audit`: the fate of every acknowledged group, from the journals of all peers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SHOWN = 20
 
 
 def run(paths: Sequence[Path]) -> int:
-    """Print the audit of all journals in files and folders. Returns 1 when a group was lost or doubled. Lines
-    that are no events are left out and told: what they said is missing; so are journals without a line.
-    Raises WrongUsage where there is no other one."""
+    """Print the audit of all journals in files and folders. Returns 1 when a group was lost or trained twice.
+    Damaged lines and empty journals are skipped and reported. Raises WrongUsage where nothing else is
+    left."""
     journals = sorted({journal for path in paths for journal in _journals_in(path)})
     empty: list[WrongUsage] = []
     found = audit(*(read_to_the_end(journal, empty.append) for journal in journals))

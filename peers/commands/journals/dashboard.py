@@ -1,7 +1,6 @@
-"""`swarm dashboard` and `swarm replay`: serve the dashboard of a swarm elsewhere, or of a finished run's
-journal.
+"""`swarm dashboard` and `swarm replay`: serve the dashboard of a remote swarm or of a finished journal.
 
-    invite  -> an observer (peers.build.watching) -> Observer -> page        journal -> Replay -> page
+    invite  -> an observer (peers.build.watching) -> Observer -> page      journal -> Replay -> page
 
 Both serve until a signal. Not handled here: the dashboard of a run on this machine, which its seed serves.
 """

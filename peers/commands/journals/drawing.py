@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from swarm.storage.durable import write_durably
 
 DPI = 100
-"""Dots an inch: sharp enough on a page, and a picture stays below 100 kB."""
+"""Dots an inch: sharp in a document, and a picture stays below 100 kB."""
 
 COLOURS = (
     "#1b6ca8",
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
     log_x: bool = False
     """Each x at the same distance from the next, as fits a sweep that goes 0, 0.01, 0.03, 0.1."""
     log_y: bool = False
-    """Where a value above 0 is there to stand on such an axis."""
+    """A logarithmic axis, if any value is above 0."""
     from_zero: bool = False
     """The y axis begins at 0."""
 

@@ -1,7 +1,7 @@
-"""The journals of a run folder, and what people are told of lines in them that are no events.
+"""The journals of a run folder, and messages about their damaged lines.
 
-A peer keeps the clock of its start (swarm.net.libp2p.node.SteadyClock), and the machine's may be set
-meanwhile: who reads a journal asks `now` what time it is there.
+A peer keeps the clock of its start (swarm.net.libp2p.node.SteadyClock), while the machine's clock may be set
+meanwhile; readers of a journal therefore take the current time from `now`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from swarm.protocol import Role
 
 
 def tails(folder: Path) -> list[Tail]:
-    """The seed's journal, which has all that others told, or those of all peers."""
+    """The seed's journal, which has the events of all peers, or else those of all peers here."""
     seed = folder / "peers" / Role.SEED / "journal.jsonl"
     paths = [seed] if seed.exists() else sorted(folder.glob("peers/*/journal.jsonl"))
     return [Tail(path, tell_first) for path in paths]
 
 
 def now(journals: Iterable[Path], last: float, machine: float) -> float:
-    """Unix seconds by the clock of who writes these journals, of which the newest event happened at `last`,
-    where the machine's clock says `machine`: that clock says, too, when the files were written."""
+    """Unix seconds by the clock of the peers that write these journals, whose newest event happened at
+    `last`, where the machine's clock says `machine`. The files' modification times, by the machine's clock,
+    give the difference."""
     written = max(filter(None, map(_written, journals)), default=last)
     ahead = last - written
     return machine + ahead if last and abs(ahead) > CLOCK else machine
@@ -43,9 +44,8 @@ def _written(journal: Path) -> float:
 
 
 def followed(state: SwarmState, event: AnyEvent) -> SwarmState:
-    """The state with one more event of a single journal: a new one from where the peer that writes it was
-    started again by a clock that had been set back. What the old one has would seem to be of this moment for
-    as long."""
+    """The state after one more event of a single journal. Where the writing peer was restarted with its clock
+    set back, a new state begins: the entries of the old one would lie in the future and look current."""
     if isinstance(event, Started) and event.peer == state.timeline.keeper and event.at < state.last - CLOCK:
         began_with, state = state.starts, SwarmState(state.run, state.history)
         state.starts = began_with
@@ -54,14 +54,14 @@ def followed(state: SwarmState, event: AnyEvent) -> SwarmState:
 
 
 def tell_first(damage: Damage) -> None:
-    """For who follows a journal: the first one is told."""
+    """For readers that follow a journal: report only the first damaged line."""
     if damage.lines == 1:
         say(f"swarm: {damage}, and so are others like it")
 
 
 def read_to_the_end(journal: Path, empty: Callable[[WrongUsage], None] | None = None) -> Iterator[AnyEvent]:
-    """All events; a sentence about the other lines, once all are read. Raises WrongUsage where there is no
-    event among them; `empty` hears that of a journal without a line, as of a peer that ended at once."""
+    """All events; a sentence about damaged lines, once all are read. Raises WrongUsage where no line is an
+    event; `empty` takes that error for a journal without a line, as of a peer that ended at once."""
     some, last = False, deque[Damage](maxlen=1)
     for event in read_journal(journal, last.append):
         some = True

@@ -1,13 +1,13 @@
-"""`swarm replay --version`: makes a version again from what learners recorded of its steps, bit for bit.
+"""`swarm replay --version`: recomputes a version from the records of its steps by learners, bit for bit.
 
     record: newest state below the version -> learner
             steps up to the version: manifests, frames -- whose signatures are checked --> groups
     run folder -> model, tokenizer, tasks, rewards
     groups -> gradient of each member -> mean -> step -> the digests that the learner signed? 0: yes, 5: no
 
-Nothing that learners say is believed: rewards, gradients and means are computed again, the state's weights
-are those that the first step names. Its moments are the learner's word, but where the record begins with the
-run. Not handled here: what is recorded (peers.learner.recorder).
+Nothing that learners claim is trusted: rewards, gradients and means are computed again, and the state's
+weights must be those that the first step names. Its optimizer moments are the learner's claim, unless the
+record begins with the run. Not handled here: what is recorded (peers.learner.recorder).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """A recorded step, whose signature is right."""
+    """A recorded step with a valid signature."""
 
     learner: PeerId
     made: StepManifest
@@ -75,8 +75,8 @@ class Line(NamedTuple):
 
 
 def remake(version: int, records: Sequence[Path], folder: Path, config: Config) -> int:
-    """Make `version` again from `records`, or from those of the run `folder`, and print what comes out;
-    `config` has this machine's own settings. Returns an exit code; raises UserError."""
+    """Recompute `version` from `records`, or from those of the run `folder`, and print the result; `config`
+    has this machine's own settings. Returns an exit code; raises UserError."""
     if version < 1:
         raise WrongUsage(f"--version {version}: no step made it; give 1 or more")
     run = opened(folder)
@@ -109,8 +109,8 @@ def _told(record: Path) -> str:
 
 
 def _lines(record: Path, version: int, frames: Frames, damaged: Callable[[str], None]) -> Iterator[Line]:
-    """The shortest line of steps to each recorded version of that number; `damaged` hears of each step up to
-    it that cannot be read."""
+    """The shortest line of steps to each recorded version of that number; `damaged` is called for each
+    unreadable step below it."""
     steps: dict[tuple[int, Digest], Step] = {}
     for path in recorded(record, STEP):
         if version_of(path) <= version:
@@ -144,15 +144,15 @@ def _read(path: Path, frames: Frames) -> Step:
 
 
 class _Maker:
-    """Makes steps again with what the run folder has, on the CPU."""
+    """Recomputes steps with the model and tasks of the run folder, on the CPU."""
 
     def __init__(self, run: RunFolder, frames: Frames, own: Config) -> None:
         self._run, self._frames, self._settings = run, frames, run.settings
         self._config = Config(run=run.settings, peer=own.peer)
 
     def make(self, line: Line) -> bool:
-        """Print what comes out of a line's steps: whether each has the weights and the state that its learner
-        signed; none is made after one that has not."""
+        """Print whether each step of a line results in the weights and the state that its learner signed;
+        stops after the first that does not."""
         import torch
 
         torch.set_num_threads(max(1, self._arithmetic(line.steps[0]).threads))
@@ -194,7 +194,8 @@ class _Maker:
     def _gradient(
         self, learner: BaseLearner, tokens: Tokenization, source: TaskSource, step: Step, which: int
     ) -> Tensor:
-        """One member's. Raises Refusal where its batch is not what it signed, and CannotHere."""
+        """The gradient of one member. Raises Refusal where its batch is not the one that it signed, and
+        CannotHere."""
         if step.made.recipe is not None and not step.made.recipe.members[which].weight:
             return learner.nothing().vector
         said, groups = self._manifest(step, which), self._groups(step.batches[which], tokens.vocabulary)
@@ -273,7 +274,7 @@ class _Maker:
         return self._manifest(step, [*weights].index(who)).arithmetic
 
     def _reasons(self, step: Step, vectors: Sequence[Tensor]) -> Iterator[str]:
-        """What may explain other bits."""
+        """Possible explanations of different bits."""
         import torch
 
         from swarm.norm import norm

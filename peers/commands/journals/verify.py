@@ -1,12 +1,11 @@
-"""`swarm verify`: replays the group of which a learner says that its sampler cheated.
+"""`swarm verify`: replays a group whose sampler a learner accuses of cheating.
 
     evidence --whose signatures are checked--> group, release
     run folder -> model, tokenizer, task; the release's bytes beside the evidence, or where a peer holds them
     replay -> what each completion is off by -> 0: the evidence holds, 5: it does not
 
-What is allowed is measured on this group's text, under as many seeds as a learner takes groups. Nothing of
-what the learner says is believed. Not handled here: what follows for the sampler
-(swarm.core.audits.auditing).
+Allowed deviations are measured on this group's text, under as many seeds as a learner uses. No claim of the
+learner is trusted. Not handled here: the consequences for the sampler (swarm.core.audits.auditing).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def verify(path: Path, folder: Path | None, release: Path | None, config: Config) -> int:
-    """Print what a replay of the evidence at `path` says; `folder` is the run's, `release` a file with the
+    """Print the result of replaying the evidence at `path`; `folder` is the run's, `release` a file with the
     version's bytes, `config` this machine's own settings. Returns an exit code; raises UserError."""
     if folder is not None:
         run_folder.check_files(folder)
@@ -76,7 +75,7 @@ def verify(path: Path, folder: Path | None, release: Path | None, config: Config
 
 
 def _word(found: Weighed) -> str:
-    """What a group is worth that shows something."""
+    """The verdict on a group with a finding."""
     if speaks_alone(found):
         return "the evidence holds"
     return (

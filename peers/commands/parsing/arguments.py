@@ -95,9 +95,9 @@ LONGEST = 1 << 16
 
 
 def word(args: argparse.Namespace, pieces: Sequence[str], from_environment: bool = True) -> str:
-    """The invite that a command is given: its argument in `pieces`, what standard input has where that is
-    `-`, the content of `--word-file`, or that of the environment variable options.WORD; empty without any.
-    Raises WrongUsage for two of them, and for a file that cannot be read or has none."""
+    """The invite given to a command: its argument in `pieces`, standard input where that is `-`, the content
+    of `--word-file`, or the environment variable options.WORD; empty without any. Raises WrongUsage for two
+    of them, and for a file that is empty or cannot be read."""
     inherited = os.environ.pop(options.WORD, "")  # processes that this one starts do not need it
     if str(args.word_file).lower().startswith("swarm1"):
         raise WrongUsage("--word-file names a file, and this is an invite: write it into one")
@@ -206,7 +206,7 @@ def run_folders(runs: Path) -> list[Path]:
 
 
 def load_window(args: argparse.Namespace) -> LoadedConfig:
-    """The settings of a dashboard; a port in the arguments is used or fails, without a search for a free
+    """Settings of a dashboard; a port among the arguments is used or fails, without a search for a free
     one."""
     if args.host is not None:
         args.set = [*args.set, f"peer.page.host={args.host}"]

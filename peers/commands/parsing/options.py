@@ -1,4 +1,5 @@
-"""Options that several commands have, and the texts that they take: lines, limits of a guest, pages, times.
+"""Options that several commands share, and parsers of their values: lines, limits of a guest, dashboards,
+times.
 
 `--help` imports nothing slow. Not handled here: which command has which (peers.cli).
 """
@@ -19,7 +20,7 @@ WORD = "SWARM_WORD"
 
 
 def word(it: argparse.ArgumentParser, about: str) -> None:
-    """The invite of a command; arguments.word says which one it is."""
+    """The invite of a command; arguments.word reads it."""
     ways = f"; - reads standard input (default: {WORD} in the environment)"
     it.add_argument("invite", metavar="INVITE", nargs="*", type=hidden, help=about + ways)
     word_file(it)
@@ -43,14 +44,14 @@ def hidden(text: str) -> str:
 
 
 def line(it: argparse.ArgumentParser) -> None:
-    """What a peer gives of its line; see arguments.SHORT."""
+    """A peer's line rates; see arguments.SHORT."""
     for way, what in (("upload", "sends"), ("download", "takes")):
         about = f"most Mbit/s that a peer {what}, or such as 2MB/s; groups do not wait (default: no limit)"
         it.add_argument(f"--{way}", metavar="MBIT", type=rate, help=about)
 
 
 def guest(it: argparse.ArgumentParser) -> None:
-    """What a peer takes of its machine, and when it works; see arguments.SHORT."""
+    """A peer's limits on this machine, and its working hours; see arguments.SHORT."""
     about = "share of this machine's cores, such as 0.5, 50%% or 2cores"
     it.add_argument("--cpu", metavar="SHARE", type=cores, help=about)
     it.add_argument("--nice", metavar="N", help="0 to 19: at 19 it uses only what other programs leave")
@@ -121,7 +122,7 @@ _GB |= {"gi": 2**30 / 1e9, "ti": 2**40 / 1e9}
 
 _MBIT = {"": 1.0, "kbit": 1e-3, "mbit": 1.0, "gbit": 1e3, "kb": 1e-3, "mb": 1.0, "gb": 1e3}
 _MBIT |= {"kB": 8e-3, "KB": 8e-3, "MB": 8.0, "GB": 8e3, "MiB": 8 * 2**20 / 1e6, "KiB": 8 * 2**10 / 1e6}
-"""Unit of a rate, without what says that it is one of seconds -> Mbit/s. A small b is a bit."""
+"""Unit of a rate, without its per-second part -> Mbit/s. A small b is a bit."""
 
 
 def _amount(text: str) -> tuple[float, str]:

@@ -70,7 +70,7 @@ MEANT = {
     "--invite": "--word-file",
     "--name": "--note",
 }
-"""What other programs call it -> what it is called here, where the command has it."""
+"""Names that other programs use -> the name here, where the command has it."""
 
 MEANT_WITHIN = {
     "check": ("validate", "lint", "test", "verify"),
@@ -87,7 +87,7 @@ HINTS = {
     "logs": "`swarm why` says what each peer here does, and where its log is",
     "--config": "name the file without it",
 }
-"""Word or option that nothing here is called by -> what to do, where that is no other word."""
+"""A word or option without an equivalent here -> advice."""
 HINTS |= dict.fromkeys(("list", "runs"), HINTS["ls"]) | dict.fromkeys(("log", "tail"), HINTS["logs"])
 
 INSTEAD = {"--name": "run.name", "--task": "run.task.name"}
@@ -116,7 +116,7 @@ SHARED: dict[str, dict[str, Any]] = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Its subcommands are such parsers too."""
+    """A parser whose subcommands are such parsers too."""
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """As argparse does, but an unknown option is an error of the command that does not have it."""
@@ -135,8 +135,8 @@ class CommandParser(argparse.ArgumentParser):
         return [name for action in self._actions for name in action.option_strings]
 
     def _meant_option(self, option: str, said: Sequence[str]) -> str:
-        """What an unknown option may be: a setting that is called so, an option that is nearly called so, or
-        nearly a setting, in this order."""
+        """Candidates for an unknown option: a setting of that name, an option of similar spelling, or a
+        setting of similar spelling, in this order."""
         name, equals, value = option.partition("=")
         if not equals:
             after = said[said.index(option) + 1 :][:1] if option in said else []
@@ -188,7 +188,7 @@ def _as_number(key: str, value: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`: did you mean join?`, where one of the known words is near, or means the same; else nothing."""
+    """`: did you mean join?`, where a known word is similar or a synonym; else nothing."""
     known = list(known)
     if "status" not in known:
         for right in (right for right, words in MEANT_WITHIN.items() if right in known and word in words):
@@ -217,5 +217,5 @@ def add_command(
 
 
 def sentence(about: str) -> str:
-    """What `--help` says of a command that is about this."""
+    """The description that `--help` prints of a command, from its short one."""
     return about[0].upper() + about[1:] + "."

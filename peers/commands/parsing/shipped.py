@@ -19,12 +19,12 @@ PLACES = (Path(__file__).parents[2] / "configs", Path(__file__).parents[3] / "co
 
 
 def settings(asked: Path) -> Path:
-    """The settings that `asked` names: a file, or the name of one that ships. Raises WrongUsage."""
+    """The settings file of this path, or of this name among those that ship. Raises WrongUsage."""
     return _find(asked, "", "settings")
 
 
 def scenario(asked: Path) -> Path:
-    """The scenario of `swarm sim` that `asked` names: a file, or the name of one that ships. Raises
+    """The scenario of `swarm sim` with this path, or of this name among those that ship. Raises
     WrongUsage."""
     return _find(asked, "scenarios", "scenarios")
 

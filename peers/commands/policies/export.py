@@ -44,7 +44,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Exported(NamedTuple):
     version: int
     state: SwarmState
-    """What the journals of the folder tell of the run."""
+    """The run's state, from the journals of the folder."""
 
 
 def export(folder: Path, target: Path, force: bool = False) -> int:
@@ -61,8 +61,8 @@ def export(folder: Path, target: Path, force: bool = False) -> int:
 
 
 def write(run: RunFolder, target: Path, portable: bool, force: bool = False) -> Exported:
-    """Write the newest policy to `target`. `portable`: for other machines, too, so an adapter whose base is a
-    folder of this one is left out. `force`: files of a folder that is not empty are written over. Raises
+    """Write the newest policy to `target`. `portable`: for other machines, so an adapter whose base is a
+    folder of this one is left out. `force`: files of a folder that is not empty are overwritten. Raises
     UserError."""
     if not force and target.exists() and any(target.iterdir()):
         raise WrongUsage(f"{target} is not empty: name another folder, or write over its files with --force")
@@ -122,8 +122,8 @@ def _write_policy(model: Path, policy: PreTrainedModel, target: Path) -> None:
 
 @contextlib.contextmanager
 def room(target: Path) -> Iterator[None]:
-    """Raise CannotHere where the disk has no room for what the body writes to `target`: safetensors has an
-    error of its own for that, and a copy names the file that it reads."""
+    """Raise CannotHere where the disk has no room for the body's writes to `target`: safetensors has its own
+    error for that, and a copy names the file that it reads."""
     from safetensors import SafetensorError
 
     try:
@@ -170,7 +170,7 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
 
 
 def _kept(peer: Path, run: RunFolder) -> list[Release]:
-    """Releases whose bytes a peer holds. One that runs drops the older ones while they are read."""
+    """Releases whose bytes a peer holds. A running peer drops older ones while they are read."""
     # any key will do to read what others signed, and that of a peer may be damaged
     frames, found = Frames(run.digest, Keyring.new(), None, run.keys()), []
     for path in sorted((peer / RELEASES).glob("*")):

@@ -1,10 +1,9 @@
 """The card of a trained model: README.md of its Hugging Face folder, made from a run's settings and journals.
 
-    run folder, SwarmState --card--> front matter that the Hub reads, and a page for people
+    run folder, SwarmState --card--> front matter that the Hub reads, and a text for people
 
-What the journals of the folder do not tell is left out. No path of this machine and no peer is named. Not
-handled here: the model's files (peers.commands.policies.export), how they travel
-(peers.commands.policies.push).
+Facts that the journals of the folder lack are left out. No path of this machine and no peer is named. Not
+handled here: the model's files (peers.commands.policies.export), their upload (peers.commands.policies.push).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ was not looked at.
 
 def card(run: RunFolder, exported: Exported, repo: str, licence: Mapping[str, str]) -> str:
     """The text of README.md. `licence`: the front matter's fields about it, such as license: apache-2.0; none
-    where it is not known."""
+    where it is unknown."""
     settings = run.settings
     data = ModelCardData(
         library_name="transformers",
@@ -136,7 +135,7 @@ def _task(run: RunFolder, settings: Run) -> str:
 
 
 def _peers(state: SwarmState) -> str:
-    """All that were heard in the run, by role; observers only watched."""
+    """All peers seen in the run, by role; observers only watched."""
     count = Counter(peer.role for peer in state.peers.values())
     return ", ".join(
         f"{count[role]} {role}{'s' * (count[role] > 1)}"

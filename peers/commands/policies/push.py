@@ -2,9 +2,9 @@
 
     run folder --export--> model folder --card--> README.md --> repository, new and private unless --public
 
-The repository is made, or found, before anything is exported: what the Hub refuses is said at once. With `to`
-the folder is written there and nothing is uploaded. Not handled here: the model's files
-(peers.commands.policies.export), what the card says (peers.commands.policies.model_card).
+The repository is made, or found, before anything is exported, so that a refusal by the Hub ends the command
+early. With `to` the folder is written there and nothing is uploaded. Not handled here: the model's files
+(peers.commands.policies.export), the card (peers.commands.policies.model_card).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ CONNECT = 10.0
 """Seconds in which a connection to the Hub comes about; its client waits for as long as the system does."""
 
 ANSWER = 60.0
-"""Seconds in which the Hub says whether it has the repository, or makes it."""
+"""Seconds in which the Hub finds or makes the repository."""
 
 LICENCE = ("license", "license_name", "license_link")
-"""Fields of a card that say what a model may be used for."""
+"""Fields of a card that state a model's licence."""
 
 
 def push(
@@ -76,7 +76,7 @@ def push(
 
 
 def _place(cache: Path) -> tempfile.TemporaryDirectory[str]:
-    """A new folder for what is uploaded. Raises CannotHere where the disk has no room for it."""
+    """A new folder for the upload. Raises CannotHere where the disk has no room for it."""
     with export.room(cache):
         cache.mkdir(exist_ok=True)
         return tempfile.TemporaryDirectory(dir=cache, prefix="push-")
@@ -94,8 +94,8 @@ def _write(run: RunFolder, repo: str, target: Path, licence: str | None, force: 
 
 
 def _licence_of_base(run: Run) -> dict[str, str]:
-    """What the card of the model that the run started from says: `license`, and of one that the Hub has no
-    word for its name and where it is; nothing where there is no such card, or it cannot be had."""
+    """The licence in the card of the model that the run started from: `license`, and for one that the Hub
+    does not know its name and link; nothing where there is no such card, or it is unavailable."""
     from huggingface_hub import ModelCard, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HTTPError, OfflineModeIsEnabled
 
@@ -115,7 +115,7 @@ def _licence_of_base(run: Run) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _told(repo: str, hub: str) -> Iterator[None]:
-    """What the Hub answers, or that it does not, as a UserError."""
+    """Turn the Hub's refusals, and its silence, into a UserError."""
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
     try:

@@ -1,8 +1,8 @@
-"""`swarm forget`: removes what a run left on this machine.
+"""`swarm forget`: removes the files of a run from this machine.
 
-Only what peers, seeds and `swarm up` write is removed, by name: a folder that somebody named with --folder
-may hold other files. The run's `owner.key` stays unless it is asked for, since nobody else has it. Not
-handled here: caches that other runs use, too (models of the Hub).
+Only files that peers, seeds and `swarm up` write are removed, by name: a folder given with --folder may hold
+other files. The run's `owner.key` stays unless its removal is requested, since no other machine has it. Not
+handled here: caches shared with other runs (models of the Hub).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from swarm.storage.durable import DRAFT
 
 
 def forget(folder: Path, with_key: bool, agreed: Callable[[str], bool]) -> int:
-    """Remove what the run of this folder left. `agreed` is asked with what that is. Raises WrongUsage,
-    CannotHere, OSError."""
+    """Remove the files of this folder's run. `agreed` is called with a description of them. Raises
+    WrongUsage, CannotHere, OSError."""
     if not any((folder / name).exists() for name in (run_folder.SPEC, run_folder.COPY)):
         raise WrongUsage(f"{folder} is not a run folder: nothing is removed")
     if running := peer_folder.running(folder):
@@ -62,7 +62,7 @@ def folder_of(run: str) -> Path:
 
 
 def _names(folder: Path) -> tuple[str, ...]:
-    """What a person may call the run of this folder: a damaged one goes by its folder's name alone."""
+    """Names that a user may give for the run of this folder; a damaged one has its folder's name alone."""
     try:
         run = run_folder.read(folder)
     except run_folder.DamagedSpec:

@@ -1,8 +1,8 @@
-"""In which order the peers of a folder are asked to leave, and what is said while they finish.
+"""The order in which the peers of a folder are asked to leave, and progress messages while they finish.
 
-those that still run --asked now--> names, the seed's last: it hears what the others release last, and their
-                                    farewells, so that its journal and history tell how the run ended
-                     --said-->      a line at each change, with who is waited for
+those that still run --asked now--> names, the seed's last: it receives the others' last releases and
+                                    their farewells, so that its journal and history record how the run ended
+                     --said-->      a line at each change, with the peers that are awaited
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SEED_LEAVES = 15.0
 """Seconds of LEAVE_PATIENCE that are left to the seed: it has no group or step to finish."""
 
 TOLD_EVERY, TOLD_AGAIN = 15.0, 1.0
-"""Seconds between two lines while nobody leaves, and where somebody does."""
+"""Seconds between two lines while no peer leaves, and while peers do."""
 
 
 class Leaving:
@@ -32,7 +32,7 @@ class Leaving:
         return now - self._began
 
     def asked(self, left: Collection[str], now: float) -> list[str]:
-        """Who of those that are left is asked now; each is asked once."""
+        """The peers of `left` to ask now; each is asked once."""
         others = [name for name in left if name != Role.SEED]
         waits = others and self.waited(now) < LEAVE_PATIENCE - SEED_LEAVES
         due = [name for name in (others if waits else left) if name not in self._asked]

@@ -13,8 +13,7 @@ from peers.runtime.limits import pause as pauses
 
 
 def pause(folder: Path, seconds: float | None) -> int:
-    """Let the peers of this folder rest for so long, or until they are told to go on. Raises WrongUsage,
-    OSError."""
+    """Pause the peers of this folder for `seconds`, or until they are resumed. Raises WrongUsage, OSError."""
     run_folder.opened(folder)
     now = time.time()
     until = math.inf if seconds is None else now + seconds

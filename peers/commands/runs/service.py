@@ -3,10 +3,10 @@
     a join or start, as typed --install--> ~/.config/systemd/user/swarm-NAME.service, and two lines to run
     NAME, or the only one     --remove---> the unit is gone, and one line to run
 
-Nothing is started or stopped here: systemd is told by the lines that are printed. The unit runs the line that
-was given, in the folder where it was given, and restarts it after a bug of ours alone. An invite is a
-secret: it is in a file of its own beside the unit, which only this user can read, and in no command line.
-Not handled here: units for all of a machine (deploy/swarm@.service), other systems than Linux.
+Nothing is started or stopped here: the printed lines do that. The unit runs the given command line in the
+folder where it was given, and restarts it after a bug of ours alone. An invite is a secret: it is in a file
+of its own beside the unit, which only this user can read, and in no command line. Not handled here: units for
+all of a machine (deploy/swarm@.service), other systems than Linux.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _ours(unit: Path) -> bool:
 
 
 def _replaced(unit: Path, text: str) -> str:
-    """What to say where the folder's unit becomes another one."""
+    """The warning where the folder's unit is replaced."""
     before = unit.read_text(errors="replace")
     if before == text:
         return ""
@@ -214,7 +214,7 @@ def _replaced(unit: Path, text: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word of ExecStart as systemd reads it (systemd.service(5), systemd.unit(5)): in quotes, and neither
+    """An argument of ExecStart as systemd reads it (systemd.service(5), systemd.unit(5)): quoted, and neither
     a variable nor a specifier."""
     escaped = _in_a_line(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{escaped}"'

@@ -41,7 +41,7 @@ PRINTED = 5.0
 """Seconds between two prints where nothing can be redrawn."""
 
 TOLD_AFTER = 1.0
-"""Seconds that `leave` waits without a word."""
+"""Seconds that `leave` waits silently."""
 
 
 def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
@@ -59,7 +59,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     tails = list[Tail]()
 
     def read(state: SwarmState) -> tuple[SwarmState, float]:
-        """The state with what is new, and the time by the clock of who writes."""
+        """The state with new events, and the time by the clock of the writing peers."""
         nonlocal tails
         tails = tails or journals.tails(folder)
         for tail in tails:
@@ -99,9 +99,9 @@ def _screen() -> Iterator[tuple[Console, Callable[[RenderableType], None], float
 
 
 def _asleep(state: SwarmState, now: float, folder: Path) -> tuple[float, str, float]:
-    """The time of which a folder's state tells, a sentence where that is past, and seconds since anything was
-    heard. Where no peer runs it is when the last event was written: nobody has listened from then on, so the
-    silence of others means nothing, and of the folder's own peers none is there."""
+    """The time that a folder's state describes, a sentence where that is past, and seconds since the last
+    event. Where no peer runs it is the time of the last event: nothing was received from then on, so the
+    silence of other peers means nothing, and none of the folder's own peers is present."""
     if peer_folder.running(folder):
         return now, "", max(now - state.last, 0.0)
     if not state.last:
@@ -116,7 +116,7 @@ def _asleep(state: SwarmState, now: float, folder: Path) -> tuple[float, str, fl
 
 
 def _show(state: SwarmState, at: float, as_json: bool, quiet: float) -> None:
-    """As it stands `at` a time, `quiet` seconds after anything was heard."""
+    """Print the state at a time, `quiet` seconds after the last event."""
     if as_json:
         print(msgspec.json.encode(view_of(state, at, quiet=quiet)).decode())
     else:

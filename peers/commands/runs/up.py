@@ -63,24 +63,25 @@ WAIT_TOLD = 20.0
 """Seconds between two lines about a seed that has not begun: longer than a start takes."""
 
 ROOM = 1 << 20
-"""Bytes without which a disk is called full: words are a kilobyte, and what else a seed writes is more."""
+"""Bytes: a disk with less is called full. Invites are a kilobyte; a seed's other files are larger."""
 
 TOLD = 1 << 20
-"""Bytes of a child's log that are looked through for what it said."""
+"""Bytes of a child's log that are searched for its messages."""
 
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
 """Seconds before a dead child is restarted, doubled with each death until it has run for STABLE_AFTER."""
 
 STABLE_AFTER = 60.0
-"""Seconds within which a child that cannot run has said so, on a busy machine too."""
+"""Seconds within which a child that cannot run has ended, on a busy machine too."""
 
 ALIKE = 3
 """Times that a child that has run ends by its own fault in the same way, over STABLE_AFTER seconds and
-without a version in between: what passes, such as a port that is taken, has passed by then."""
+without a version in between: a passing cause, such as a taken port, has passed by then."""
 
 TOO_LATE = 20.0
-"""Seconds in which peers leave a complete run by themselves: who still loads heard nobody say that it is."""
+"""Seconds in which peers leave a complete run by themselves: one that is still loading missed the
+announcement."""
 
 FATAL = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
 """Exit code -> error that a restart cannot fix, unless the child has run before."""
@@ -89,10 +90,10 @@ CRASHES = (
     BUG,
     *(-one for one in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGBUS, signal.SIGFPE)),
 )
-"""Exit codes of a program that ended by its own fault. Whoever kills one (SIGKILL, SIGTERM) may stop to."""
+"""Exit codes of a program that ended by its own fault; SIGKILL and SIGTERM come from outside and may stop."""
 
 NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-"""What differs between the words of two crashes that are the same: addresses, times, process ids."""
+"""Varying parts of the messages of two equal crashes: addresses, times, process ids."""
 
 
 class SameCrash(UserError):
@@ -132,7 +133,8 @@ class PeerProcess:
     """When the process is (re)started."""
     done: bool = False
     stable: bool = False
-    """One of its processes ran for STABLE_AFTER seconds: what ends it now may pass, such as a full disk."""
+    """One of its processes ran for STABLE_AFTER seconds: a later end may have a passing cause, such as a full
+    disk."""
     crash: tuple[str, int] | None = None
     """How it ended by its own fault the last time, without numbers, and the run's version; 0 until it is
     stable. None: it did not."""
@@ -165,7 +167,7 @@ class PeerProcess:
         return code
 
     def crashed(self, how: str, version: int) -> bool:
-        """It ended by its own fault, at a version of the run: whether it does so whenever it is started."""
+        """Record an end by its own fault, at a version of the run; returns whether every start ends so."""
         now, crash = time.monotonic(), (NUMBERS.sub("", how), version if self.stable else 0)
         if crash != self.crash:
             self.crash, self.crashes, self.crashes_since = crash, 0, now
@@ -179,7 +181,7 @@ class PeerProcess:
         return time.monotonic() - self.started_at if self.process is not None else 0.0
 
     def warnings(self) -> list[str]:
-        """What it has warned of since its last start."""
+        """Its warnings since its last start."""
         try:
             said = self._said(self.begins)
         except OSError:
@@ -187,7 +189,7 @@ class PeerProcess:
         return [line for line in said.splitlines() if line.startswith(WARNING)]
 
     def _said(self, since: int) -> str:
-        """The last TOLD bytes of its log at most, of what it said since there."""
+        """At most the last TOLD bytes of its log since that position."""
         with open(self.log, "rb") as log:
             log.seek(max(since, log.seek(0, os.SEEK_END) - TOLD))
             return log.read().decode(errors="replace")
@@ -337,8 +339,8 @@ class Children:
         child.start()
 
     def _words(self) -> tuple[int, int] | None:
-        """Which words lie in the folder: each start of the seed writes its own. No clock tells that, since
-        the machine's may be set meanwhile."""
+        """Identifies the invites in the folder: each start of the seed writes new ones. File identity, not
+        time, since the machine's clock may be set meanwhile."""
         try:
             stat = (self.folder / "invites" / Role.OBSERVER).stat()
         except OSError:
@@ -362,7 +364,7 @@ class Children:
                 self._tell(self.waits_for())
 
     def waits_for(self) -> str:
-        """What the start waits for, and why that may not come."""
+        """What the start waits for, and why it may wait in vain."""
         seed = self.children[Role.SEED]
         return (
             f"the seed has not written its invites to {self.folder / 'invites'} yet, with which the others"
@@ -390,8 +392,8 @@ class Children:
                 child.start()
 
     def _died(self, child: PeerProcess, code: int) -> None:
-        """Tell of a child that is started again. Raises SameCrash, or the error of its exit code, where that
-        mends nothing."""
+        """Report a child that is restarted. Raises SameCrash, or the error of its exit code, where a restart
+        cannot help."""
         why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
         said = f"{_cause_of_death(code)}{why}"
         if code not in CRASHES and code not in FATAL:
@@ -444,14 +446,14 @@ class Children:
             yield show
 
     def _problems(self, now: float) -> list[Problem]:
-        """What is wrong. Whom it starts itself nobody is told to start again."""
+        """Current problems, without advice to restart the peers that `up` itself restarts."""
         found = diagnose(self.state, now)
         back = self._returning(now) if found else set[str]()
         return [returning(one, back) for one in found]
 
     def _returning(self, now: float) -> set[str]:
-        """Ids of own peers whose role has a process that ended, or began, since they were last heard: which
-        of a role's processes has which folder is not known."""
+        """Ids of own peers whose role has a process that ended or began since their last heartbeat: which
+        process of a role uses which folder is unknown."""
         young: dict[str, float] = {}
         for name, child in self.children.items():
             if not child.done:

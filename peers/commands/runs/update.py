@@ -1,7 +1,7 @@
 """`swarm update`: says whether a run needs another version of this program, and the line that installs one.
 
-It installs nothing. A run says its protocol in its specification and in its words; what this program does not
-know of its settings was set by another version (swarm.settings.loading).
+It installs nothing. A run states its protocol in its specification and in its invites; settings that this
+program does not know come from another version (swarm.settings.loading).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ME = f"{extras.DISTRIBUTION} {__version__} (protocol {PROTOCOL})"
 
 
 def update(folder: Path | None, word: str) -> int:
-    """Say whether the run of this word, or of this folder, can be taken part in with this program. Raises
-    Refusal with the next step when it cannot."""
+    """Print whether this program can take part in the run of this invite, or of this folder. Raises Refusal
+    with the next step when it cannot."""
     why = _of_word(word) if word else _of_folder(folder)
     if why:
         raise Refusal(why)

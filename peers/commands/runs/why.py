@@ -1,12 +1,12 @@
-"""`swarm why`: what a peer on this machine does, why it is idle, since when, and what to do.
+"""`swarm why`: the activity of a peer on this machine, why it is idle, since when, and what to do.
 
     journal of the peer --fold--> SwarmState --dashboard.diagnosis--> what concerns this peer
                                     |
                                     +--peers.runtime.limits.idle--> why it waits, where no rule is sure yet
 
 Reads files alone, so that it works for a peer that hangs or has ended. Exit codes are those of all commands:
-0 it works, or waits for the others' work; 3 it does not run, or this machine is in its way; 4 nobody whom it
-needs is heard; 5 its groups are refused, or its membership ends. Not handled here: the whole swarm (`swarm
+0 it works, or waits for the others' work; 3 it does not run, or this machine prevents it; 4 no peer that it
+needs is present; 5 its groups are refused, or its membership ends. Not handled here: the whole swarm (`swarm
 status`).
 """
 
@@ -36,10 +36,10 @@ from swarm.protocol import PHASES, Phase, Role
 from swarm.settings.config import Run
 
 WORST = (CANNOT, UNREACHED, REFUSED, DONE)
-"""Exit codes of several peers, the one that counts first."""
+"""Exit codes of several peers, in order of precedence."""
 
 OUT = "joining again is refused: ask the owner for a new invite, and join with it from an empty folder"
-"""What is left to who was revoked."""
+"""Advice for a revoked peer."""
 
 LATELY = 3
 """Last sentences of a peer that are shown."""
@@ -58,7 +58,7 @@ CODES = {
 """Beginning of a problem's key -> exit code."""
 
 REFUSALS = "refused "
-"""Beginning of the key of a problem about a sampler whose groups are refused."""
+"""Prefix of the keys of problems about a sampler whose groups are refused."""
 
 
 class Explained(NamedTuple):
@@ -112,7 +112,7 @@ def why(folder: Path, as_json: bool = False) -> int:
 
 
 def explain(journal: Path, run: Run, pid: int | None, now: float) -> Explained:
-    """What the peer of this journal does at `now`, by the machine's clock; `pid` is its process, None where
+    """The activity of this journal's peer at `now`, by the machine's clock; `pid` is its process, None where
     none runs."""
     state = SwarmState(run)
     for event in Tail(journal, journals.tell_first).news():
@@ -206,7 +206,7 @@ def _waiting(s: Situation, row: PeerRow) -> Reason | None:
 
 
 def _hears(state: SwarmState, row: PeerRow, now: float) -> str:
-    """Whom it hears, by role, with the credit of learners."""
+    """The peers whose heartbeats it receives, by role, with the credit of learners."""
     return ", ".join(_heard(Situation(state, now), row)) or "no other peer"
 
 
