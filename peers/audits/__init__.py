@@ -1,1 +1,1 @@
-"""Replays of samplers' groups, and accusations: what a replay shows, shown to learners that replay it."""
+"""Replays of samplers' groups, and accusations: evidence of a cheat, for learners to replay."""

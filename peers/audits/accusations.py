@@ -1,17 +1,18 @@
-"""Accusations of samplers: who found a forgery says so, and learners replay its group themselves.
+"""Accusations of samplers: a peer that finds a forgery announces it, and learners replay its group
+themselves.
 
     a replay shows a forgery -> Accusation on topic `accused`, SAID times
     topic `accused` -> a new case (swarm.core.audits.accusations) -> the group, from the first of its
-        accusers that shows it (peers.audits.shown_groups) -> the auditor's replays
+        accusers that serves it (peers.audits.shown_groups) -> the auditor's replays
             agreed      the sampler is suspended here, too, and this peer accuses it itself
             disagreed   Rejected event with the accuser's name
-            undecided   nothing: the replay does not tell, or the memory is not here
-            let go      nothing, for want of room, until it is said again
+            undecided   nothing: the replay is inconclusive, or the memory is not here
+            let go      nothing, for want of room, until it is repeated
 
-Learners and auditors accuse; learners act, and all peers hear that a learner suspends a sampler
+Learners and auditors accuse; learners act, and all peers see that a learner suspends a sampler
 (peers.runtime.watching.suspensions). Groups of samplers that this learner does not audit
-(`peer.audit.invited`) are not looked at, nor is anything of a sampler that this learner has suspended, or of
-a version that is not here: that may come before it is said again. Not handled here: replays
+(`peer.audit.invited`) are ignored, and so are those of a sampler that this learner has suspended, or of a
+version that is not here: it may arrive before the accusation is repeated. Not handled here: replays
 (peers.audits.auditor).
 """
 
@@ -63,7 +64,7 @@ class Replays(Protocol):
 
 
 class Accuser:
-    """What one peer says of samplers that cheat."""
+    """Sends one peer's accusations of samplers that cheat."""
 
     def __init__(self, host: Host, shown: ShownGroups) -> None:
         self._host, self._shown = host, shown
@@ -71,7 +72,7 @@ class Accuser:
         """Of whoever runs it."""
 
     def accuse(self, group: Group, frame: bytes, suspension: Suspension | None = None) -> None:
-        """Tell that a replay of this group shows a forgery, and what follows for its sampler here."""
+        """Announce that a replay of this group shows a forgery, and the suspension of its sampler here."""
         digest = self._shown.put(frame)
         said = Accusation(
             sampler=group.sampler,
@@ -87,7 +88,7 @@ class Accuser:
     async def _say(self, said: Accusation) -> None:
         host = self._host
         for _ in range(SAID):
-            if len(host.roster):  # else nobody listens
+            if len(host.roster):  # else no peer listens
                 await host.ports.gossip.publish(host.topic(Topic.ACCUSED), self._sealed(said))
             await host.ports.clock.sleep(SAID_EVERY)
 
@@ -102,7 +103,7 @@ class Accuser:
 
 
 class AccusationExchange:
-    """What one learner says, and hears, of samplers that cheat."""
+    """Sends and receives a learner's accusations of samplers that cheat."""
 
     def __init__(self, host: Host, inbox: LearnerInbox, replays: Replays, shown: ShownGroups) -> None:
         self._host, self._inbox, self._replays = host, inbox, replays
@@ -110,7 +111,7 @@ class AccusationExchange:
         self._accuser = Accuser(host, shown)
 
     async def run(self) -> None:
-        """Hear, until cancelled."""
+        """Receive accusations, until cancelled."""
         async with self._accuser.tasks:
             await self._host.listen(Topic.ACCUSED, self.hear)
 
@@ -122,7 +123,8 @@ class AccusationExchange:
     # --- of others ------------------------------------------------------------------------------------------
 
     def hear(self, sealed: bytes) -> None:
-        """Raises WireError for what is no accusation by a learner or an auditor."""
+        """Receive an accusation. Raises WireError for anything but an accusation by a learner or an
+        auditor."""
         host = self._host
         opened, said = host.read(sealed, RELEASE_LIMIT, Accusation)
         accuser = opened.sender
@@ -141,7 +143,7 @@ class AccusationExchange:
             self._accuser.tasks.create_task(self._fetch(claim))
 
     def _looks_at(self, claim: Claim) -> bool:
-        """Whether a new accusation may tell something, and can be replayed here."""
+        """Whether a new accusation may bring news, and can be replayed here."""
         replays = self._replays
         return replays.suspended(claim.sampler) is None and replays.holds(claim.version, claim.weights)
 
@@ -155,7 +157,7 @@ class AccusationExchange:
         try:
             accused = await shown(self._host, self._inbox, accuser, claim)
         except (NetError, UnknownKey, RewardError):
-            self._cases.unheard(claim, accuser)  # it is said again
+            self._cases.unheard(claim, accuser)  # it will be repeated
             return None
         except (wire.WireError, Unsigned) as error:
             self._cases.unshown(claim, accuser)
@@ -170,7 +172,7 @@ class AccusationExchange:
         self._cases.let_go(claim)
 
     def judged(self, accused: Shown, opinion: Opinion) -> None:
-        """What this learner thinks of an accusation, by a replay of its own."""
+        """This learner's opinion of an accusation, by a replay of its own."""
         claim = accused.claim
         case = self._cases.judged(claim, opinion)
         if opinion is Opinion.DISAGREED:

@@ -1,19 +1,18 @@
-"""A learner's duty to audit: replays some of the groups that it admitted, and suspends samplers by what it
-finds.
+"""A learner's audits: replays some of the groups that it admitted, and suspends samplers by the results.
 
     a group is admitted --drawn?--> waits here, with the weights that it names
     run   -> the group replayed (peers.audits.replayer) -> swarm.core.audits.auditing
-          -> Audited event; whose groups are forged: `unverified` from then on, what is not trained yet is
-             dropped, and the other learners hear of it
+          -> Audited event; a forger's groups: `unverified` from then on, untrained ones are dropped,
+             and the other learners are informed
     another peer accuses a sampler --peers.audits.accusations--> its group waits here, too
-    an auditor asks what came      --peers.audits.submitted_groups--> it draws of that by itself
+    an auditor asks for submissions --peers.audits.submitted_groups--> it draws from them by itself
 
 Drawn are groups of samplers without an invite, or of all (`peer.audit.invited`), after they were submitted,
 by randomness that only this peer's key gives. Audits take at most `peer.audit.share` of the time of the
-thread that computes gradients, and what this learner has no batch for anyway: what is drawn beyond it waits,
-first the groups of samplers of which none was replayed yet, then those of samplers whose claims are
-unlikely, all of which are drawn; beyond WAITING one is let go, which verifies nobody
-(peers.audits.replay_queue). Not handled here: what margins mean (swarm.core.audits.auditing).
+thread that computes gradients, and the time in which this learner has no batch. Excess draws wait: first come
+groups of samplers without any replay yet, then those of samplers whose claims are unlikely, all of which are
+drawn; beyond WAITING one is dropped, which verifies no sampler (peers.audits.replay_queue). Not handled here:
+the meaning of margins (swarm.core.audits.auditing).
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ class Auditor:
         """The file of suspended samplers as I read it last: when it was written, nanoseconds, and its
         inode."""
         self._listed: frozenset[PeerId] = frozenset()
-        """Who is in that file, as far as I read or wrote it: `swarm pardon` takes names out of it."""
+        """Samplers in that file, as last read or written here: `swarm pardon` removes names from it."""
         self._list = 0
-        """Number of the owner's list whose pardons were obeyed."""
+        """Number of the owner's last list whose pardons were applied."""
         self._obeyed: dict[PeerId, float] = {}
-        """Whom that list lets back, and when the owner said so: a pardon forgets nothing a second time."""
+        """Peer that this list readmits -> when the owner pardoned it, so that each pardon is applied once."""
         self._unwritten = False
-        """A sampler is suspended for another time than the file says."""
+        """A suspension differs from the file."""
         self._news = asyncio.Event()
         self._shown, self._submitted = ShownGroups(host), SubmittedGroups(host)
         self._accusations = AccusationExchange(host, inbox, self, self._shown)
@@ -85,7 +84,7 @@ class Auditor:
         return self.audits.suspensions.of(sampler, now)
 
     def _look(self) -> None:
-        """Take up the file of suspended samplers: an earlier life's, or one that `swarm pardon` changed
+        """Read the file of suspended samplers: an earlier life's, or one that `swarm pardon` changed
         meanwhile."""
         path = self._folder and self._folder / SUSPENDED
         if path is None or not path.exists() or stamp(path) == self._seen:
@@ -106,8 +105,8 @@ class Auditor:
             self.audits.pardon(sampler)
 
     def _obey_pardons(self) -> None:
-        """Forget what the run's owner pardons, once for each pardon. What was found up to CLOCK after one may
-        have been found before it: clocks differ by that."""
+        """Forget findings about samplers that the run's owner pardons, once for each pardon. Findings up to
+        CLOCK seconds after a pardon may be older than it: clocks differ by that."""
         revocations = self.host.trust.revocations
         if self._list == revocations.number:
             return
@@ -121,7 +120,7 @@ class Auditor:
                 self._news.set()
 
     def _here(self, at: float) -> float:
-        """When the owner said something at `at` by its own clock, by mine; both are unix seconds."""
+        """The owner's time `at` by this machine's clock; both are unix seconds."""
         return at + self.host.roster.wrong()
 
     def _is_pardoned(self, group: Group) -> bool:
@@ -247,7 +246,7 @@ class Auditor:
     def _judge(self, drawn: Drawn, replayed: Replayed) -> Suspension | None:
         group = drawn.group
         found, opinion = self._replayer.weighed(drawn, replayed)
-        self._look()  # what was pardoned counts no more
+        self._look()  # a pardoned sampler's findings no longer count
         self._obey_pardons()
         if drawn.shown is None:
             finding, suspension = self.audits.take(group.sampler, found, self.host.now())
@@ -267,7 +266,7 @@ class Auditor:
     def _judge_accused(
         self, accused: Shown, found: Weighed, opinion: Opinion
     ) -> tuple[Finding, Suspension | None]:
-        """An honest group that an accuser chose verifies nobody."""
+        """An honest group that an accuser selected verifies no sampler."""
         host, group, suspension = self.host, accused.group, None
         if opinion is Opinion.DISAGREED:
             return Finding.HONEST, None
@@ -284,7 +283,7 @@ class Auditor:
         return Finding.FORGED if found.off >= COUNT else Finding.DRIFTED, suspension
 
     def _undecided(self, drawn: Drawn) -> None:
-        """A group is not replayed: that blames nobody."""
+        """A group is not replayed: that blames no peer."""
         if drawn.shown is not None:
             self._accusations.judged(drawn.shown, Opinion.UNDECIDED)
 
@@ -305,7 +304,7 @@ class Auditor:
         )
 
     def _drop(self, sampler: PeerId) -> None:
-        """Nothing of a sampler that waits is trained, or replayed unless somebody accuses it."""
+        """Drop a sampler's waiting groups: they are not trained, and replayed only if a peer accuses it."""
         gone = self._inbox.batcher.remove(lambda each: each.sampler == sampler)
         self._inbox.drop(gone, Verdict.UNVERIFIED)
         self._inbox.batcher.quotas.forget(sampler)
@@ -313,7 +312,8 @@ class Auditor:
         self._submitted.drop(sampler)
 
     async def _keep(self, drawn: Drawn, suspension: Suspension) -> None:
-        """Write who is suspended, and evidence that others can replay, where the disk has room for it."""
+        """Write the suspended samplers, and evidence that others can replay, where the disk has room for
+        it."""
         host, group = self.host, drawn.group
         await self._write_suspended()
         release = host.releases.named(group.version, group.weights)
@@ -338,7 +338,8 @@ class Auditor:
         host.emit(events.Noted, level="info", text=text)
 
     async def _write_suspended(self) -> None:
-        """Write who was suspended, but for those that were pardoned in the file since I read or wrote it."""
+        """Write the suspended samplers, without those that were pardoned in the file since it was last read
+        or written here."""
         self._unwritten = False
         if self._folder is None:
             return
@@ -357,7 +358,7 @@ class Auditor:
         self._listed = frozenset(suspended.keys() - pardoned)
 
     def make_room(self) -> None:
-        """A gradient does not fit into memory: give back what the second policy takes."""
+        """A gradient does not fit into memory: free the memory of the second policy."""
         self._replayer.make_room("the learner's own gradient did not fit beside them")
 
     def _gave_up(self) -> None:

@@ -1,18 +1,18 @@
-"""The auditor: replays what came to learners and accuses samplers that cheat, with neither optimizer nor
-gradients.
+"""The auditor: replays groups that were submitted to learners and accuses samplers that cheat, with neither
+optimizer nor gradients.
 
-    each heartbeat   learner --service submitted--> which groups came --drawn--> their frames -> the queue
+    each heartbeat   learner --service submitted--> its new groups --drawn--> their frames -> the queue
     the queue        -> replayed (peers.audits.replayer) -> Audited event
                           forged: Accusation (peers.audits.accusations)
     each release     -> its bytes are held, for as long as its groups come
 
-Drawn are groups by the rates of swarm.core.audits.auditing and randomness that only this peer's key gives. A
-sampler is accused once, and none of its groups is drawn then until the next release: a learner that did not
-suspend it hears it again. The auditor suspends nobody: learners act on their own replays. What it finds in
-groups of which none shows a cheat by itself is its own knowledge alone. Learners are asked beside each other,
-have equal shares of the room for groups that wait, and take turns: one that is slow, or lists much, costs the
-others nothing.
-Not handled here: what follows from an accusation (peers.audits.auditor).
+Groups are drawn by the rates of swarm.core.audits.auditing and randomness that only this peer's key gives. A
+sampler is accused once, and none of its groups is drawn then until the next release: then learners that did
+not suspend it are informed again. The auditor suspends no sampler: learners act on their own replays.
+Evidence that spans several groups, none of which proves a cheat by itself, stays with the auditor. Learners
+are queried concurrently, have equal shares of the room for waiting groups, and take turns: a slow one, or one
+with a long list, costs the others nothing. Not handled here: the consequences of an accusation
+(peers.audits.auditor).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ LISTS = 32
 """Answers that are read at once: a thousand groups."""
 
 SEEN = 4096
-"""Groups that came and are remembered, so that one of several learners is replayed once; what learners were
-asked for, so that none is asked twice; and samplers that were accused."""
+"""Most remembered groups, so that a group listed by several learners is replayed once; most requests to
+learners, so that none is repeated; and most accused samplers."""
 
 
 class AuditorPeer:
@@ -68,13 +68,13 @@ class AuditorPeer:
         self._shown = ShownGroups(host)
         self._accuser = Accuser(host, self._shown)
         self._asked: dict[PeerId, tuple[int, int]] = {}
-        """Learner -> its incarnation, and the number of the last group that it told of."""
+        """Learner -> its incarnation, and the number of the last group that it listed."""
         self._asking = set[PeerId]()
         """Learners that were asked and did not answer to the end."""
         self._coming = 0
         """Groups that are fetched."""
         self._seen: OrderedDict[Digest, None] = OrderedDict()
-        """Groups that came: what a learner lists and does not show may be another one's to show."""
+        """Groups that were fetched: one that a learner lists and does not serve may come from another."""
         self._requested: OrderedDict[tuple[PeerId, Digest], None] = OrderedDict()
         self._accused: OrderedDict[PeerId, int] = OrderedDict()
         """Sampler -> the newest release when it was accused."""
@@ -129,7 +129,7 @@ class AuditorPeer:
             self._asking.discard(learner)
 
     async def _take_of(self, learner: PeerId) -> None:
-        """Take the newest of what a learner lists and this peer draws, as far as there is room."""
+        """Fetch the newest groups that a learner lists and this peer draws, as far as there is room."""
         drawn = list[SubmittedGroup]()
         for _ in range(LISTS):
             life, after = self._asked.get(learner, (0, 0))
@@ -167,7 +167,7 @@ class AuditorPeer:
         return drawn
 
     def _is_accused(self, sampler: PeerId) -> bool:
-        """Whether learners heard of it, and nothing changed since."""
+        """Whether learners have its accusation, and nothing changed since."""
         return self._accused.get(sampler) == self._version
 
     async def _take(self, learner: PeerId, one: SubmittedGroup) -> None:

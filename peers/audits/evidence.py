@@ -1,9 +1,9 @@
-"""Evidence of an audit: what anybody needs to replay a group again, as files in a peer's folder.
+"""Evidence of an audit: everything needed to replay a group, as files in a peer's folder.
 
     evidence/GROUP.evidence       the group as its sampler signed it, the release as its publisher did
     evidence/GROUP.safetensors    the version's bytes: another name of the file that the peer holds
-    evidence/suspended            samplers that were suspended, and what for: it outlives the peer
-    evidence/suspended.lock       whoever holds it reads and writes that list
+    evidence/suspended            samplers that were suspended, and the reasons: it survives restarts
+    evidence/suspended.lock       held by the process that reads and writes that list
 
 `swarm verify` reads them (peers.commands.journals.verify), `swarm pardon` takes a sampler out of the last
 one. The newest KEPT pieces stay.
@@ -49,13 +49,13 @@ class Evidence(Struct, tag="evidence"):
 
 
 class Unsigned(Exception):
-    """A group that is shown is not what its sampler signed, or none of this run."""
+    """A group from another peer differs from the one that its sampler signed, or is none of this run."""
 
 
 def signed_group(
     frames: Frames, frame: bytes, limit: Limit, run: Run, vocabulary: int
 ) -> tuple[wire.Opened, Group]:
-    """A group that somebody else shows, as its sampler signed it for this run. Raises WireError and
+    """A group that another peer serves, as its sampler signed it for this run. Raises WireError and
     Unsigned."""
     opened, group = frames.read(frame, limit, Group)
     if opened.sender != group.sampler:
@@ -68,7 +68,7 @@ def signed_group(
 
 
 def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None:
-    """Write evidence, and remove what is more than KEPT. Blocks; raises OSError and Damaged."""
+    """Write evidence, and remove all but the newest KEPT. Blocks; raises OSError and Damaged."""
     make_folder(folder)
     path = folder / f"{group}{SUFFIX}"
     weights.blocks.put(path.with_suffix(BYTES))
@@ -81,15 +81,15 @@ def keep(folder: Path, group: str, evidence: Evidence, weights: Weights) -> None
 
 @contextlib.contextmanager
 def changing_suspended(folder: Path) -> Iterator[None]:
-    """Read and write who was suspended while no other process does so: a learner adds to it, `swarm pardon`
-    takes out of it. Blocks; raises OSError."""
+    """Exclusive access to the list of suspended samplers: a learner adds to it, `swarm pardon` removes from
+    it. Blocks; raises OSError."""
     make_folder(folder)
     with locked(folder / f"{SUSPENDED}.lock"):
         yield
 
 
 def keep_suspended(folder: Path, suspended: Mapping[PeerId, Suspension]) -> None:
-    """Write who was suspended. Blocks; raises OSError."""
+    """Write the suspended samplers. Blocks; raises OSError."""
     make_folder(folder)
     write_checked(folder / SUSPENDED, wire.encode(suspended))
 
@@ -97,20 +97,20 @@ def keep_suspended(folder: Path, suspended: Mapping[PeerId, Suspension]) -> None
 def update_suspended(
     folder: Path, suspended: Mapping[PeerId, Suspension], listed: Collection[PeerId]
 ) -> Collection[PeerId]:
-    """Write who was suspended, but for those of `listed` whom `swarm pardon` took out of the file; returns
-    these. A file that is gone or damaged pardons nobody. Blocks; raises OSError."""
+    """Write the suspended samplers, without those of `listed` that `swarm pardon` removed from the file;
+    returns these. A missing or damaged file pardons none. Blocks; raises OSError."""
     with changing_suspended(folder):
         try:
             here = read_suspended(folder).keys() if (folder / SUSPENDED).exists() else listed
         except (Torn, msgspec.DecodeError):
-            here = listed  # whoever reads it to take it up tells that
+            here = listed  # its next reader reports the damage
         pardoned = {*listed} - {*here}
         keep_suspended(folder, {peer: why for peer, why in suspended.items() if peer not in pardoned})
     return pardoned
 
 
 def read_suspended(folder: Path) -> dict[PeerId, Suspension]:
-    """Who was suspended; nobody where there is no such file. Raises OSError, Torn and
+    """The suspended samplers; none where there is no such file. Raises OSError, Torn and
     msgspec.DecodeError."""
     try:
         return msgspec.msgpack.decode(read_checked(folder / SUSPENDED), type=dict[PeerId, Suspension])

@@ -1,16 +1,17 @@
 """Groups that wait for their replay, and the samplers that wait with them.
 
-    append(drawn) -> full? one is let go                 take(loaded) -> the next one
+    append(drawn) -> full? one is dropped                take(loaded) -> the next one
     QueuesInTurn: one queue for each learner whose groups an auditor replays
-    unproven: samplers of whose groups one was drawn and none was honest, until no other one waits here
+    unproven: samplers with a drawn group and no honest one yet, until no other group of them waits here
 
-Groups of unproven samplers are in no batch (swarm.core.intake.batcher), so theirs come first: a name that is
-given up after its first groups has trained nobody. Those of suspects come next. Each second one is an accused
-group where one waits: who is accused may be trained meanwhile, and new names have no end. Let go is the
-oldest group of a sampler that has another one here, so that who sends much displaces nobody's only one, nor
-what others accuse; where none has, the oldest of all, whose sampler stays unproven: who floods
-an auditor gets nothing past it. Whose groups nobody can replay was never unproven. Not handled here: what is
-drawn, what a replay tells (peers.audits.auditor).
+Groups of unproven samplers are in no batch (swarm.core.intake.batcher), so theirs come first: a key that is
+given up after its first groups has trained nothing. Those of suspects come next. Each second replay is of an
+accused group where one waits, since an accused sampler may be trained meanwhile and the supply of new keys is
+endless. When the queue is full the oldest group of a sampler with another one here is dropped, so that a busy
+sampler displaces neither another's only group nor an accused one; where there is none, the oldest of all,
+whose sampler stays unproven, so that flooding an auditor gets nothing past it. A sampler whose groups cannot
+be replayed was never unproven. Not handled here: which groups are drawn, and the verdict of a replay
+(peers.audits.auditor).
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class ReplayQueue:
     def __init__(
         self, proven: Callable[[PeerId], bool], suspect: Callable[[PeerId], bool] = lambda sampler: False
     ) -> None:
-        """`proven(sampler)`: its last replays were honest; `suspect(sampler)`: what it claims is unlikely, or
-        no group of it is taken before one is replayed."""
+        """`proven(sampler)`: its last replays were honest; `suspect(sampler)`: its claims are unlikely, or
+        its groups are not used before one is replayed."""
         self._proven, self._suspect = proven, suspect
         self._waiting = deque[Drawn]()
         self.unproven = dict[PeerId, None]()
@@ -94,7 +95,7 @@ class ReplayQueue:
             self.unproven.pop(sampler, None)
 
     def samplers(self) -> set[PeerId]:
-        """Whose groups I drew, of those that wait."""
+        """Samplers of waiting groups that this peer drew."""
         return {one.group.sampler for one in self._waiting if one.shown is None}
 
     def waits(self, sampler: PeerId) -> bool:
@@ -102,7 +103,7 @@ class ReplayQueue:
         return any(map(self._is_drawn(sampler), self._waiting))
 
     def drop(self, sampler: PeerId) -> None:
-        """Nothing of it is replayed, but for what others show."""
+        """Drop its groups, except those that other peers accuse."""
         gone = self._is_drawn(sampler)
         self._waiting = deque(one for one in self._waiting if not gone(one))
 
@@ -118,14 +119,14 @@ def _oldest_of_many(waiting: Collection[Drawn]) -> Drawn | None:
 
 
 class QueuesInTurn:
-    """What an auditor replays: learners have a queue each, and take turns, so that none waits for more than
-    one group of each other one."""
+    """An auditor's queues: one for each learner; they take turns, so that each waits for at most one group of
+    every other learner."""
 
     def __init__(self, proven: Callable[[PeerId], bool]) -> None:
         """As ReplayQueue."""
         self._proven = proven
         self._queues: OrderedDict[PeerId, ReplayQueue] = OrderedDict()
-        """Of learners of whom a group waits; whose turn is next comes first."""
+        """By learner with a waiting group, in the order of their turns."""
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -138,7 +139,7 @@ class QueuesInTurn:
         self._queues.setdefault(learner, ReplayQueue(self._proven)).append(drawn)
 
     def take(self, loaded: Digest | None) -> Drawn:
-        """The next group of the learner whose turn it is."""
+        """The next group, of the learner whose turn it is."""
         learner, queue = self._queues.popitem(last=False)
         drawn = queue.take(loaded)
         if queue:

@@ -4,9 +4,9 @@
     replayed(group) -> weights loaded, the group replayed: Replayed, or None where that cannot be done here
 
 The policy is made for the first replay, beside a learner's own; where memory runs out it is given back, and
-nothing is replayed from then on. What cannot be replayed (a group whose noise has no Replay, weights that are
-gone, a run whose samplers may use fewer bits) says nothing about anybody. Not handled here: which groups are
-replayed, what follows (peers.audits.auditor, peers.audits.auditor_peer).
+nothing is replayed from then on. A group that cannot be replayed (its noise has no Replay, its weights are
+gone, or the run's samplers may use fewer bits) proves nothing about any peer. Not handled here: which groups
+are replayed, and the consequences (peers.audits.auditor, peers.audits.auditor_peer).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Replayer:
         try:
             found = await host.ports.work.run(Kind.AUDIT, work)
         except (Damaged, ValueError):
-            self.loaded = None  # the bytes are gone, or of no policy here: that blames nobody
+            self.loaded = None  # the bytes are gone, or of no policy here: that blames no peer
         except (RuntimeError, MemoryError) as error:
             if not ran_out(error):
                 raise
@@ -106,7 +106,8 @@ class Replayer:
         return replay_group(replay, drawn.prompt, group)
 
     def weighed(self, drawn: Drawn, replayed: Replayed) -> tuple[Weighed, Opinion]:
-        """A replay by what is allowed here, and what it says of an accusation of the group."""
+        """A replay, weighed by the deviations that are allowed here, and its opinion of an accusation of the
+        group."""
         assert self._replay is not None
         claims = claims_of(drawn.group)
         found = weigh(replayed, claims, self._replay.allowed)

@@ -1,4 +1,4 @@
-"""Accused groups, as their samplers signed them: shown to learners, which replay them.
+"""Accused groups, as their samplers signed them: served to learners, which replay them.
 
     here:   an accused group's frame -> held -> service `accused`: to learners that ask for its digest
     there:  asked -> digest, signature, run, sampler checked -> Shown
@@ -45,7 +45,7 @@ class Shown(NamedTuple):
 
 
 class ShownGroups:
-    """What this peer shows: the newest FRAMES_BYTES of what it accuses."""
+    """Groups that this peer accuses, for others to fetch: the newest FRAMES_BYTES."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

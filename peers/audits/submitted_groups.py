@@ -1,11 +1,12 @@
-"""What came to a learner of samplers that are audited: listed for auditors, which replay some of it, drawn by
+"""Groups of audited samplers that a learner received: listed for auditors, which replay some of them, drawn
+by
 randomness of their own.
 
     a group is admitted -> held with its number -> service `submitted`: Submitted, groups after a number
                                                                         or a group's frame
 
-Held are the newest FRAMES_BYTES; nothing is hashed before an auditor asks. Not handled here: what auditors
-find (peers.audits.accusations).
+The newest FRAMES_BYTES are held; nothing is hashed before an auditor asks. Not handled here: an auditor's
+findings (peers.audits.accusations).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SubmittedQuery(Struct, tag="submitted-query"):
     life: int
     """The learner's incarnation that the number is of."""
     after: Count
-    """Number of the last group that the asker was told of."""
+    """Number of the last group that the asker has seen."""
     group: Digest = Digest("")
     """Of its frame: asks for that; empty: for the list."""
 
@@ -48,7 +49,7 @@ class SubmittedGroup(Struct):
     sampler: PeerId
     version: Count
     weights: Digest
-    """The version's, by what the group says."""
+    """Of the version that the group names."""
 
 
 class Submitted(Struct, tag="submitted"):

@@ -3,8 +3,7 @@
     after a step      -> save: the disk has it while the next gradient is computed
     before a change   -> written: of weights or moments, which are written from where they are
 
-Not handled here: the files themselves (swarm.learn.files.checkpoint), what the learner does with an old
-version.
+Not handled here: the files themselves (swarm.learn.files.checkpoint), the use of an outdated version.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ from swarm.types import Digest, Merge, Release, Struct
 
 
 class Progress(Struct):
-    """What a learner's version was made of. A checkpoint holds it besides weights and optimizer, so that the
-    learner can release that version as it would have been released before."""
+    """The origin of a learner's version: its groups, members and parents. A checkpoint holds it besides
+    weights and optimizer, so that the learner can release that version as it would have been released
+    before."""
 
     parent: Digest
     """Of the version before."""
@@ -49,7 +49,7 @@ class Begun(NamedTuple):
 
 
 def progress_of(release: Release) -> Progress:
-    """What a release was made of."""
+    """The origin of a release."""
     return Progress(release.parent, release.learners, release.groups, release.merged)
 
 
@@ -66,8 +66,7 @@ class Checkpoints:
         self._begun = asyncio.Queue[Begun]()
 
     def resume(self) -> Progress | None:
-        """Restore the learner. Returns what the restored version was made of, None when there is no
-        checkpoint.
+        """Restore the learner. Returns the origin of the restored version, None when there is no checkpoint.
 
         A checkpoint that cannot be used costs the optimizer's moments only.
         """
@@ -83,8 +82,8 @@ class Checkpoints:
             return None
 
     async def save(self, progress: Progress) -> None:
-        """Write a checkpoint, beside what comes next where the learner can: its state stays as it is until
-        that is `written`. A full disk costs the checkpoint, training goes on."""
+        """Write a checkpoint, beside the next computation where the learner supports it: its state is
+        unchanged until that is `written`. A full disk costs the checkpoint; training continues."""
         if self._folder is None or self._learner.version < 0:
             return
         await self.written()
@@ -100,7 +99,7 @@ class Checkpoints:
         await self._begun.join()
 
     async def run(self) -> None:
-        """Write what is begun, beside the round, until cancelled."""
+        """Write pending checkpoints, beside the round, until cancelled."""
         while True:
             await self._write(*await self._begun.get())
             self._begun.task_done()

@@ -1,7 +1,7 @@
-"""Computes a batch's gradient on the work port and steps along it, and says what it took of memory.
+"""Computes a batch's gradient on the work port and steps along it, and reports the memory that it took.
 
-A batch that does not fit is dropped; another one may be smaller. Not handled here: what the gradient is
-(swarm.learn), what becomes of it (peers.learner.learner).
+A batch that does not fit is dropped; another one may be smaller. Not handled here: the gradient itself
+(swarm.learn), its use (peers.learner.learner).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Gradients:
         """Gradients in a row."""
 
     async def compute(self, batch: Sequence[Waiting], others: Iterable[BatchRewards] = ()) -> Gradient | None:
-        """The gradient of a batch, beside whose round `others` close theirs. None where it does not fit in
-        memory: the batch is dropped."""
+        """The gradient of a batch in whose round `others` close theirs. None where it does not fit in memory:
+        the batch is dropped."""
         host, groups = self._host, [item.group for item in batch]
         scored = [self._inbox.task_and_rewards(group) for group in groups]
         prompts, rewards = [one.task.prompt for one in scored], [one.rewards for one in scored]
@@ -93,7 +93,7 @@ class Gradients:
         self._inbox.drop(batch, "out of memory")
 
     def _memory_use(self) -> str:
-        """The size of a microbatch and what is kept of it, as text."""
+        """The size of a microbatch and of its activations in memory, as text."""
         statistics = self._learner.statistics()
         kept = "activations recomputed" if statistics.get("recomputed") else "activations kept"
         return f"at most {statistics.get('micro', 0):g} groups at a time, {kept}"

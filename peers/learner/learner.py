@@ -1,19 +1,19 @@
 """The learner: trains on groups and releases new policies, in rounds with the other learners.
 
     peers.intake.inbox: stream "groups" -> batches                                           beside the loop
-    peers.learner.agreement.next_release: a better release than mine -> its bytes, here      beside the loop
+    peers.learner.agreement.next_release: a release better than its own -> its bytes, here   beside the loop
     peers.learner.agreement.own_release: a step's snapshot -> packed, published, compared    beside the loop
     peers.learner.next_gradient: with run.averaging.overlap, one gradient ahead              beside the loop
     peers.learner.checkpoints: the state after a step -> the disk, before the next           beside the loop
     loop: the round's table gives a command, a coroutine carries it out and returns the next cause
 
-        gather -> learn -> (await my release) -> average -> step -> gather ...
+        gather -> learn -> (await its release) -> average -> step -> gather ...
         fetch: the swarm is ahead, take its release
 
-Invariants: the released weights are the truth: before a gradient is averaged, the digest of the version that
-it is of is the release's, or this learner loads the release ("snaps"). When a release overtakes a batch, its
-groups go back to the batcher: no group is lost, and none is trained twice. Not handled here: what the
-gradient is (swarm.learn), how members find each other (the Averager port).
+Invariants: the released weights are the truth: before a gradient is averaged, the digest of its version is
+the release's, or this learner loads the release ("snaps"). When a release overtakes a batch, its groups go
+back to the batcher: no group is lost, and none is trained twice. Not handled here: the gradient
+(swarm.learn), how members find each other (the Averager port).
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class LearnerPeer:
             await self.host.changed(self._idle_time(may_learn, now))
 
     async def wait(self) -> Cause:
-        """Wait until my version, whose gradient I have, is released by me or by another member."""
+        """Wait until the version of the computed gradient is released, by this learner or another member."""
         while not self.own_release.is_settled():
             if (cause := self._interrupted(settled=False)) is not None:
                 return cause
@@ -219,7 +219,8 @@ class LearnerPeer:
         return Cause.PUBLISHED
 
     def _interrupted(self, settled: bool) -> Cause | None:
-        """The cause that ends any wait, if there is one now. What I stepped to is released before I stop."""
+        """The cause that ends any wait, if there is one now. A version that was stepped to is released before
+        the end."""
         if self.host.stop.is_set():
             return None if self.own_release.is_publishing() else Cause.STOP
         if settled and self._complete():
@@ -245,8 +246,8 @@ class LearnerPeer:
         return min(waits)
 
     def _fill(self, now: float) -> bool:
-        """Is there a batch to learn on? A kept one counts in my turn, or when others are ready; none where
-        nobody would follow me."""
+        """Whether there is a batch to learn on. A kept one counts in this learner's turn, or when others are
+        ready; none counts where no other learner would follow."""
         if self.learner.version >= self.host.releases.doubts.ceiling(self.host.ports.me):
             return False
         if self._take_ahead(now):
@@ -259,7 +260,7 @@ class LearnerPeer:
         return bool(self._batch)
 
     def _take_ahead(self, now: float) -> bool:
-        """Is there a batch whose gradient I have: a kept one, or the one that was computed ahead?"""
+        """Whether there is a batch with a gradient: a kept one, or one that was computed ahead."""
         if not self._batch and (ready := self.next_gradient.take()) is not None:
             self._batch, self._gradient, self._learnt_ahead = ready
             self._drop_unbelieved()
@@ -271,8 +272,8 @@ class LearnerPeer:
         return self.other_learners.batch_closed_elsewhere()
 
     def _may_take(self) -> bool:
-        """Begin a gradient? Not before a copy of my state that one waits for, nor on groups that others may
-        have trained."""
+        """Whether a gradient may begin: not before a copy of the state that another learner waits for, nor on
+        groups that others may have trained."""
         return not (self.trained.placing or self.transfer.comes_first)
 
     def _complete(self, ahead: int = 0) -> bool:
@@ -370,8 +371,8 @@ class LearnerPeer:
         return Cause.STEPPED
 
     def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
-        """Emit the events of a step, count its groups, and drop its batch; one that did not count comes back,
-        but for a group that another member has."""
+        """Emit the events of a step, count its groups, and drop its batch; groups that did not count come
+        back, except those that another member has."""
         version, members = self.learner.version, self._common_round.members
         self._faults.recovered()
         self.round_totals.report_mismatch(version, members)
@@ -424,5 +425,5 @@ class LearnerPeer:
         self.own_release.begin(snapshot, made_of, [self.host.ports.me] if merged else ())
         await self.own_release.packed()
         self.trained.loaded(made_of, *had)
-        if self.recorder.works:  # a record goes on from what this learner has
+        if self.recorder.works:  # a record continues from this learner's state
             await self.checkpoints.save(made_of)

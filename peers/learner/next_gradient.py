@@ -5,13 +5,13 @@
                               of the version before step 1   of the version after it
 
 So a gradient is of the version before the one that it is stepped from: one version more of lag, which the
-window counts when the batch is taken. A round that waits has one such gradient at most; the next batch is
-the round's own where none is ready. While another learner is behind nobody computes ahead: it could not be
-in time for the rounds of those who have their gradients already. One that takes over a state is: it comes
-without a gradient, or with one that it computes while the state comes. One for whom the others wait takes
-fewer groups, so that it is in step with them. Invariants: the policy does not change while a gradient is
-computed (`idle`); groups are here, in the inbox, or in the round. Not handled here: what becomes of the
-gradient (peers.learner.learner).
+window counts when the batch is taken. A round that waits has one such gradient at most; the next batch is the
+round's own where none is ready. While another learner is behind none computes ahead: it could not be in time
+for the rounds of those that have their gradients already. A syncing learner is no obstacle: it comes without
+a gradient, or with one that it computes during its sync. A learner for which the others wait takes fewer
+groups, so that it stays in step with them. Invariants: the policy does not change while a gradient is
+computed (`idle`); groups are here, in the inbox, or in the round. Not handled here: the use of the gradient
+(peers.learner.learner).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps what this learner's versions are made of, so that anybody can make them again (`swarm replay
+"""Records the inputs of this learner's versions, so that anyone can recompute them (`swarm replay
 --version`).
 
     a step  -> the batches of all members of its round, as they signed them      (service batches)
@@ -7,9 +7,9 @@
     record/000000121-DIGEST.step       RecordedStep
 
 A state begins a line of steps that follow one another; where this learner loads a release, a new state does.
-Steps go with the state below them, once `peer.learner.record` newer ones are there. Not recorded, since one
-peer alone cannot make them again: mergers of two lines, and steps of which another member does not show its
-batch. Not handled here: making a version again (peers.commands.journals.remake).
+Steps are removed with the state below them, once `peer.learner.record` newer ones are there. Not recorded,
+since one peer alone cannot recompute them: mergers of two lines, and steps whose batch another member does
+not serve. Not handled here: recomputing a version (peers.commands.journals.remake).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Frame = Annotated[bytes, Meta(max_length=MAIL_LIMIT.sealed)]
 
 
 class MemberBatch(Struct, frozen=True):
-    """What one member's gradient is of."""
+    """The batch of one member's gradient."""
 
     manifest: Frame
     """Of its BatchManifest."""
@@ -64,7 +64,7 @@ class RecordedStep(Struct, frozen=True, tag="recorded-step"):
     made: Frame
     """Of the StepManifest."""
     batches: Annotated[tuple[MemberBatch, ...], Meta(max_length=MEMBERS)]
-    """In the order of its recipe; nothing of a member whose gradient counts for nothing."""
+    """In the order of its recipe; without members whose gradients have no weight."""
 
 
 class Stepped(NamedTuple):
@@ -168,7 +168,7 @@ class Recorder:
         await self._write(write)
 
     async def _shown(self, peer: PeerId, step: Stepped) -> MemberBatch:
-        """What a member's gradient is of. Raises as BatchRechecks.batch."""
+        """The batch of a member's gradient. Raises as BatchRechecks.batch."""
         batch = await self._rechecks.batch(peer, step.version - 1, step.parent)
         return MemberBatch(manifest=batch.manifest, groups=batch.frames)
 
@@ -196,7 +196,7 @@ def version_of(path: Path) -> int:
 
 
 def _cannot(host: Host, learner: BaseLearner) -> str:
-    """Why nobody could make this learner's versions again; empty where somebody can."""
+    """Why this learner's versions cannot be recomputed; empty where they can."""
     averaging = host.config.run.averaging
     if averaging.mode != "butterfly":
         return "sites do not average gradients"
@@ -206,8 +206,8 @@ def _cannot(host: Host, learner: BaseLearner) -> str:
 
 
 def weights_of(recipe: MeanRecipe | None, alone: PeerId) -> dict[PeerId, float]:
-    """Of a round's members, in its order, or of who stepped `alone`; whose gradient counts for nothing has
-    0."""
+    """Weights of a round's members, in its order, or of the learner that stepped `alone`; 0 for a gradient
+    that does not count."""
     return {one.peer: one.weight for one in recipe.members} if recipe is not None else {alone: 1.0}
 
 

@@ -4,9 +4,9 @@
     theirs, with totals -> `collect` -> my gradient
 
 Only objectives with a statistic over the round's whole batch (`of_round`: the spread of its rewards) need
-this. A learner waits for the others at most as long as a round waits for its members. It leaves out a learner
-that is not heard by then; when that one takes part after all, `report_mismatch` says so. Not handled here:
-the average, whose weights compensate for all other differences between batches.
+this. A learner waits for the others at most as long as a round waits for its members. It leaves out learners
+whose totals are missing by then; when such a learner takes part after all, `report_mismatch` says so. Not
+handled here: the average, whose weights compensate for all other differences between batches.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class RoundTotals:
                 for peer, beat in beats.items()
                 if (closed := closed_of(beat, version, run)) is not None
             }
-            # A learner one version behind is about to hear of the release; one further behind misses the
-            # round.
+            # A learner one version behind is about to get the release; one further behind misses the round.
             late = [
                 peer
                 for peer, beat in beats.items()

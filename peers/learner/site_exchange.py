@@ -1,14 +1,14 @@
-"""Contributions between the learners of a run in `sites` mode, and the list that says which of them count.
+"""Contributions between the learners of a run in `sites` mode, and the list of those that count.
 
-    mine    --> blocks under a root, named on topic "contribution", again at every beat until a list is here
-    others' --> heard, fetched, measured                                              beside the round
+    own     --> blocks under a root, named on topic "contribution", again at every beat until a list is here
+    others' --> announced, fetched, measured                                          beside the round
     close   --> entries under a root, named on topic "counted"
     take    --> the entries of a list and their bytes, from the learners that name or hold them
 
-Invariants: what counts is named by a member of the run as its own, and is a contribution to this model; of a
-learner the first one to a version counts. What belongs to another version, or to other weights of mine, is
-not for me. Not handled here: who closes a list and when (swarm.core.agreement.site_lists), what is done with
-it (peers.learner.sites).
+Invariants: a contribution that counts was announced by a member of the run as its own, and fits this model;
+each learner's first one to a version counts. Those to another version, or to other weights of this one, are
+ignored. Not handled here: which learner closes a list and when (swarm.core.agreement.site_lists), the outer
+step (peers.learner.sites).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from swarm.storage.blocks import Blocks
 from swarm.types import MARK_BYTES, Digest, PeerId
 
 KEEP = 4
-"""Versions whose lists and contributions are held: who is late takes the steps that it missed."""
+"""Versions whose lists and contributions are held: a late learner takes the steps that it missed."""
 
 LARGEST_LIST = 2 << 20
 """Bytes of a list: 4096 entries of 512."""
@@ -94,7 +94,7 @@ class SiteExchange:
         self._at = where()
         self._gathered = Gathered(self._at[1])
         self._lists: OrderedDict[tuple[int, Digest], ContributionList] = OrderedDict()
-        """Version and its weights -> its list: the last that were heard."""
+        """Version and its weights -> its list: the last ones received."""
         self._entries: tuple[ListEntry, ...] = ()
         """Of that list."""
         self._tried: dict[Digest, float] = {}
@@ -106,14 +106,15 @@ class SiteExchange:
         self._closed: tuple[int, bytes] = (-1, b"")
         """The version of the last list that I closed, and the list as I named it."""
         self._asked = False
-        """Whether somebody has not heard of that list."""
+        """Whether a peer lacks that list."""
         self._under_way: set[Digest] = set()
         self._usual = Usual()
 
     # --- beside the round -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Hear of contributions and lists, fetch contributions, and name mine again, until cancelled."""
+        """Receive contributions and lists, fetch contributions, and announce its own again, until
+        cancelled."""
         await self._blobs.serve()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._host.listen(Topic.CONTRIBUTION, self._hear))
@@ -154,8 +155,8 @@ class SiteExchange:
             self._know(closed)
 
     def _know(self, closed: ContributionList) -> None:
-        """Remember a list; of a version the first one. Those of the versions that are farthest from mine go,
-        whatever others say that they are at."""
+        """Remember a list, the first of each version. Those of the versions farthest from this learner's are
+        dropped, whatever versions others claim."""
         self.gathered()
         self._lists.setdefault((closed.version, closed.weights), closed)
         while len(self._lists) > KEEP:
@@ -163,7 +164,7 @@ class SiteExchange:
         self._host.move()
 
     def _check(self, opened: wire.Opened, signer: PeerId, what: str) -> None:
-        """Raise WireError unless a learner of this run says this of itself."""
+        """Raise WireError unless the signer is a learner of this run and states its own."""
         why = self._host.distrust(opened, Role.LEARNER)
         if why is None and opened.sender != signer:
             why = f"it is not signed by {signer}"
@@ -171,7 +172,7 @@ class SiteExchange:
             raise wire.WireError(f"{what} of {opened.sender}: {why}")
 
     async def _repeat_forever(self) -> None:
-        """A message of gossip may be lost, and who was at an earlier version did not take it."""
+        """A message of gossip may be lost, and a learner at an earlier version ignored it."""
         while True:
             await self._host.ports.clock.sleep(self._host.config.run.pace.beat)
             if self.undecided and self._mine:
@@ -212,12 +213,12 @@ class SiteExchange:
             gathered.norms[one.learner], gathered.marks[one.learner] = norm, marks
         else:
             gathered.useless.add(one.learner)
-            if one.learner not in gathered.displaced:  # else a list said so, not its learner
+            if one.learner not in gathered.displaced:  # else a list named it, not its learner
                 self._host.emit(events.Rejected, sender=one.learner, kind=Service.CONTRIBUTIONS, reason=why)
         self._host.move()
 
     async def _fetched(self, named: Contribution | ContributionList, first: PeerId) -> Blocks:
-        """From `first`, who named it, and all learners that are known by now. Raises NetError."""
+        """From `first`, which announced it, and all learners that are known by now. Raises NetError."""
         holders = partial(self._holders, first)
         return await self._blobs.fetch(named.version, named.root, named.size, holders(), holders)
 
@@ -230,7 +231,7 @@ class SiteExchange:
         return self._learner.largest + CONTRIBUTED_BYTES
 
     def _holders(self, first: PeerId) -> list[PeerId]:
-        """Who may have what `first` named."""
+        """Peers that may have the contribution or list that `first` announced."""
         others = [peer for peer in self._host.roster.learners() if peer not in (first, self._host.ports.me)]
         return [first, *others]
 
@@ -274,7 +275,7 @@ class SiteExchange:
         return run.batch.groups * run.averaging.local_steps
 
     async def close(self) -> None:
-        """Sign the list of what is here."""
+        """Sign the list of the contributions that are here."""
         listed = site_lists.entries(self.gathered(), self._usual.norm(), self._groups)
         blocks = Blocks.of(wire.encode(listed))
         version, weights = self._at
@@ -345,8 +346,8 @@ class SiteExchange:
         return entries
 
     def give_up(self) -> None:
-        """Forget the list of my version where nobody gave it, or what it names, in time: another one may
-        come, of mine too."""
+        """Forget the list of this version where no peer served it, or its contributions, in time: another
+        list may come, also one of this learner."""
         gathered, now = self.gathered(), self._host.now()
         closed = self._lists.get(self._at)
         if closed is None or now < self._tried.get(closed.root, now) + site_lists.PATIENCE:

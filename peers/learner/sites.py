@@ -1,14 +1,14 @@
 """A learner of a run in `sites` mode: several steps of its own, then a version with the others.
 
-    gather -> learn -> step locally -> gather -> ...                as peers.learner.learner, at one version
-           -> average: contribute, wait for a list and for all that it names    (peers.learner.site_exchange)
+    gather -> learn -> step locally -> gather ...                   as peers.learner.learner, at one version
+           -> average: contribute, wait for a list and all its contributions     (peers.learner.site_exchange)
            -> step: the outer step of the list -> the next version, published as ever
 
-It contributes after `local_steps` steps, or as soon as another learner waits and it has one: who is slow has
-done less of the version, and nobody waits for it. A learner that is late finds the list and takes the outer
-step from where it is; what it trained goes on from the new version. One that misses the list as well takes
-the release that comes of it. Not handled here: what a contribution is (swarm.learn.learners.site_learner),
-which ones count (swarm.core.agreement.site_lists).
+It contributes after `local_steps` steps, or as soon as another learner waits and it has one: a slow learner
+has done less of the version, and no other waits for it. A late learner finds the list and takes the outer
+step from where it is; its own steps are carried over to the new version. One that misses the list as well
+loads the resulting release. Not handled here: the contents of a contribution
+(swarm.learn.learners.site_learner), which ones count (swarm.core.agreement.site_lists).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from swarm.tasks.base import TaskSource
 from swarm.types import Digest
 
 LEAST_PATIENCE = 20.0
-"""Seconds that a list is left open at least, where `run.averaging.deadline` does not say: a heartbeat and a
+"""Fewest seconds that a list is left open, where `run.averaging.deadline` is unset: a heartbeat and a
 gradient of a small model."""
 
 
@@ -193,15 +193,15 @@ class SiteLearnerPeer(LearnerPeer):
         self._trained = Trained()
 
     def _may_close(self, since: float) -> bool:
-        """All that can be expected is here and I am the first of those who contributed; or the time is up,
-        by a turn for each before me."""
+        """Whether all expected contributions are here and this learner is the first contributor; or the time
+        is up, by a turn for each before it."""
         run, now, gathered = self.host.config.run, self.host.now(), self.exchange.gathered()
         others = self.other_learners.ready()
         me, version = self.host.ports.me, self.learner.version
         incarnations = {peer: self.other_learners.incarnation(peer) for peer in (me, *others)}
         turn = site_lists.turn(gathered, incarnations, me)
         beats = ((peer, self.host.roster.beat(peer)) for peer in others)
-        # A learner one version behind is about to hear of the release.
+        # A learner one version behind is about to get the release.
         expected = [
             peer for peer, beat in beats if beat is not None and version - 1 <= beat.version <= version
         ]
@@ -283,7 +283,7 @@ class SiteLearnerPeer(LearnerPeer):
             return Cause.LOADED
         cause = await super().fetch()
         if cause is Cause.LOADED:
-            # what a list that I do not know may have is not sent again
+            # groups that an unknown list may contain are not sent again
             self._begin_version(mine=self._trained.contributed)
             if self._trained.batches and not self.learner.has_steps:
                 self._return_groups()  # memory ended in the middle of the step after them

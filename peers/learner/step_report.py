@@ -67,7 +67,7 @@ class StepReport:
     def trained(
         self, groups: int, metrics: Mapping[str, float], version: int, members: int, step: float
     ) -> None:
-        """Emit that `version` is here, whose last step took `step` seconds."""
+        """Emit that `version` is complete; its last step took `step` seconds."""
         seconds = {name: round(self.seconds.get(name, 0.0), 4) for name in ("gather", "learn", "average")}
         self._host.emit(
             events.Trained,

@@ -1,10 +1,10 @@
-"""Which of a learner's groups were trained, by whom: so that each counts once, whoever dies.
+"""Which of a learner's groups were trained, and by which learner, so that each counts once despite crashes.
 
     admitted  -> its record on the disk, then the receipt                     (peers.intake.group_log)
     a step -> TrainedStep with the marks of all members' groups: ledger, disk (swarm.core.agreement.trained)
-    a policy  -> the ledger says which steps it is made of; others are asked for theirs (service `trained`)
-                   my groups in it     -> trained: dropped wherever they wait
-                   my groups not in it -> back to the batcher, from memory, or after a restart from the disk
+    a policy  -> the ledger knows the steps in it; others are asked for theirs (service `trained`)
+                   own groups in it     -> trained: dropped wherever they wait
+                   own groups not in it -> back to the batcher, from memory, or after a restart from the disk
 
 So a group that another learner trained first is a duplicate here, and one whose step was lost (in a crash, to
 a better release, at the smaller half of a split swarm) is trained again while it is inside the window. Of two
@@ -49,7 +49,7 @@ REMEMBERED_BYTES = 64 << 20
 """Trained groups that are remembered, in bytes, for the case that their steps are lost."""
 
 ASKED = 3.0
-"""Seconds that another learner has to say what it trained: a learner that falls in waits for it."""
+"""Seconds for another learner to report its trained steps: a learner that syncs waits for it."""
 
 
 class TrainedGroups:
@@ -93,7 +93,7 @@ class TrainedGroups:
         self._unsure = False
         """Some were placed without knowing whether their step is in the policy."""
         self._told: dict[PeerId, frozenset[Point]] = {}
-        """Another learner -> the line of the last policy whose steps it told me."""
+        """Another learner -> the line of the last policy whose steps it reported here."""
         self._unread: list[Kept] = []
         """Groups that the disk had and that no policy was asked about yet."""
         self._found = False
@@ -104,7 +104,7 @@ class TrainedGroups:
         """Groups that the disk refused and does not have yet."""
 
     async def open(self) -> None:
-        """Read what the disk has, and answer what was trained."""
+        """Read the records on the disk, and serve the trained steps."""
         for segment, kept in await self._read(self._steps, KeptStep):
             self._add(kept.step, kept.follows)
             self._place_step(kept.step, segment)
@@ -122,7 +122,7 @@ class TrainedGroups:
         await self._host.ports.mail.serve(Service.TRAINED, self._tell)
 
     async def keep_refused(self) -> None:
-        """Write what the disk refused as soon as it takes it, until cancelled."""
+        """Write refused records as soon as the disk accepts them, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for log in (self._steps, self._groups):
                 tasks.create_task(log.run())
@@ -189,8 +189,8 @@ class TrainedGroups:
         self._unread = [kept for kept in self._unread if kept.group.version < step.version]  # tasks failed
 
     async def contributed(self, batch: Sequence[Scored]) -> None:
-        """These go into my contribution to the next version: a release whose list I never know, in this life
-        or the next one, may have them, as the others know."""
+        """These groups go into this learner's contribution to the next version: a release whose list stays
+        unknown here, in this life or the next one, may contain them, as the others know."""
         await self._step((), batch, ())
         self._follows = False  # no step yet
 
@@ -252,8 +252,8 @@ class TrainedGroups:
             self._host.move()
 
     async def _ask_again(self) -> None:
-        """Place my groups again, where nobody could tell whether a step of mine is in my policy, or their
-        tasks could not be made; who was away then is asked."""
+        """Place this learner's groups again, where it was unknown whether one of its steps is in the policy,
+        or their tasks could not be made; learners that were away then are asked."""
         policy = self._at_rest()
         if policy is None or not (self._unsure or self._unread):
             return
@@ -269,13 +269,13 @@ class TrainedGroups:
         return None if steps or not weights else Policy(version, weights, Digest(""))
 
     def give_back(self, batch: Sequence[Waiting]) -> None:
-        """Return a batch that is not trained on, but for what others have trained."""
+        """Return a batch that is not trained on, except groups that others have trained."""
         gone = [item for item in batch if mark(item.group.id) in self._trained]
         self._drop_duplicates(gone)
         self._inbox.batcher.give_back([item for item in batch if item not in gone])
 
     def undone(self, steps: Sequence[Scored]) -> None:
-        """Steps along these groups are undone: they come back, but for what others have trained."""
+        """Undo the steps along these groups: they come back, except those that others have trained."""
         self._return(steps)
         self._drop(self._trained & {mark(item.group.id) for item, _ in steps})
 
@@ -288,7 +288,8 @@ class TrainedGroups:
         await self._take_up(policy.version)
 
     async def saved(self, version: int) -> None:
-        """A checkpoint of `version` is on the disk: remove what no life of this learner can train again."""
+        """A checkpoint of `version` is on the disk: remove records that no life of this learner can train
+        again."""
         window, now = self._host.config.run.window, self._host.now()
         oldest = version - window.versions
         await self._groups.remove(
@@ -321,7 +322,7 @@ class TrainedGroups:
     # --- to the batcher and out of it -----------------------------------------------------------------------
 
     def _drop(self, marks: Collection[bytes]) -> None:
-        """What is trained waits here no longer, and is not admitted again."""
+        """Trained groups wait here no longer, and are not admitted again."""
         for each in marks:
             self._inbox.admission.remember(each)
         self._drop_duplicates(self._inbox.batcher.remove(lambda group: mark(group.id) in marks))
@@ -353,7 +354,7 @@ class TrainedGroups:
         try:
             tasks = await self._inbox.reward_calls.tasks([kept.group.task for kept in wanted])
         except RewardError:
-            return  # a fault was told; they are asked for again
+            return  # a fault was reported; they are asked for again
         self._unread = [kept for kept in self._unread if kept.group.version > version]
         scored: list[Scored] = [
             (Waiting(kept.group, kept.admitted), TaskAndRewards(task, kept.rewards))
@@ -385,8 +386,8 @@ class TrainedGroups:
         return wire.encode(TrainedSteps(steps=newest(steps)))
 
     async def _hear(self, policy: Policy) -> None:
-        """Ask the other learners which steps the policy is made of, each but for those that it told me of
-        when I had the last policy."""
+        """Ask the other learners for the steps of the policy, each except for those that it reported with the
+        last policy."""
         host = self._host
         if (release := host.releases.named(policy.version, policy.weights)) is not None:
             await host.releases.lines.complete(release, policy.version - host.config.run.window.versions)
@@ -398,7 +399,7 @@ class TrainedGroups:
             since |= dict.fromkeys(self._seeds(), 0)
         told = await asyncio.gather(*map(self._ask, since, since.values()))  # rounds wait for the slowest
         steps = (step for its in told for step in its or () if step.version <= policy.version)
-        self._ledger.hear(steps)  # of what is beyond my policy none is in it
+        self._ledger.hear(steps)  # steps beyond this policy are not in it
         now = frozenset(self._ledger.line(policy)[0])
         self._told |= {peer: now for peer, steps in zip(others, told, strict=False) if steps is not None}
 
@@ -415,16 +416,16 @@ class TrainedGroups:
         return max(0, new - 1) if gaps <= told else 0
 
     async def _tell_seeds(self) -> None:
-        """Tell the steps that the disk does not have: in the next life I ask for them."""
+        """Report steps that the disk refused to the seeds: the next life of this learner asks them."""
         steps = wire.encode(TrainedSteps(steps=self._unkept))
         await asyncio.gather(*(self._tell_seed(seed, steps) for seed in self._seeds()))
 
     async def _tell_seed(self, seed: PeerId, steps: bytes) -> None:
-        with contextlib.suppress(NetError):  # as where no seed is there: the disk's own fault is told
+        with contextlib.suppress(NetError):  # as without a seed: the disk's own fault was reported
             await self._host.ports.mail.send(seed, Service.UNKEPT, steps, ASKED)
 
     async def _ask(self, learner: PeerId, since: int) -> Sequence[TrainedStep] | None:
-        """What a learner knows; None where it does not say."""
+        """The steps that a learner reports; None where it does not answer."""
         question = wire.encode(TrainedQuery(since=since))
         try:
             answer = await self._host.ports.mail.send(learner, Service.TRAINED, question, ASKED)

@@ -1,15 +1,15 @@
 """Loads the swarm's release into a learner that is behind it or differs from it.
 
-    at the start        -> the swarm's news, before what my disk has
-    a better release    -> is it what my round made?                     (peers.learner.agreement.other_bytes)
-                        -> the full state of a learner that is at it: I fall in
+    at the start        -> the swarm's news, before the state on this disk
+    a better release    -> was it made by this learner's round?          (peers.learner.agreement.other_bytes)
+                        -> the full state of a learner that is at it: this learner syncs
                         (peers.learner.agreement.state_transfer)
         meanwhile       -> its weights, and a gradient             (peers.learner.agreement.weights_meanwhile)
     without that state  -> its weights (peers.learner.agreement.next_release)
-    then                -> whether my last version is part of it, or was lost (swarm.core.agreement.lineage)
+    then                -> whether the last version is part of it, or was lost (swarm.core.agreement.lineage)
 
-Not handled here: when a release is better, what the round does next (peers.learner.agreement.own_release,
-.learner).
+Not handled here: when a release is better, and the next command of the round
+(peers.learner.agreement.own_release, .learner).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ STATE_PAUSE = 20.0
 are loaded until then. So the others wait for this learner for a twentieth of the time at most."""
 
 STATE_PAUSE_AHEAD = 2.0
-"""The same after a state that came, where learners learn ahead (run.averaging.overlap): while one of them
-makes other bytes than the rest, at each version, nobody does."""
+"""The same after a received state, where learners compute ahead (run.averaging.overlap): while one of them
+makes other bytes than the rest, at each version, none of them does."""
 
 
 class CatchUp:
@@ -81,8 +81,8 @@ class CatchUp:
         self.meanwhile = WeightsMeanwhile(host, own_release.above, next_gradient.look, unused)
 
     async def hear_news(self) -> None:
-        """At the start, wait a while for a release that is ahead of mine, and for a learner that is at it:
-        what an earlier life left on my disk may be long past. Without one, for any."""
+        """At the start, wait a while for a release that is ahead of this learner, and for a learner that is
+        at it: the state on the disk may be long outdated. Without such a learner, for any release."""
         host, until = self._host, self._host.steady() + SETTLE
         while not host.stop.is_set() and (host.steady() < until or self._learner.version < 0):
             if self._own_release.is_ahead() and (self._others_are_ahead() or host.steady() >= until):
@@ -149,8 +149,8 @@ class CatchUp:
         await self._hold(made_of, had[:2], merged)
 
     async def run(self) -> None:
-        """Say what became of each version that I had, beside the round, until cancelled: where two lines part
-        is asked of others."""
+        """Emit the fate of each version that this learner had, beside the round, until cancelled: where two
+        lines part may have to be asked of others."""
         while True:
             await self._report(*await self._taken.get())
 
@@ -174,13 +174,13 @@ class CatchUp:
 
     async def _take_state(self, had: Had) -> Release | None:
         """Load a better release with the full state of a learner that has it; None when there is no such
-        learner, or its state would come too late: I may have its weights then. The others wait until
+        learner, or its state would come too late: then the weights may be loaded. The others wait until
         `_took`."""
         own, host, start = self._own_release, self._host, self._host.steady()
         release = own.awaited()
         if release is None or start < self._no_state_before:
             return None
-        # nobody waits there: who is behind takes the outer steps that it missed
+        # rounds do not wait there: a learner that is behind takes the outer steps that it missed
         if release.version != self._learner.version and host.config.run.averaging.mode == "sites":
             return None
         if (giver := self._other_learners.at_release(release)) is None:
@@ -191,7 +191,7 @@ class CatchUp:
         overlap, taken = host.config.run.averaging.overlap, None
         try:
             async with self.meanwhile.beside(giver, partial(self._load_meanwhile, had[:2])):
-                # a state that is made before all have heard of it may be one that they go on from
+                # a state that is copied before all know of this sync may be one that they step on from
                 await host.ports.clock.sleep(GOSSIP_SECONDS)
                 until = start + self._other_learners.most
                 taken = await self._transfer.take(giver, release, until, self.meanwhile.end)
@@ -203,7 +203,8 @@ class CatchUp:
         return taken
 
     async def _load_meanwhile(self, had: Point, release: Release, weights: Weights) -> bool:
-        """Load and hold the weights of a release whose state comes. False where they could not be loaded."""
+        """Load and hold the weights of a release whose state is on its way. False where they could not be
+        loaded."""
         if not await self._load_weights(release, weights):
             return False
         await self._hold(progress_of(release), had, False)

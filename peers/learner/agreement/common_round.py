@@ -1,9 +1,9 @@
-"""A learner's gradient, averaged with those of the others, or whose turn it is to step alone.
+"""A learner's gradient, averaged with those of the others, or the turn to step alone.
 
-    gradient of a batch -> one falls in?  wait for it       (swarm.core.agreement.state_sync)
-                        -> nobody ready   alone
-                        -> a round        the mean of its members, the marks of their groups
-                        -> no round       one of those that are ready steps, the others keep theirs
+    gradient of a batch -> a learner syncs?   wait for it       (swarm.core.agreement.state_sync)
+                        -> no other is ready  alone
+                        -> a round            the mean of its members, the marks of their groups
+                        -> no round           one of the ready learners steps, the others keep their gradients
 
 Not handled here: how members find each other (the Averager port), the order of turns
 (swarm.core.agreement.solo_turns).
@@ -58,20 +58,21 @@ class CommonRound:
         self.members: frozenset[PeerId] = frozenset()
         """Of the last round; me where I was alone."""
         self.marks: Mapping[PeerId, bytes] = {}
-        """Of the groups of those members whose gradients count."""
+        """Marks of the groups of those members whose gradients count."""
         self.counts = True
         """My gradient does: no other member's is of one of its groups, and it is not left out."""
         self.recipe: MeanRecipe | None = None
-        """How the mean was made; None where I was alone, or nobody can make it again."""
+        """How the mean was made; None for a learner alone, or where it cannot be recomputed."""
         self._false: frozenset[PeerId] = frozenset()
         """Members that reduced nothing in the last round, since most others doubt their means."""
         self._through: frozenset[PeerId] = frozenset()
-        """Members to whom p2pd carried my parts in the last round."""
+        """Members to which p2pd carried this learner's parts in the last round."""
         self._freeze = Freeze(host, other_learners, own_release.is_overtaken)
         self._breaks, self._patient_until = 0, 0.0
         """Rounds that broke, and until when I wait for others' gradients."""
         self._gave_way = False
-        """I left the last one before it began: the others wait for one that waits for my state."""
+        """This learner left the last round before it began: the others wait for one that waits for its
+        state."""
 
     def begin(self, learnt_ahead: float) -> None:
         """There is a new gradient, for which it took so many seconds beside an earlier round."""
@@ -107,7 +108,7 @@ class CommonRound:
             return Cause.AHEAD_SEEN if self._own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)
         if outcome is None:
-            # one that had its gradient before the round waits for those that compute theirs
+            # a learner that had its gradient before the round waits for those that compute theirs
             early = host.steady() < self._patient_until and self._other_learners.are_learning()
             return Cause.ROUND_BROKE if early or self._gave_way else await self._without_round()
         await self._averaged(outcome)
@@ -135,14 +136,14 @@ class CommonRound:
         """The other learners that can take part."""
         others = self._other_learners.ready()
         if len(others) == 1 and others[0] in self._rechecks.against():
-            return ()  # of two nobody is in the majority: who has the proof goes on alone
+            return ()  # of two learners neither is a majority: the one with the proof continues alone
         return others
 
     async def _meet(
         self, gradient: Gradient, batch: Sequence[Waiting], partners: Sequence[PeerId], waits: float
     ) -> Average | None:
-        """One round with `partners`, for whose gradients I wait `waits` seconds where that is more than the
-        run's match window; see the Averager port."""
+        """One round with `partners`, which waits `waits` seconds for their gradients where that is more than
+        the run's match window; see the Averager port."""
         host, settings = self._host, self._host.config.run.averaging
         patience, self._gave_way = max(0.0, waits - settings.match), False
         watch = asyncio.ensure_future(self._watch(partners))
@@ -164,8 +165,8 @@ class CommonRound:
         return outcome
 
     async def _watch(self, partners: Sequence[PeerId]) -> None:
-        """Nobody waits for the gradient of one that is lost, leaves, begins anew or steps on meanwhile; nor
-        do I for all others while they wait for one that waits for my state."""
+        """The round stops waiting for the gradient of a learner that is lost, leaves, restarts or steps on
+        meanwhile; and it is left where all others wait for a learner that waits for this one's state."""
         host, others, beat = self._host, self._other_learners, self._host.config.run.pace.beat
         awaited, since = {*partners}, host.steady()
         while awaited:
@@ -188,13 +189,13 @@ class CommonRound:
         self._host.emit(events.RoundBroke, version=self._version(), reason=str(error))
 
     async def _averaged(self, outcome: Average) -> None:
-        """Keep and tell what a round made."""
+        """Keep the result of a round, and emit its events."""
         host, self.members, self.marks = self._host, outcome.members, outcome.marks
         self.counts, self.recipe = host.ports.me in outcome.marks, outcome.recipe
         self._tell(outcome.false, outcome.through)
         host.status.mean = mark(self._own_release.weights, outcome.mean)
         if len(outcome.members) >= CROWD:
-            host.beat_now()  # before anybody compares what a member releases
+            host.beat_now()  # before any learner compares the release of a member
         host.traffic.averaged(outcome.exchanged)
         host.emit(
             events.Averaged,
@@ -206,13 +207,13 @@ class CommonRound:
         await self._rechecks.after_round(outcome, self._own_release.weights)
 
     def makes(self, batch: Sequence[Waiting]) -> Progress:
-        """What a step along the mean makes; `batch` is mine."""
+        """The content of a step along the mean; `batch` is this learner's."""
         groups = sum(len(marks_of(its)) for its in self.marks.values()) or len(batch) * len(self.members)
         return Progress(self._own_release.weights, len(self.members), groups, stepped=True)
 
     def _tell(self, false: frozenset[PeerId], through: frozenset[PeerId]) -> None:
-        """Name the members that reduce nothing from this round on, and those whose port for parts is not
-        reached."""
+        """Report the members that reduce nothing from this round on, and those whose port for parts is
+        unreachable."""
         for peer in false - self._false:
             reason = "its means leave out the gradients of most others: it reduces nothing"
             self._host.emit(events.Rejected, sender=peer, kind="mean", reason=reason)

@@ -4,8 +4,8 @@
     a round of the two is Opposed --emit, wait--> over: its time is, the other one went, a third one came,
                                                   another release is there, or this one is to stop
 
-Then they meet again, and the next freeze is twice as long. Nobody of a run with more learners is frozen: a
-round of two of them is lost. Not handled here: who finds it (the Averager port).
+Then they meet again, and the next freeze is twice as long. With more learners none is frozen: a round of two
+of them is lost. Not handled here: how the conflict is found (the Averager port).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a learner signs of its gradients and its versions.
+"""Signed statements of a learner about its gradients and its versions.
 
-    BatchManifest: the groups of a gradient, in order, and what made its bits of them
+    BatchManifest: the groups of a gradient, in order, and everything else that determines its bits
     StepManifest:  the version that a mean of gradients made, and how the mean was made
 
-Not handled here: who is shown them (peers.learner.agreement.rechecks), how long they are kept
+Not handled here: which peers get them (peers.learner.agreement.rechecks), how long they are kept
 (peers.learner.recorder).
 """
 
@@ -21,7 +21,7 @@ GROUPS = 1 << 12
 
 
 class BatchManifest(Struct, frozen=True, tag="batch-manifest"):
-    """What a learner's gradient of one version is of."""
+    """The batch behind a learner's gradient of one version."""
 
     version: Count
     weights: Digest
@@ -43,7 +43,7 @@ class StepManifest(Struct, frozen=True, tag="step-manifest"):
     weights: Digest
     """Of the version, as it is released."""
     parent: Digest
-    """Of the version before, whose gradients were averaged."""
+    """The version before, whose gradients were averaged."""
     state: Digest
     """Of the learner's state after the step: masters in float32, moments, counts."""
     recipe: MeanRecipe | None = None

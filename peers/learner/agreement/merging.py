@@ -1,20 +1,20 @@
 """Merges the line of versions that this learner trained into the one that counts, with
 run.release.fork = "merge".
 
-    a better release, my line is no part of it   -> my trained weights are kept (here)
+    a better release that this line is no part of -> its trained weights are kept (here)
     the release, with its learner's whole state -> loaded, and the others wait (catch_up.py)
     both                                         -> their mean, by the groups that only one was trained on:
                                                     the next version, released as any; it names both parents
 
-Who gives way merges: only it has both policies in float32, and it has the moments of the line that counts.
-One learner of a part does it, the first by the order of publishers among those that are at the last version
-of their line; the others see that their line is part of the release that comes, and follow it. When it is
-gone the next one does it. What holds in any order of events: a line that a release is made of is not merged
-again, and of two releases of one version one counts, as ever; whoever made the other one merges anew, or
-finds that nothing of it is missing. A fork that is too old, or that nobody is left to merge, is resolved by
-the rule of run.release.fork = "longest", where the groups come back (peers.learner.trained_groups).
-Not handled: a line of one version. A race of two lone steps leaves such lines, and the groups of one step
-come back as soon as a merge comes.
+The learner whose line gives way merges: only it has both policies in float32, and it has the moments of the
+line that counts. One learner of a part does it, the first by the order of publishers among those that are at
+the last version of their line; the others see that their line is part of the next release, and follow it.
+When it is gone the next one does it. What holds in any order of events: a line that a release is made of is
+not merged again, and of two releases of one version one counts, as ever; the learner of the other one merges
+anew, or finds that nothing of it is missing. A fork that is too old, or whose learners are gone, is resolved
+by the rule of run.release.fork = "longest", where the groups come back (peers.learner.trained_groups). Not
+handled: a line of one version. A race of two lone steps leaves such lines, and the groups of one step come
+back as soon as a merge comes.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class Merging:
         return None
 
     async def merge(self, taken: Release) -> Progress | None:
-        """Merge what was kept with the release that I took, into the next version; returns what that is made
-        of. None where nothing can be merged: my version is the release. The others wait until `released`."""
+        """Merge the kept weights with the loaded release, into the next version; returns the content of that
+        version. None where nothing can be merged: then the release stays as it is. The others wait until
+        `released`."""
         if (mine := self._mine) is None or (fork := await self._young_fork(mine.point, taken)) is None:
             self._mine = None
             return None
@@ -88,7 +89,7 @@ class Merging:
         own, host, fork = self._own_release, self._host, self._fork
         while own.is_publishing() and not own.is_overtaken():
             await host.changed(host.config.run.pace.beat)
-        # the others hear of the release before they hear that I am there: else they would begin a round
+        # the others get the release before they see this learner as ready: else they would begin a round
         await host.ports.clock.sleep(GOSSIP_SECONDS)
         self._other_learners.set_falling_in(False)
         if fork is not None and own.is_settled():
@@ -126,7 +127,7 @@ class Merging:
         return publishers([(incarnation(peer), peer) for peer in here])[0] == me
 
     async def _copy(self, point: Point) -> None:
-        """Keep my trained weights as they were at a release; what I stepped to since is not in its line."""
+        """Keep this learner's trained weights as of a release; later steps of its own are not in its line."""
         if self._mine is not None and self._mine.point == point:
             return  # it was tried before
         releases, self._mine = self._host.releases, None

@@ -1,11 +1,11 @@
 """Fetches the release that a learner takes next, beside the round.
 
-    run    what ranks above mine -> Host.obtain -> its bytes, ready
+    run    a release that ranks above this learner's -> Host.obtain -> its bytes, ready
            while the round waits for it, or has nothing to do
     wait   the round, until they are ready or not worth waiting for
 
-A learner waits for an announced release as long as swarm.core.agreement.releases says, then goes on from its
-own version; `better` is true when the bytes arrive later. Not handled here: what the learner does with them.
+A learner waits for an announced release as long as swarm.core.agreement.releases says, then continues from
+its own version; `better` is true when the bytes arrive later. Not handled here: loading them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Whether what another member of my round released is what the round made.
+"""Whether the release of another member of this learner's round is the result of that round.
 
-    its release has other bytes than mine -> fetched -> how far they are  (swarm.learn.files.release_distance)
-        within what rounding makes of a step -> I take it
-        beyond that                          -> I deny it                  (peers.runtime.releases.votes)
+    its release has other bytes -> fetched -> how far they are       (swarm.learn.files.release_distance)
+        within the rounding of a step -> loaded
+        beyond that                   -> denied                      (peers.runtime.releases.votes)
 
-Where bytes are equal, the usual case, nothing is fetched and nothing is compared. Who took weights without
-the optimizer's moments, or got another mean than most (swarm.core.gradient_checks.same_mean), makes other
-steps than the rest, and denies nothing, until its steps are as another's again. Not handled here: runs at
-sites and swarms of fewer than three learners, whose releases have no witness.
+Where bytes are equal, the usual case, nothing is fetched and nothing is compared. A learner that loaded
+weights without the optimizer's moments, or got another mean than most (swarm.core.gradient_checks.same_mean),
+makes other steps than the rest, and denies nothing until its steps equal another's again. Not handled here:
+runs at sites and swarms of fewer than three learners, whose releases have no witness.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ class OtherBytes:
         try:
             steps = await host.ports.work.run(Kind.PATCH, apart, mine, weights.blocks, before)
         except (ValueError, Damaged):
-            return False  # who loads it says why it cannot be used
+            return False  # the loader of the release reports why it cannot be used
         return self.judge(release, steps)
 
     def judge(self, release: Release, steps: float) -> bool:
-        """Do I deny what another member of my round released, which is so many steps from what I made?"""
+        """Whether to deny the release of another member of this round, which is so many steps from this
+        learner's."""
         status, votes = self._host.status, self._host.releases.doubts.votes
         deceived = votes.got_another_mean(release.version)
         if steps > FAR and not status.astray and self._host.ports.me in deceived:

@@ -1,4 +1,4 @@
-"""The other learners by their heartbeats: who can take part in a round, and whose turn it is to step alone.
+"""The other learners by their heartbeats: which can take part in a round, and whose turn it is to step alone.
 
 A heartbeat that names a release may arrive before the announcement of the release; while such a heartbeat is
 known, this learner makes no second release of that version. Not handled here: how members of a round find
@@ -25,7 +25,7 @@ from swarm.types import Beat, PeerId, Release
 
 ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING, Phase.FALLING_IN)
 """Phases that are announced by a heartbeat at once: the other learners close their batches too, wait, and
-know who may step alone."""
+know which of them may step alone."""
 
 UNRELEASED = {State.GATHERING: Phase.RELEASING, State.LEARNING: Phase.EARLY, State.RELEASING: Phase.EARLY}
 """State of a round whose version is not released yet -> its phase, in which others wait for the release."""
@@ -49,21 +49,21 @@ class OtherLearners:
         self._meets = False
         """A round is under way."""
         self._unmet, self.most = Unmet(), run.window.seconds / WINDOW_SHARE
-        """Seconds that one's state may take."""
+        """Seconds that the state of a learner may take."""
         self._met: frozenset[PeerId] = frozenset()
         """Members of my last round."""
         self._waits: dict[PeerId, int] = {}
-        """Who waited for a round when I looked last, and of which version."""
+        """Learner that waited for a round at the last look -> the version of that round."""
         self._falling_in = FallingIn(self.most)
         self._shared: tuple[tuple[int, int, float], float] | None = None
-        """`as_fast` at each group: what it follows from, and what it was then."""
+        """`as_fast` at each group: its inputs, and its value."""
 
     def ready(self) -> list[PeerId]:
         """Other learners that can take part in a round now."""
         return [peer for peer, beat in self._all_beats().items() if _takes_part(beat)]
 
     def falling_in(self) -> list[PeerId]:
-        """Those that take over a state, for whom others wait with their round."""
+        """Learners that sync, for which others wait with their round."""
         return [peer for peer, beat in self._all_beats().items() if beat.phase is Phase.FALLING_IN]
 
     def may_meet(self) -> set[PeerId]:
@@ -85,8 +85,8 @@ class OtherLearners:
         return {peer: beat for peer, beat in beats if beat is not None and peer != self._host.ports.me}
 
     async def all_here(self, learns: float, ahead: Callable[[], bool], against: Collection[PeerId]) -> None:
-        """Wait for learners that fall in, before a round, but for those whom I am `against`; a gradient takes
-        me `learns` seconds."""
+        """Wait for learners that sync, before a round, except those in `against`; this learner's gradient
+        takes `learns` seconds."""
         host = self._host
         while not (host.stop.is_set() or ahead()):
             now = host.steady()
@@ -96,8 +96,9 @@ class OtherLearners:
             await host.changed(host.config.run.pace.beat)
 
     def _met_before(self) -> bool:
-        """Do others wait for me in a round that began before the one that I wait for said that it falls in?
-        None of them gives it a state before that is over. Who waited for another one before waits as I do."""
+        """Whether others wait for this learner in a round that began before the awaited learner announced its
+        sync. None of them gives it a state before that is over. A learner that waited for another one before
+        waits as this one does."""
         roster, one = self._host.roster, self._falling_in.one
         if (
             one is None
@@ -124,9 +125,9 @@ class OtherLearners:
 
     @contextmanager
     def meeting(self, patience: float, early: bool = False) -> Iterator[set[PeerId]]:
-        """While the body averages my version, `patience` longer than the run's match window at most: yields a
-        set for the members of its round. Who said that it comes to one, and was in none with me, again and
-        again, is not waited for any more; `early`: I had my gradient before the others can have theirs."""
+        """While the body averages this version, at most `patience` longer than the run's match window: yields
+        a set for the members of its round. A learner that announced a round and missed it, again and again,
+        is no longer awaited; `early`: the gradient was ready before the others can have theirs."""
         members, entered, version = set[PeerId](), set[PeerId](), self._version()
         late, still = set[PeerId](), set[PeerId]()
 
@@ -155,8 +156,9 @@ class OtherLearners:
             self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
 
     def _comes(self, peer: PeerId, beat: Beat) -> bool:
-        """Is it heard, and does it say that it has groups for a round of my version, or computes for one that
-        is over, or waits for that since I looked last? One that died has said so, too."""
+        """Whether a learner is present, and has groups for a round of this version, or computes for one that
+        is over, or has waited for that since the last look. A learner that died may have announced the
+        same."""
         if self._host.roster.silent(peer, self._host.now()) > HEARD * self._host.config.run.pace.beat:
             return False
         if beat.version < self._version():
@@ -165,7 +167,7 @@ class OtherLearners:
         return has_groups and beat.version == self._version()
 
     def as_fast(self) -> float:
-        """How many learners of my speed would share the batch of a round that everybody takes part in."""
+        """How many learners of this speed would share the batch of a round of all learners."""
         follows = self._host.roster.changes, self._version(), self._host.status.speed
         if self._shared is None or self._shared[0] != follows:
             groups = max(1, self._groups(self._beats())[0])
@@ -173,8 +175,8 @@ class OtherLearners:
         return self._shared[1]
 
     def worth_waiting(self, took: float) -> float:
-        """Seconds that those who still compute their gradients for a round of my version are worth waiting
-        for; mine took `took` seconds, for which I compute the next one where learners learn ahead."""
+        """Seconds that learners still computing gradients for this version are worth waiting for; this
+        learner's took `took` seconds, in which it computes the next one where learners compute ahead."""
         beats = {peer: beat for peer in self.partners() if (beat := self._host.roster.beat(peer)) is not None}
         mine, *shares = self._shares([*beats.values()])
         here = [*zip(shares, beats.items(), strict=True)]
@@ -190,8 +192,8 @@ class OtherLearners:
         return SLOWER * self._host.config.run.batch.groups / speed if speed else 0.0
 
     def _learns(self, peer: PeerId, beat: Beat) -> bool:
-        """Does it compute a gradient for a round of my version? Who learns ahead and was in the last round
-        with me steps to my version when that gradient is ready."""
+        """Whether it computes a gradient for a round of this version. A learner that computes ahead and was
+        in the last round steps to this version when that gradient is ready."""
         ahead = self._host.config.run.averaging.overlap and beat.early and peer in self._met
         if ahead and beat.version == self._version() - 1:
             return beat.phase in (Phase.MATCHING, Phase.STEPPING)
@@ -211,7 +213,7 @@ class OtherLearners:
         return {peer: beat for peer, beat in beats if beat is not None and beat.version == self._version()}
 
     def at_release(self, release: Release) -> PeerId | None:
-        """A learner that has the state of a release: its publisher, or one that takes none over now."""
+        """A learner that has the state of a release: its publisher, or one that is not syncing now."""
         beats, point = self._all_beats(), (release.version, release.weights)
         here = (peer for peer, beat in beats.items() if (beat.version, beat.weights) == point)
         found = (peer for peer in here if beats[peer].phase is not Phase.FALLING_IN)
@@ -237,8 +239,8 @@ class OtherLearners:
         return any(beat.phase is Phase.LEARNING for beat in self.at_my_version().values())
 
     def all_early(self) -> bool:
-        """The others can learn before a release as I can. One that cannot would be too late for our round;
-        one that falls in will be in it with what it has by then."""
+        """Whether the others can all learn before a release as this one can. One that cannot would be too
+        late for the round; one that syncs takes part with the groups that it has by then."""
         return all(beat.early or beat.phase is Phase.FALLING_IN for beat in self._beats())
 
     def _beats(self) -> list[Beat]:
@@ -314,7 +316,7 @@ class OtherLearners:
         return news
 
     async def my_turn(self) -> bool:
-        """Whether I step alone after a round failed. If not, `turns` says when to ask again."""
+        """Whether this learner steps alone after a round failed. If not, `turns` says when to ask again."""
         host = self._host
         host.releases.doubts.votes.give_up()
         if not self.turns.ask(self.at_my_version(), host.steady(), self._next()):
@@ -345,8 +347,9 @@ class OtherLearners:
         return votes.may_lead([host.ports.me])
 
     async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """Let learners outside of my successful round that may be stepping already release first. A round of
-        most lets them hear of it, for they wait then; others wait while most would not follow them."""
+        """Let learners outside of this successful round that may be stepping already release first. A round
+        of most learners is preceded by a pause in which they learn of it; other rounds wait while most would
+        not follow them."""
         host, votes = self._host, self._host.releases.doubts.votes
         if votes.stands():
             if self.turns.steps(self.at_my_version()).difference(members):
@@ -370,8 +373,8 @@ class OtherLearners:
             await host.changed(min(left, GOSSIP_SECONDS))
 
     def _may_step(self, members: Collection[PeerId], listened: bool) -> bool:
-        """Does another member of my successful round step already, or nobody outside of it; or is my round
-        first, for which I `listened`?"""
+        """Whether another member of this successful round steps already, or no learner outside of it; or this
+        round is first, for which this learner `listened`."""
         here = self.at_my_version()
         if self.turns.stepped(here).intersection(members):
             return True
@@ -381,8 +384,8 @@ class OtherLearners:
         return not others or (listened and self.turns.first(here, members))
 
     def _most_meet(self, members: Collection[PeerId]) -> bool:
-        """May most learners be in a round of my version, without me? They would not follow me. Whose round
-        is over says at once whether most were in it."""
+        """Whether most learners may be in a round of this version without this one: they would not follow it.
+        The members of a finished round announce at once whether most were in it."""
         roster, now = self._host.roster, self._host.now()
         steps = {peer for peer, beat in self.at_my_version().items() if beat.phase is Phase.STEPPING}
         met = {peer for peer in steps if now - roster.phased(peer)[0] < GOSSIP_SECONDS}

@@ -1,15 +1,15 @@
 """Packs and publishes a learner's own version beside its round, and compares it with the releases of others.
 
-    a step, a load -> begin: the snapshot of my version                                 in the round
+    a step, a load -> begin: the snapshot of its version                                in the round
     run            -> packed: its digest, blocks held                                   beside it
-                      my turn: patches made, announced       is_settled: it is the release of its version
+                      its turn: patches made, announced      is_settled: it is the release of its version
                                                              is_overtaken: a better release is here or
                                                              worth waiting for
 
 Invariant: the released weights are the truth. A learner reports a version in its heartbeat, and averages a
 gradient of it, only once that version is released with its own digest. It computes that gradient earlier
-where the version that it stepped to before was the release as it was. Only who publishes makes patches. Not
-handled here: how a better release is taken (peers.learner.agreement.catch_up), how releases travel
+where the version that it stepped to before became the release unchanged. Only the publisher makes patches.
+Not handled here: how a better release is loaded (peers.learner.agreement.catch_up), how releases travel
 (peers.runtime.releases.exchange).
 """
 
@@ -39,12 +39,12 @@ class Had(NamedTuple):
     """Empty until they are packed."""
     parent: Digest
     members: Collection[PeerId]
-    """Of the round that made it; nobody where it was loaded."""
+    """Of the round that made it; empty where it was loaded."""
     released: Point
-    """Itself; where it was not released the one that it merged, or else the one before."""
+    """The version itself; where it was not released the one that it merged, or else the one before."""
 
     def is_of_its_round(self, release: Release) -> bool:
-        """Did another member release what the same round made? It has other bytes and the same groups."""
+        """Whether another member released a result of the same round: the same groups, but other bytes."""
         same = (release.version, release.parent) == (self.version, self.parent)
         return same and release.publisher in self.members
 
@@ -61,14 +61,14 @@ class OwnRelease:
         self.due: float | None = None
         """When it is my turn to publish my version; None while it is not."""
         self._members: Collection[PeerId] = ()
-        """Of the round that made my version; nobody where it was loaded."""
+        """Of the round that made this version; empty where it was loaded."""
         self._snapshot: Snapshot | None = None
         """My version, until it is packed."""
         self._packed: Weights | None = None
         self._prepared: Release | None = None
         """My version as the release that I would publish."""
         self._first = False
-        """I publish my version before anybody else does, and have not tried yet."""
+        """This learner is first in the order of publishers of its version, and has not tried yet."""
         self._news = asyncio.Event()
 
     @property
@@ -91,9 +91,9 @@ class OwnRelease:
     # --- mine and others' -----------------------------------------------------------------------------------
 
     def above(self) -> tuple[Any, ...]:
-        """The rank that a better release must exceed: that of my version once it is released; until then
-        every release of my version is better, and only those of later ones while mine cannot be compared. Any
-        that is believed is better than one that is refused."""
+        """The rank that a better release must exceed: that of this version once it is released; until then
+        every release of this version is better, and only those of later ones while this one cannot be
+        compared. Any credible release is better than a refused one."""
         if self._packed is None:
             return (self.learner.version + 1,)
         if self.host.releases.doubts.is_refused(self.learner.version, self.weights):
@@ -153,7 +153,7 @@ class OwnRelease:
     # --- publishing -----------------------------------------------------------------------------------------
 
     def begin(self, snapshot: Snapshot, made_of: Progress, members: Collection[PeerId] = ()) -> None:
-        """My version is a new one, which a round of `members` made; or nobody: it was loaded."""
+        """A new version, made by a round of `members`; none: it was loaded."""
         self._snapshot, self._packed, self._prepared, self.due = snapshot, None, None, None
         self.made_of, self._members = made_of, members
         self._first = bool(members) and self._turn() == 0
@@ -162,7 +162,7 @@ class OwnRelease:
         self._wake()
 
     def is_publishing(self) -> bool:
-        """I am about to publish my version, before it is anybody else's turn."""
+        """Whether this learner is about to publish its version, before any other's turn."""
         return self._first
 
     async def packed(self) -> None:
@@ -195,8 +195,8 @@ class OwnRelease:
         self.host.move()
 
     def _turn(self) -> int:
-        """My position in the order of publishers of our round's version; each waits for the ones before. Last
-        come those who released something else before, and those whose steps may be others."""
+        """Position in the order of publishers of this version; each waits for the ones before. Last come
+        learners that released something else before, and those whose steps may differ."""
         votes, learners = self.host.releases.doubts.votes, self._other_learners
         deceived = votes.got_another_mean(self.learner.version)
         order = publishers([(learners.incarnation(peer), peer) for peer in self._members])
@@ -207,12 +207,12 @@ class OwnRelease:
         return sorted(map(PeerId, order), key=last).index(self.host.ports.me)
 
     def turn_again(self) -> None:
-        """Who releases before me is another one now."""
+        """The order of publishers has changed."""
         if self._packed is not None and self.due is not None:
             self.wait_turns(self._turn())
 
     def wait_turns(self, turns: int = 1) -> None:
-        """Make it my turn after `turns` time-outs, unless a release of my version is heard by then."""
+        """Wait `turns` time-outs before publishing, unless a release of this version arrives by then."""
         self.due = self.host.steady() + turns * self.host.config.run.release.timeout
         self._wake()
 
@@ -235,12 +235,12 @@ class OwnRelease:
         self.host.move()
 
     def _is_awaited(self) -> bool:
-        """A heartbeat names another release of my version, whose announcement is on its way."""
+        """A heartbeat names another release of this version, whose announcement is on its way."""
         unheard = self._other_learners.with_unheard_release(self.learner.version)
         return bool(self._other_learners.turns.fresh(unheard))
 
     async def _prepare(self, packed: Weights) -> Release | None:
-        """Make the release of my version. None when nobody needs it any more: a release came meanwhile."""
+        """Make the release of this version. None when it is obsolete: another release arrived meanwhile."""
         if self._prepared is None:
             made_of = self.made_of
             prepared = await self.host.releases.prepare(

@@ -1,17 +1,18 @@
-"""Signed manifests of a learner's batches, and gradients of other learners computed again from theirs.
+"""Signed manifests of a learner's batches, and recomputed gradients of other learners.
 
     a gradient is to be averaged -> BatchManifest, signed: version, digests of its samplers' frames in order
     service batches              <- BatchQuery: the manifest, or one of its groups as its sampler signed it
-    a round with sketches        -> whose is due? its manifest, its groups, rewards
-        of my own -> their gradient by my weights, which are the round's -> the sketch of what it sent:
-        agrees, or a strike; where it leaves other groups out than I do, or names one
-        that cannot be scored or is not its sampler's draw, it showed nothing
+    a round with sketches        -> whose turn is it? its manifest, its groups, rewards
+        of its own -> their gradient by this learner's weights, the round's -> the sketch of what it sent:
+        agrees, or a strike; a member that leaves other groups out than this learner does, or names
+        one that cannot be scored or is not its sampler's draw, has proved nothing
 
-It is computed before my own step, while my weights are those of the round. Whoever has a strike is named
-(Rejected) and left out where more than half of the others name it, too; of two learners the other one goes
-on alone. Manifests of the last KEPT gradients are held, and frames of FRAMES_BYTES in memory; those of an
-earlier life are gone. Not checked: gradients of a version before (`run.averaging.overlap`), those that take
-in the whole round's rewards, and whether a group's sampler drew it (swarm.core.audits.auditing).
+It is computed before this learner's own step, while its weights are those of the round. A member with a
+strike is named (Rejected) and left out where more than half of the others name it, too; of two learners the
+other one continues alone. Manifests of the last KEPT gradients are held, and frames of FRAMES_BYTES in
+memory; those of an earlier life are gone. Not checked: gradients of a version before
+(`run.averaging.overlap`), those that depend on the whole round's rewards, and whether a group's sampler drew
+it (swarm.core.audits.auditing).
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class BatchQuery(Struct, tag="batch-query"):
 
 
 class Unshown(Exception):
-    """A member does not show what its gradient is of."""
+    """A member does not serve the batch of its gradient."""
 
 
 class Batch(NamedTuple):
-    """What a gradient is of."""
+    """The groups of a gradient."""
 
     manifest: bytes
     """As its learner signed it."""
@@ -209,7 +210,7 @@ class BatchRechecks:
             host.emit(events.Rejected, sender=peer, kind=Service.BATCHES, reason=reason)
 
     def _does_not_fit(self, error: OutOfMemory) -> None:
-        """That is this peer's own fault and blames nobody; it is said once."""
+        """Out of memory is this peer's own fault and blames no other; it is reported once."""
         if not self._is_short:
             self._is_short = True
             text = f"a gradient of another learner could not be checked: {error}"
@@ -225,19 +226,20 @@ class BatchRechecks:
                 group.task, await self._inbox.opener.decoded(group)
             )
         except RewardError:
-            return False  # that is told
+            return False  # that was reported
         return True
 
     async def _shown_batch(self, peer: PeerId, weights: Digest, marks: bytes) -> Batch:
-        """What a member's gradient of my version is of. Raises Unshown, Unsigned, WireError, NetError."""
+        """The batch behind a member's gradient of this version. Raises Unshown, Unsigned, WireError,
+        NetError."""
         batch = await self.batch(peer, self._learner.version, weights)
         if not {*marks_of(marks)} <= {mark(group.id) for group in batch.groups}:
             raise Unshown("its manifest lacks groups that it named in the round")
         return batch
 
     async def batch(self, peer: PeerId, version: int, weights: Digest) -> Batch:
-        """What a learner's gradient is of, this one's or another's, by its signed manifest and its samplers'
-        frames. Raises Unshown, Unsigned, WireError, NetError."""
+        """The batch behind a learner's gradient, this one's or another's, by its signed manifest and its
+        samplers' frames. Raises Unshown, Unsigned, WireError, NetError."""
         query = BatchQuery(version=version, weights=weights)
         manifest = await self._ask(peer, query)
         opened, said = self._host.read(manifest, MAIL_LIMIT, BatchManifest)
@@ -270,8 +272,8 @@ class BatchRechecks:
         return group
 
     async def _agreement(self, peer: PeerId, batch: Batch, sketches: Sketches) -> tuple[float, float, bool]:
-        """(cosine, times the norm) of what a member sent and what its groups give here, and whether both are
-        computed in numbers of one type. Raises Unshown where other groups add nothing here than there."""
+        """(cosine, ratio of norms) of a member's gradient and the recomputed one, and whether both were
+        computed in one numeric type. Raises Unshown where other groups contribute nothing here than there."""
 
         async def again_scored(group: Group) -> tuple[Task, tuple[float, ...]]:
             texts = await self._inbox.opener.decoded(group)

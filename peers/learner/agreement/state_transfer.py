@@ -2,15 +2,16 @@
 
 A release has bf16 weights; the next step also depends on the fp32 master copy and the optimizer's moments. A
 learner that only loads releases would differ from the others in every version, and would load every release
-again. So it asks a learner that is at the newest release for the state behind its version (service `state`),
-checks that its bf16 weights are exactly that version's release, and makes the same bytes itself from then on.
+again. So it asks a learner that is at the newest release for the full state of that version (service
+`state`), checks that its bf16 weights are exactly that version's release, and makes the same bytes itself
+from then on.
 
     service state  --> after the round, where one is under way: a copy -> hashed and cut, beside -> offer
-    service states --> blocks, from a store of one entry, dropped when nobody asks for its blocks any more
+    service states --> blocks, from a store of one entry, dropped when its blocks are requested no more
 
-Only learners are served: a state is six times as large as a release, and nothing can verify its moments. Who
-takes one has a time by which it must be here, and gives up as soon as what has come tells that it will not.
-Not handled here: when a state is asked for (peers.learner.agreement.catch_up), that the others wait meanwhile
+Only learners are served: a state is six times as large as a release, and its moments cannot be verified. A
+transfer has a deadline, and is given up as soon as its rate shows that it will miss it. Not handled here:
+when a state is requested (peers.learner.agreement.catch_up), that the others wait meanwhile
 (swarm.core.agreement.state_sync), one state from several learners.
 """
 
@@ -127,7 +128,7 @@ class StateTransfer:
         return offer
 
     def _takes(self, taker: PeerId) -> bool:
-        """Does who asked last still take that state?"""
+        """Whether the last asker is still fetching that state."""
         beat, silent = self._host.roster.beat(taker), self._host.steady() - self._states.asked
         return beat is not None and beat.phase is Phase.FALLING_IN and silent < TAKER_SILENT
 
@@ -195,8 +196,8 @@ class StateTransfer:
         return taken
 
     def _has_another(self, giver: PeerId, offer: Offer) -> bool:
-        """Did it take another release of the version whose state it offered? Its own step made other bytes,
-        which nobody announces any more."""
+        """Whether it loaded another release of the version whose state it offered: its own step made other
+        bytes, which no learner announces any more."""
         beat = self._host.roster.beat(giver)
         return beat is not None and beat.version == offer.version and beat.weights != offer.weights
 

@@ -1,11 +1,11 @@
-"""The weights of a policy whose whole state comes: on them a learner computes a gradient meanwhile.
+"""The weights of a policy whose full state is in transfer: a learner computes a gradient on them meanwhile.
 
-    beside  the giver's newest release -> its weights, loaded and held -> may_learn    while the state comes
-    end     before that is loaded: weights that have not come are not waited for, a gradient is
+    beside  the giver's newest release -> its weights, loaded and held -> may_learn   during the transfer
+    end     before the state is loaded: weights still in transfer are dropped, a gradient is awaited
 
 A gradient depends on the weights alone, and a state is six times as large. With run.averaging.overlap, where
-a gradient may be of the version before, who takes over a state brings one to its first round. The others wait
-for it as for the state, and have gradients ahead to compute. Not handled here: the gradient
+a gradient may be of the version before, a syncing learner brings one to its first round. The others wait for
+it as for the state, and have gradients ahead to compute. Not handled here: the gradient
 (peers.learner.next_gradient), the state (peers.learner.agreement.state_transfer).
 """
 
@@ -22,7 +22,7 @@ from swarm.storage.weights import Weights
 from swarm.types import PeerId, Release
 
 Load = Callable[[Release, Weights], Awaitable[bool]]
-"""Loads and holds a release; whether that succeeded."""
+"""Loads and holds a release; returns whether that succeeded."""
 
 
 class WeightsMeanwhile:
@@ -37,7 +37,7 @@ class WeightsMeanwhile:
         begin; `unused()`: wait while one is computed of the policy."""
         self._host, self._above, self._look, self._unused = host, above, look, unused
         self.held: Release | None = None
-        """Whose weights I had before the state came that was asked for last."""
+        """The release whose weights were loaded before its state arrived."""
         self.may_learn = False
         """I have them, and the state is not here."""
         self._task: asyncio.Task[None] | None = None
@@ -45,8 +45,8 @@ class WeightsMeanwhile:
 
     @contextlib.asynccontextmanager
     async def beside(self, giver: PeerId, load: Load) -> AsyncIterator[None]:
-        """While a state is asked for, have the weights of who gives it, where they are to be had and of use.
-        Raises what `end` does, which this does at last."""
+        """While a state is requested, load the weights of its giver, where they are available and of use.
+        Raises the same errors as `end`, which is called at the end."""
         if self._host.config.run.averaging.overlap:
             self._task = asyncio.ensure_future(self._take(giver, load))
         try:
@@ -71,7 +71,7 @@ class WeightsMeanwhile:
 
     async def _take(self, giver: PeerId, load: Load) -> None:
         releases = self._host.releases
-        await self._host.queries.ask_newest([giver])  # what I have heard of may be long past
+        await self._host.queries.ask_newest([giver])  # the last announcement received here may be outdated
         if (found := await releases.obtain(self._above())) is None:
             return
         release, weights = found
@@ -81,6 +81,6 @@ class WeightsMeanwhile:
                 self.held, self.may_learn = release, True
                 self._look()
         except RankLost:
-            pass  # whoever loads the state, or a release, says why that cannot be had
+            pass  # the loader of the state, or of a release, reports why it is unavailable
         finally:
             self._loads = False
