@@ -1,10 +1,10 @@
-"""Bundles of events: what peers send each other of their events.
+"""Bundles of events: the events of each peer that others receive.
 
     bus -- own events for dashboards --> EventBundles -- sealed, a few times a second --> topic `event`
     topic `event` -- events that their sender may report --> bus
 
-Invariant: of events that wait, the oldest give way, and are in the journal alone. Not handled here:
-whether a member says the truth.
+Invariant: when too many events wait, the oldest are dropped from the bundle, and remain in the journal alone.
+Not handled here: whether a member tells the truth.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REPORTERS: Mapping[type[events.Event], tuple[Role, ...]] = {
     events.Audited: (Role.LEARNER, Role.AUDITOR, Role.EVALUATOR, Role.SAMPLER),
     events.Evaluated: (Role.EVALUATOR,),
 }
-"""Event -> the roles whose members alone may report it; anybody may report any other one of itself."""
+"""Event -> the roles whose members alone may report it; any peer may report any other event about itself."""
 
 
 class EventBundles:
@@ -120,7 +120,7 @@ class EventBundles:
 
 
 def reporters(event: events.Event) -> tuple[Role, ...]:
-    """The roles of which the sender of an event has to be a member; none: anybody may. Learners alone suspend
+    """The roles of which the sender of an event has to be a member; none: any peer. Only learners suspend
     samplers."""
     if isinstance(event, events.Audited) and event.until > 0:
         return (Role.LEARNER,)

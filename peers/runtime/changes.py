@@ -1,7 +1,8 @@
-"""Wakes whoever waits for news of a host, or until a time has passed.
+"""Wakes tasks that wait for news of a host, or until a time has passed.
 
 A peer waits thousands of times an hour, and nearly always news come first; so all waits share one timer of
-the loop, which is set for the earliest and looks again when it is early. Not handled: what the news are.
+the loop, which is set for the earliest and looks again when it is early. Not handled: the content of the
+news.
 """
 
 from __future__ import annotations

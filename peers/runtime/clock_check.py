@@ -1,8 +1,8 @@
-"""Tells when the clock of this machine differs from those of the other peers, and when this peer stood still.
+"""Reports when this machine's clock differs from those of the other peers, and when this peer was suspended.
 
-Ages are counted around wrong clocks (swarm.core.roster), so a peer with one works; it is told all the same,
-since hivemind refuses it when it joins again. To a peer that stood still it is the others who were silent,
-and its connections end: so it says first what happened.
+Ages are counted around wrong clocks (swarm.core.roster), so a peer with one works; it is reported all the
+same, since hivemind refuses such a peer when it joins again. After a suspension the other peers look silent,
+and its connections end: so the cause is reported first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class ClockCheck:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._told = 0.0
-        """Seconds by which this machine's clock was last said to be ahead."""
+        """Last reported seconds by which this machine's clock is ahead."""
         self._looked: float | None = None
         """When `look` was called last."""
 
     def look(self) -> None:
-        """To be called several times within the run's patience. Say so once, and again when it is wrong by
-        something else."""
+        """To be called several times within the run's patience. Reports a wrong clock once, and again when
+        the difference changes."""
         self._look_still()
         wrong = self._kernel.roster.wrong()
         if abs(wrong - self._told) <= CLOCK:

@@ -2,7 +2,7 @@
 
 FaultReport    one part: Faulted at the first failure and each 60 s while it fails, Recovered when it works
 FaultReports   a learner's parts: as FaultReport each, all Recovered at the next step
-DiskFaults     the disk, by what it was for: as FaultReport each, Recovered when it takes everything again
+DiskFaults     the disk, by purpose: as FaultReport each, Recovered when it accepts everything again
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from swarm.limits import remember
 from swarm.protocol import Kind, Part
 
 REPEAT_AFTER = 60.0
-"""Seconds after which a lasting failure is reported again, with its newest reason: observers that joined
-later hear of it, too."""
+"""Seconds after which a lasting failure is reported again, with its newest reason, for observers that joined
+later."""
 
 
 KINDS = 64
@@ -75,14 +75,14 @@ class DiskFaults:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._refused: set[str] = set()
-        """What the disk did not take when it was given it last."""
+        """Purposes whose last write the disk refused."""
         self._reported: dict[str, float] = {}
-        """What the disk ever refused -> when that was reported last: a disk that is nearly full takes some
-        things and refuses others, in turns."""
+        """Purpose that the disk ever refused -> when that was last reported: a nearly full disk accepts some
+        writes and refuses others, in turns."""
         self._since: float | None = None
-        """When what was reported and is not over began."""
+        """When the current, reported failure began."""
         self._lost: OrderedDict[str, float] = OrderedDict()
-        """What it lost, without numbers -> when that was told last."""
+        """Kind of lost data, without numbers -> when its loss was last reported."""
 
     @property
     def refuses(self) -> bool:
@@ -92,8 +92,8 @@ class DiskFaults:
     async def write(
         self, what: str, lost: str, kind: Kind, function: Callable[..., object], *args: object
     ) -> bool:
-        """Write `what` by `function(*args)`, work of that kind, and tell what came of it: `lost`, a sentence,
-        and why, where the disk refuses it. Returns whether the disk took it."""
+        """Write `what` by `function(*args)`, work of that kind, and report the result: `lost`, a sentence,
+        and the reason, where the disk refuses it. Returns whether the disk accepted it."""
         try:
             await self._kernel.ports.work.run(kind, function, *args)
         except OSError as error:
@@ -103,15 +103,16 @@ class DiskFaults:
         return True
 
     def damaged(self, what: str) -> None:
-        """Tell what the disk lost. What differs in numbers alone, such as a version, is one damage: it is
-        told once in REPEAT_AFTER."""
+        """Report data that the disk lost. Damages that differ in numbers alone, such as a version, count as
+        one: reported once in REPEAT_AFTER."""
         kind, now = _NUMBERS.sub("#", what), self._kernel.now()
         if now - self._lost.get(kind, now - REPEAT_AFTER) >= REPEAT_AFTER:
             remember(self._lost, kind, now, KINDS)
             self._kernel.emit(events.Faulted, part=Part.DISK, detail=what)
 
     def tell(self, what: str, why: str) -> None:
-        """What came of writing `what`: why the disk refused it, a sentence; empty when the disk took it."""
+        """Report the result of writing `what`: the reason of a refusal, a sentence; empty when the disk
+        accepted it."""
         now = self._kernel.now()
         if why:
             self._refused.add(what)

@@ -3,8 +3,8 @@
     private run: epoch 4 | nonce 12 | ChaCha20-Poly1305 of the frame, with the run's key of that epoch
 
 Other connected peers see ciphertext, and topic names with a part of the run's digest. Mail travels over
-libp2p's encrypted streams, but any peer may dial: MemberMail shows this peer's membership to whoever does not
-know it yet. Not handled here: who answers whom (swarm.core.membership), the keys
+libp2p's encrypted streams, but any peer may dial: MemberMail presents this peer's membership to peers that
+have not seen it. Not handled here: which peers answer which (swarm.core.membership), the keys
 (peers.runtime.membership.run_keys).
 """
 
@@ -34,7 +34,7 @@ OVERHEAD = _EPOCH + _NONCE + 16
 
 
 SHOWN = 4096
-"""Peers that are remembered for having seen a membership; after that they are shown it again."""
+"""Peers that are remembered as having seen a membership; after that it is presented to them again."""
 
 
 class UnknownKey(wire.WireError):
@@ -97,7 +97,7 @@ class MemberMail:
         self._mail, self._membership = mail, membership
         self.guard = mail.guard
         self._shown: set[PeerId] = set()
-        """Peers that have seen it: a large message is broken off by one that has not."""
+        """Peers that have seen it: a peer that has not breaks off a large message."""
 
     async def send(
         self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None

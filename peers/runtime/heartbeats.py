@@ -1,10 +1,10 @@
-"""A peer's heartbeats: what it says of itself now and then, and at once where others wait for news of it.
+"""A peer's heartbeats: its state, published periodically, and at once where others wait for news of it.
 
     PeerStatus, releases, roster -> Beat -- sealed --> topic `beat`, those of samplers `beat/sampler`
                                                    --> the board (peers.runtime.postings)
 
-Invariant: a heartbeat says how long its peer waits until the next one, in times of the run's pace. Not
-handled here: what others' heartbeats are worth (peers.runtime.presence), how long that is
+Invariant: a heartbeat states how long its peer waits until the next one, in times of the run's pace. Not
+handled here: the use of other peers' heartbeats (peers.runtime.presence), the length of that wait
 (swarm.core.beat_pace).
 """
 
@@ -34,7 +34,7 @@ class Heartbeats:
     def __init__(
         self, kernel: Kernel, releases: ReleaseExchange, revocations: RevocationExchange, met: Met
     ) -> None:
-        """`met` hears each that is sent."""
+        """`met` is called with each heartbeat that is sent."""
         self._kernel, self._releases, self._revocations, self._met = kernel, releases, revocations, met
         self._seq = 0
         self.slower = 1.0
@@ -58,7 +58,7 @@ class Heartbeats:
         await kernel.ports.gossip.publish(kernel.topic(self._topic()), self._seal(beat, BEAT_LIMIT))
 
     def sealed(self) -> bytes:
-        """As of now, for the board, whose records are shorter than what gossip carries."""
+        """The current heartbeat for the board, whose records are shorter than gossip messages."""
         return self._seal(self._beat(), BEAT_LIMIT._replace(sealed=RECORD_LIMIT))
 
     def _topic(self) -> Topic:
@@ -110,8 +110,8 @@ class Heartbeats:
         )
 
     def _seal(self, beat: Beat, limit: Limit) -> bytes:
-        """Seal a heartbeat with as much of it as fits beside a membership: what only people read goes first,
-        then addresses, then what learners say to each other in a round, and what follows from the rest."""
+        """Seal a heartbeat with as much of it as fits beside a membership: fields for people go first, then
+        addresses, then learners' fields about a round, and derived fields."""
         less: tuple[dict[str, object], ...] = (
             {"hardware": ""},
             {"fetching": None, "wasted": {}},

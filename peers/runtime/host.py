@@ -1,4 +1,4 @@
-"""The host of a role: a peer's kernel, and the services that every peer has, which are listed here.
+"""The host of a role: a peer's kernel, and the services of every peer, which are listed here.
 
          gossip beat, beat/sampler, release, event
     in   -> unseal -> trust -> Presence / ReleaseExchange / EventBundles
@@ -87,7 +87,8 @@ class Host(Kernel):
         self.bus.add(self.bundles.collect)
 
     async def run(self, role: Callable[[], Any]) -> None:
-        """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""
+        """Serve and run the role's coroutine until it ends; then announce the departure and end the
+        services."""
         self.releases.restore()
         for service in (self.releases, self.queries, self.identity, self.revocations):
             await service.serve()
@@ -131,12 +132,13 @@ class Host(Kernel):
         await self.listen(Topic.BEAT_SAMPLER, self.presence.hear)
 
     async def listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
-        """Hand each message of a topic to `take` until cancelled; a WireError of it becomes a Rejected event.
-        Who says again what another one signed is not heard: gossip names the author of each message."""
+        """Call `take` with each message of a topic until cancelled; a WireError of it becomes a Rejected
+        event. Repetitions of a message by another peer are ignored: gossip names the author of each
+        message."""
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
                 if self.hearing.is_suspended(sender):
-                    continue  # it was said before
+                    continue  # a repetition
                 with self.said_by(sender):
                     self.take(take, name, sender, data)
 

@@ -1,10 +1,10 @@
-"""What every part of a peer stands on: its ports, clock, bus and roster, and the notice that something
+"""The foundation of every part of a peer: its ports, clock, bus and roster, and the notice that something
 changed.
 
     a part: emit(...) -> bus      seal(noun) -> a frame      read(frame) -> noun, its sender
             move() -> whoever waits in `changed`             beat_now() -> a heartbeat at once
 
-Not handled here: the parts themselves, and what messages they take (peers.runtime.host).
+Not handled here: the parts themselves, and the messages that they handle (peers.runtime.host).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from swarm.types import Digest, PeerId
 T = TypeVar("T")
 
 DELIVERED_KEPT = 1024
-"""Peers that are remembered for a group that was admitted: ten times the samplers that one learner serves."""
+"""Peers that are remembered for an admitted group: ten times the samplers that one learner serves."""
 
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """Who this peer is in the run."""
+    """This peer's identity in the run."""
 
     name: str
     role: Role
@@ -71,22 +71,23 @@ class Kernel:
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
         self.roster = Roster(config.run.pace.patience, self.rng)
         self.beat_due, self.beat_changes = False, Changes()
-        """Whether a heartbeat is to be sent at once, and who waits for that (peers.runtime.heartbeats)."""
+        """Whether a heartbeat is to be sent at once, and the tasks that wait for that
+        (peers.runtime.heartbeats)."""
         self._changes = Changes()
         self._author: PeerId | None = None
-        """Of the gossip that is read now: nobody may say again what another one signed."""
+        """Author of the gossip message that is being read: it must also be the signer."""
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.ports.mail.guard(self._shut_out)
         self.hearing = GossipLimits(self.known_sender, self.now)
         self.ports.gossip.guard(self.hearing.takes)
 
     def now(self) -> float:
-        """Unix seconds by this machine's clock, which somebody may set."""
+        """Unix seconds by this machine's clock, which may be set at any time."""
         return self.ports.clock.now()
 
     @staticmethod
     def steady() -> float:
-        """Seconds of a clock that nobody sets, for waits."""
+        """Seconds of a monotonic clock, for waits."""
         return asyncio.get_running_loop().time()
 
     def emit(self, what: type[events.Event], /, **fields: Any) -> None:
@@ -120,8 +121,8 @@ class Kernel:
         return peer in self._delivered
 
     def known_sender(self, peer: PeerId) -> bool:
-        """Whether what this peer sends goes before what strangers do: a group of it was admitted, or the
-        run's owner vouches for it."""
+        """Whether this peer's messages have priority over those of strangers: a group of it was admitted, or
+        the run's owner vouches for it."""
         return self.has_delivered(peer) or self.roster.proven(peer)
 
     def posting(self) -> list[PeerId]:
@@ -136,7 +137,7 @@ class Kernel:
         return self.frames.seal(noun, limit)
 
     def distrust(self, opened: wire.Opened, role: Role, said: float | None = None) -> str | None:
-        """Why this frame's sender may not act in `role`, or None. `said` as in Revocations.why."""
+        """Why this frame's sender may not act in `role`, or None. `said`: see Revocations.why."""
         return self.trust.objection(opened.sender, role, opened.membership, self.now(), said)
 
     def invited(self, opened: wire.Opened, role: Role) -> bool:
@@ -152,7 +153,7 @@ class Kernel:
 
     @contextmanager
     def said_by(self, author: PeerId) -> Iterator[None]:
-        """What is read inside was just said by this peer, by gossip."""
+        """Messages read inside come directly from their author, by gossip."""
         self._author = author
         try:
             yield
@@ -161,7 +162,8 @@ class Kernel:
 
     @property
     def is_of_author(self) -> bool:
-        """Whether what is read now was just said by who signed it: gossip of its author."""
+        """Whether the message that is being read is gossip of its own author, not repeated by another
+        peer."""
         return self._author is not None
 
     def read(self, data: bytes, limit: Limit, kind: type[T]) -> tuple[wire.Opened, T]:

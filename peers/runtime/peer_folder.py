@@ -46,19 +46,19 @@ weights."""
 
 
 class Place:
-    """Where a folder lies, as long as a program writes into it: somebody may move or remove it meanwhile."""
+    """The location of a folder while a program writes into it: it may be moved or removed meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError, but for a folder that is gone already."""
         self._folder = folder
         self._open: int | None = None
-        """Held open: of one that was removed the next that is made would have the number."""
+        """Held open: otherwise the next new folder could get the inode number of a removed one."""
         with contextlib.suppress(FileNotFoundError):
             self._open = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._open)
 
     def is_here(self) -> bool:
-        """Whether it lies where it did, as far as the disk tells."""
+        """Whether it is still in its place, as far as the disk shows."""
         try:
             return self._open is not None and os.path.samestat(os.fstat(self._open), self._folder.stat())
         except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +67,8 @@ class Place:
             return True
 
     def check(self, whose: str, ended: str) -> None:
-        """Raise CannotHere where it is not here: `whose` it is, and who was `ended` by that."""
+        """Raise CannotHere where it is not: `whose` it is, and which peers `ended` by that, for the
+        message."""
         if not self.is_here():
             raise CannotHere(
                 f"the folder {self._folder} was moved or removed while its {whose} ran, and {ended} ended,"
@@ -88,7 +89,7 @@ class PeerFolder:
         self._taken = False
 
     def take(self) -> bool:
-        """False when another process has it. Waits for who looks at it."""
+        """False when another process has it. Waits for processes that look at it."""
         for _ in range(TAKES):
             if _locks(self._lock, fcntl.LOCK_EX):
                 break
@@ -137,7 +138,7 @@ def free_peer_folder(path: Path, role: Role) -> PeerFolder:
 
 
 def peer_of(folder: Path) -> PeerId | None:
-    """Whose folder it is; None where no key can be read in it: its peer makes another one."""
+    """The peer whose folder it is; None where it has no readable key: its peer makes another one."""
     try:
         return keyring_of((folder / "key").read_bytes(), str(folder)).me
     except (OSError, IdentityError):
@@ -145,8 +146,8 @@ def peer_of(folder: Path) -> PeerId | None:
 
 
 def running(path: Path) -> dict[str, int]:
-    """Peers of this run folder that run now: folder name -> pid, 0 where the disk does not tell it. Keeps no
-    peer out meanwhile."""
+    """Running peers of this run folder: folder name -> pid, 0 where the disk does not show it. Does not keep
+    a peer from starting meanwhile."""
     found = {}
     for file in sorted(path.glob("peers/*/pid")):
         with opened(file) as lock:
@@ -157,7 +158,7 @@ def running(path: Path) -> dict[str, int]:
 
 
 def _is_held(lock: int) -> bool:
-    """Whether a peer has the folder. Who looks shares the lock with others that look, for that moment."""
+    """Whether a peer has the folder. Readers share the lock for that moment."""
     if not _locks(lock, fcntl.LOCK_SH):
         return True
     fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
@@ -183,15 +184,15 @@ def _opened(path: Path) -> int:
 
 
 def _holder(file: Path) -> int:
-    """The process that a pid file names; 0 where it names none, or one that does not have it open: who took
-    it last has not written it yet, or could not."""
+    """The process that a pid file names; 0 where it names none, or one that does not have the file open: the
+    last holder has not written it yet, or could not."""
     with opened(file) as named:
         pid = _pid(named.read(LONGEST_PID + 1))
     return pid if _has_open(pid, file) else 0
 
 
 def _has_open(pid: int, file: Path) -> bool:
-    """Whether this process has the file open; yes where only the file can tell."""
+    """Whether this process has the file open; True where only the file can say so."""
     if sys.platform != "linux":
         return True
     try:
@@ -206,7 +207,7 @@ def _has_open(pid: int, file: Path) -> bool:
 
 
 def _pid(content: bytes) -> int:
-    """What a pid file names; 0 when it names none, since a disk lost or refused it."""
+    """The pid in a pid file; 0 when there is none, since a disk lost or refused it."""
     line = content.partition(b"\n")[0]
     return int(line) if line.isdigit() and len(line) <= LONGEST_PID else 0
 

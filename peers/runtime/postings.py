@@ -1,9 +1,9 @@
-"""What a peer posts to the board, and reads there: who serves, and which release is the newest.
+"""A peer's records on the board, and its reading of others': peers that serve, and the newest release.
 
-    learners, seeds, evaluators -- heartbeat, newest release they hold --> board --> who knows no learner yet
+    learners, seeds, evaluators -- heartbeat, newest release they hold --> board --> peers without a learner
 
-Gossip reaches who is in the swarm; the board, who is about to be. Not handled here: what a heartbeat and a
-release are worth (peers.runtime.presence, peers.runtime.releases.exchange).
+Gossip reaches peers that are in the swarm; the board, those that are about to be. Not handled here: the use
+of a heartbeat and a release (peers.runtime.presence, peers.runtime.releases.exchange).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.protocol import ROLES, Key
 from swarm.types import PeerId
 
 Take = Callable[[Callable[[bytes], object], str, PeerId, bytes], None]
-"""(whom a message is for, its kind, who sent it, the message): Host.take."""
+"""(receiver of a message, its kind, its sender, the message): Host.take."""
 
 
 class Postings:
@@ -50,7 +50,7 @@ class Postings:
             await kernel.ports.clock.sleep(self._pause(knows and not posts))
 
     def _pause(self, is_idle: bool) -> float:
-        """Seconds until the next look. Who has nothing to post need not look before it may have lost its last
-        learner."""
+        """Seconds until the next look. A peer without records of its own looks only when it may have lost its
+        last learner."""
         often = RECORD_SECONDS / 3
         return max(often, self._kernel.config.run.pace.patience / 4) if is_idle else often

@@ -1,5 +1,5 @@
-"""Who is there: others' heartbeats fill the roster, and who is silent for longer than the run's patience is
-lost.
+"""Presence: other peers' heartbeats fill the roster; a peer that is silent for longer than the run's patience
+is lost.
 
     topics `beat`, `beat/sampler` -> trust -> IdentityCheck, RevocationExchange, Roster, releases
     roster -- too long silent --> Lost event
@@ -27,8 +27,8 @@ from swarm.protocol import Phase, Role, Topic
 from swarm.types import Beat
 
 LATER = 0.1
-"""Seconds beyond its patience after which a peer is lost: two readings of a clock differ, and what is told of
-its silence, in tenths, is more than that."""
+"""Seconds beyond its patience after which a peer is lost: two readings of a clock differ, and reported
+silences, in tenths, are to exceed the patience."""
 
 
 class Presence:
@@ -43,7 +43,7 @@ class Presence:
         end: RunEnd,
         met: Met,
     ) -> None:
-        """`met` hears of each heartbeat that counts."""
+        """`met` is called with each heartbeat that counts."""
         self._kernel, self._releases, self._revocations = kernel, releases, revocations
         self._identity, self._end, self._met = identity, end, met
         self._clock_check = ClockCheck(kernel)

@@ -1,9 +1,9 @@
-"""When a run is over for a peer: a seed says so, and the releases and evaluators heard here agree.
+"""When a run is over for a peer: a seed says so, and the releases and evaluations received here agree.
 
     seed's heartbeat, phase `complete` -> called -> run.stop reached here, too -> this peer leaves
 
-Peers do not leave before a seed says it: it does when it holds the last release, which others may have yet to
-fetch. Not handled here: when `run.stop` is reached (swarm.core.completion).
+Peers do not leave before a seed says so, which it does when it holds the last release: others may have yet to
+fetch it. Not handled here: when `run.stop` is reached (swarm.core.completion).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class RunEnd:
     def __init__(self, kernel: Kernel, releases: ReleaseExchange) -> None:
         self._kernel, self._releases = kernel, releases
         self._seeds: OrderedDict[PeerId, None] = OrderedDict()
-        """Seeds that said that the run is complete."""
+        """Seeds that announced that the run is complete."""
 
     def is_complete(self, version: int) -> bool:
-        """Whether the run is complete (`run.stop`) with this version, by what evaluators said here."""
+        """Whether the run is complete (`run.stop`) with this version, by the evaluations received here."""
         kernel = self._kernel
         mine = kernel.status.accuracy, kernel.status.accuracy_before
         accuracies = [mine] if kernel.who.role is Role.EVALUATOR else []
@@ -41,7 +41,7 @@ class RunEnd:
         return is_complete(kernel.config.run.stop, version, accuracies)
 
     def called(self, seed: PeerId) -> None:
-        """A seed says that the run is complete. Tell once where nothing heard here agrees."""
+        """A seed announces that the run is complete. Report once where the facts known here disagree."""
         if seed not in self._seeds and not self.is_complete(newest := self._newest()):
             text = (
                 f"{seed} says that the run is complete, at version {newest}, and neither the releases nor the"
@@ -51,7 +51,7 @@ class RunEnd:
         remember(self._seeds, seed, None, SEEDS)
 
     def look(self) -> None:
-        """Leave where a seed said that the run is complete and this peer finds so, too."""
+        """Leave where a seed announced that the run is complete and the facts known here agree."""
         if self._seeds and not self._kernel.stop.is_set() and self.is_complete(self._newest()):
             self._kernel.leave()
 

@@ -27,7 +27,7 @@ LEAVE_PATIENCE = 120.0
 """Seconds for a peer that was asked to leave: a group or a step of a large model takes most of them."""
 
 FINISHING = "each finishes the group or step at hand"
-"""What peers do that were asked to leave."""
+"""State of peers that were asked to leave."""
 
 ENDED = f"whoever is still here after {LEAVE_PATIENCE:.0f} s is ended."
 """What becomes of those that do not."""

@@ -75,7 +75,7 @@ class PeerStatus:
     """See swarm.types.Beat."""
     closed: BatchRewards | None = None
     taking: Callable[[], Fetching | None] = lambda: None
-    """What is fetched beside releases."""
+    """The current download other than releases."""
     groups: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
     busy: Meter = field(default_factory=Meter)

@@ -6,8 +6,8 @@ alike in both worlds.
 Requests and answers have a purpose each, so that a purpose flows one way: `rollouts` to learners, `weights`
 from the peers that hold them, `gradients` between learners (averaging, and state transfers). Gossip is
 counted without a sender: its signer is seldom the neighbour that delivered it. Bytes are those of messages as
-roles send them; those that a relay carries between others are `carried`, in and out. Not counted: what
-libp2p, GossipSub's copies, the DHT and encryption add, messages that break off, and what passed before the
+roles send them; those that a relay forwards between others are `carried`, in and out. Not counted: overhead
+of libp2p, GossipSub's copies, the DHT and encryption, messages that break off, and traffic from before the
 host existed (the run's specification).
 """
 

@@ -1,9 +1,9 @@
-"""Why a peer is idle, from what it knows of itself and of those whom it hears: one table of causes.
+"""Why a peer is idle, from its own state and the heartbeats that it receives: one table of causes.
 
-    phase, whom it hears, what it fetches --cause--> words of the status line, a sentence, what to do
+    phase, peers present, downloads --cause--> words of the status line, a sentence, what to do
 
-The status line of a running peer has the short words, `swarm why` the rest. Not handled here: what is wrong
-for longer than it should be (dashboard.diagnosis), which `swarm why` asks first.
+The status line of a running peer has the short words, `swarm why` the rest. Not handled here: problems that
+last longer than they should (dashboard.diagnosis), which `swarm why` asks first.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from swarm.protocol import RESTING, Phase, Role
 
 
 class Known(NamedTuple):
-    """What tells why a peer is idle."""
+    """The facts from which the cause follows."""
 
     phase: Phase
     learners: int
-    """Those that it hears."""
+    """Learners whose heartbeats it receives."""
     seeds: int
     fetched: str = ""
-    """What it fetches, as `fetching` says it."""
+    """The current download, as `fetching` words it."""
     wait: float = math.inf
     """Seconds until learners that took no group are asked again."""
     rests: str = ""
     """Why its owner lets it rest."""
     fault: str = ""
-    """What its engine said when it went away."""
+    """The engine's message when it failed."""
     silence: float = 0.0
     """Seconds without a sign of life by its engine, where it is missed."""
 
@@ -115,7 +115,7 @@ def cause(known: Known) -> Cause | None:
 
 
 def of(host: Host, rate: float = 0.0) -> Cause | None:
-    """Why the peer of this host is idle. `rate`: bytes per second of what it fetches."""
+    """Why the peer of this host is idle. `rate`: bytes per second of its download."""
     fetched = host.releases.coming()
     here = [beat.role for _, beat in host.roster]
     return cause(

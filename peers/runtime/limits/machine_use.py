@@ -1,11 +1,11 @@
-"""What the kernel says of this machine without privileges: processor time, memory, battery.
+"""This machine's state from the kernel, without privileges: processor time, memory, battery.
 
     /proc/stat, /proc/<pid>/stat --> share of the processor that other programs take
     /proc/<pid>/smaps_rollup     --> memory of a tree of processes, shared pages by their part
     /sys/class/power_supply      --> whether a battery feeds it
 
-Not handled: keyboard and mouse, whose idle time a desktop tells its own session alone; a machine that
-somebody uses shows it by the processor time that other programs take.
+Not handled: keyboard and mouse, whose idle time a desktop reports to its own session alone; a machine in use
+shows by the processor time of other programs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def times(roots: Collection[int]) -> Times:
     """Processor time of the machine, and of these processes with all below them."""
     cores = [
         int(ticks) for ticks in _text(PROC / "stat").split("\n", 1)[0].split()[1:8]
-    ]  # what a host of this machine takes is nobody's here
+    ]  # time of a virtual machine's host belongs to no process here
     ours = sum(sum(map(int, fields[11:15])) for fields in tree(roots).values())
     return Times(sum(cores), cores[3] + cores[4], ours)
 
@@ -62,8 +62,8 @@ def tree(roots: Collection[int]) -> dict[int, list[str]]:
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool:
-    """Whether a battery feeds this machine: one discharges, and no mains is there. A mouse has a battery,
-    too, and says that it is a device's."""
+    """Whether a battery feeds this machine: one discharges, and no mains is there. The battery of a mouse
+    does not count: its scope is a device."""
     discharges = False
     for supply in supplies.iterdir() if supplies.is_dir() else ():
         if _text(supply / "online").strip() == "1":
@@ -93,7 +93,7 @@ def _pss(pid: int) -> int:
 
 
 def _text(path: Path) -> str:
-    """A file of the kernel; empty where there is none, such as of a process that has ended."""
+    """A file of the kernel; empty where there is none, as for a process that has ended."""
     try:
         return path.read_text(errors="replace")
     except OSError:

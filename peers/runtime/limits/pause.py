@@ -1,8 +1,8 @@
-"""The pause of a run folder's peers: a file, which every peer of it reads, so that it outlives them all.
+"""The pause of a run folder's peers: a file that every peer of it reads, so that it survives their restarts.
 
     swarm pause --keep--> <run folder>/pause --until--> each peer, once a second      swarm resume --end-->
 
-Not handled here: what a peer does then (peers.runtime.limits.pause_gate).
+Not handled here: how a peer pauses (peers.runtime.limits.pause_gate).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def until(run_folder: Path, now: float) -> float | None:
     try:
         said = float(read_checked(run_folder / PAUSE))
     except (Torn, ValueError):
-        return math.inf  # somebody wants it, and a damaged file does not say for how long
+        return math.inf  # a pause was requested, and a damaged file has no end
     except OSError:
         return None
     return said if said > now else None
 
 
 def sentence(until: float, now: float) -> str:
-    """Such as `until 14:30`."""
+    """For example `until 14:30`."""
     if until == math.inf:
         return "until `swarm resume`"
     form = "%H:%M" if until - now < DAY / 2 else "%Y-%m-%d %H:%M"

@@ -1,10 +1,10 @@
-"""Whether a peer rests: its owner paused it, or it is at a limit of its machine.
+"""Whether a peer is paused: by its owner, or at a limit of its machine.
 
     a reason --set--> Rest <--taken-- the role, between two groups (sampler), steps (learner) or versions
 
-A peer that rests keeps its place: its heartbeats say that it rests, it takes and serves releases, delivers
-what is sampled, and goes on where the swarm is. The others neither wait for it nor send it groups. Not
-handled here: what the reasons are (peers.runtime.limits.resource_limits).
+A paused peer keeps its place: its heartbeats say so, it fetches and serves releases, delivers finished
+groups, and resumes at the swarm's version. The others neither wait for it nor send it groups. Not handled
+here: the reasons (peers.runtime.limits.resource_limits).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rest:
         """Why this peer is to rest; None: it is to work."""
 
     def set(self, reason: Reason | None) -> None:
-        """The role rests, or goes on, as soon as what it does is done."""
+        """Pause the role, or resume it, as soon as its current work is done."""
         if reason != self.reason:
             self.reason = reason
             self._kernel.move()

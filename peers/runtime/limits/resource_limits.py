@@ -1,11 +1,12 @@
-"""The manners of a guest: when a peer rests and when it goes, by what its owner allows (`[peer.limits]`).
+"""A peer's limits on its machine: when it pauses and when it leaves, by its owner's settings
+(`[peer.limits]`).
 
-    pause file, hours, battery, processor time of others --> Reason --> Rest: the role rests
-    memory, disk beyond their limits                     --> the peer leaves, and says the figures
-    its folder, or the run's, moved or removed           --> the peer ends, and says what goes on from where
+    pause file, hours, battery, processor time of others --> Reason --> Rest: the role pauses
+    memory, disk beyond their limits                     --> the peer leaves, and reports the figures
+    its folder, or the run's, moved or removed           --> the peer ends, and says how to resume
 
-What the kernel keeps to by itself, cores and priority, is set once, before a peer starts anything. Not
-handled here: how a role rests (peers.runtime.limits.pause_gate), what the line carries (swarm.net.rate).
+Limits that the kernel enforces, cores and priority, are set once, before a peer starts anything. Not handled
+here: how a role pauses (peers.runtime.limits.pause_gate), the rate of its line (swarm.net.rate).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from swarm.settings.peer_limits import Limits
 GB = 1 << 30
 
 LOOK = 1.0
-"""Seconds between two looks at the pause and the hours: a person who pauses a peer waits for it."""
+"""Seconds between two checks of the pause and the hours: a user who pauses a peer waits for it."""
 
 MEASURE = 5.0
 """Seconds between two looks at battery, memory and processor: /proc takes some milliseconds."""
@@ -39,7 +40,7 @@ SPAN = 10.0
 """Seconds over which the processor time of others is a share: a program that starts is no use yet."""
 
 QUIET = 60.0
-"""Seconds for which the others have to be quiet: who reads a page does not go away."""
+"""Seconds for which other programs have to be quiet: a user who is reading causes little load."""
 
 SIZES = 12
 """Measures between two of the folder, which may have thousands of files."""
@@ -59,8 +60,8 @@ def begin(limits: Limits) -> None:
 
 
 def told(limits: Limits) -> str:
-    """What others are told of the limits, after the hardware; empty where there are none. The line's are in
-    the heartbeat."""
+    """Description of the limits for other peers, after the hardware; empty where there are none. Those of the
+    line are in the heartbeat."""
     parts = [
         (limits.cpu < 1, f"{limits.cpu:.0%} of its cores"),
         (limits.nice > 0, f"nice {limits.nice}"),
@@ -116,7 +117,7 @@ class OthersUse:
 
 
 class Manners:
-    """Watches what one peer may do; `watch` runs beside its role."""
+    """Enforces one peer's limits; `watch` runs beside its role."""
 
     def __init__(self, kernel: Kernel, rest: Rest, run_folder: Path, own_folder: Path) -> None:
         self._kernel, self._rest = kernel, rest
@@ -146,7 +147,7 @@ class Manners:
             await clock.sleep(LOOK)
 
     def look(self) -> None:
-        """Decide by what is known."""
+        """Decide by the latest observations."""
         # `swarm pause` and people read the machine's clock, which may have been set since this peer began
         kernel, reason = self._kernel, self._reason(time.time()) if self._works else None
         self._rest.set(reason)

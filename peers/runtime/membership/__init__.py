@@ -1,1 +1,1 @@
-"""Who is a member: renewals, revocations, keys and contacts."""
+"""Membership: renewals, revocations, keys and contacts."""

@@ -1,12 +1,12 @@
-"""The peers that this one met and where they can be dialled, in a file that outlives it.
+"""The peers that this one met and where they can be dialled, in a file that survives restarts.
 
     heartbeats --met--> Contacts --> <peer folder>/contacts, when an address is new and every SAVE seconds
                            |
-                           +-- no learner or no seed is heard: dial all of them again
-    <run folder>/peers/*/contacts --of_run--> whom any peer that starts here dials, and `swarm invite` names
+                           +-- no learner or no seed is present: dial all of them again
+    <run folder>/peers/*/contacts --of_run--> peers that any peer started here dials, `swarm invite` names
 
-Only heartbeats that were believed come here, and each is signed. Invariant: at most MOST peers are kept;
-those that others depend on stay longest. Not handled here: dialling (swarm.net.libp2p.network).
+Only accepted heartbeats come here, and each is signed. Invariant: at most MOST peers are kept; those that
+others depend on stay longest. Not handled here: dialling (swarm.net.libp2p.network).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST = 64
 """Peers: some of them are there after any fault that leaves a swarm, and all can be dialled at once."""
 
 SAVE = 60.0
-"""Seconds between two writes that only say who was heard lately."""
+"""Seconds between two writes that change only the times of contacts."""
 
 SEEK = 6
 """Times the run's patience between two dials of peers that are missing: a minute by default."""
@@ -55,20 +55,20 @@ class Contact(Struct, frozen=True):
 
     @property
     def vouched(self) -> bool:
-        """Whether words may name it: a member by its role, or one's own. Strangers of a public run sample and
-        watch, and whoever joins by a word is connected with whom it names."""
+        """Whether invites may name it: a member by its role, or a peer of this folder. Strangers of a public
+        run sample and watch; a joiner connects to the peers that its invite names."""
         return self.own or ROLES[self.role].member
 
 
 Kept = Annotated[tuple[Contact, ...], Meta(max_length=MOST + 1)]
-"""What the file holds: the peer itself, if it can be dialled, and whom it met."""
+"""Content of the file: the peer itself, if it can be dialled, and the peers that it met."""
 
 
 class Contacts:
-    """One peer's. `met` hears heartbeats; `running` keeps the file, and finds lost peers."""
+    """One peer's contacts. `met` takes heartbeats; `running` keeps the file, and finds lost peers."""
 
     def __init__(self, folder: Path, me: PeerId) -> None:
-        """Of the peer folder `folder`: it knows whom the other peers of its run folder met, too."""
+        """Of the peer folder `folder`: also reads the contacts of the other peers of its run folder."""
         self._file, self._me = folder / CONTACTS, me
         found = {one.peer: one for one in (*of_run(folder.parent.parent), *kept(folder)) if one.peer != me}
         self._known = {one.peer: one for one in sorted(found.values(), key=_rank)[-MOST:]}
@@ -124,8 +124,8 @@ class Contacts:
         await disk.write("contacts", lost, Kind.SAVE, write_durably, self._file, content)
 
     async def _seek_forever(self, kernel: Kernel, seek: Seek) -> None:
-        """Without a learner or a seed, dial everybody: the swarm may be elsewhere. Seeds that are missing are
-        dialled at any time: each may be with another part of a swarm that fell apart."""
+        """Without a learner or a seed, dial all contacts: the swarm may be elsewhere. Missing seeds are
+        dialled at any time: each may be with another part of a split swarm."""
         while True:
             await kernel.ports.clock.sleep(
                 SEEK * kernel.config.run.pace.patience * kernel.rng.uniform(0.75, 1.25)
@@ -140,12 +140,12 @@ class Contacts:
 
 
 def _rank(contact: Contact) -> tuple[bool, float]:
-    """Whom to keep: peers that others depend on, then those heard last."""
+    """Order of contacts to keep: peers that others depend on, then by last heartbeat."""
     return ROLES[contact.role].posts, contact.heard
 
 
 def kept(folder: Path) -> tuple[Contact, ...]:
-    """What a peer's folder says; nobody where its file is missing or damaged: it is written anew."""
+    """The contacts in a peer's folder; none where its file is missing or damaged: it is written anew."""
     try:
         return wire.decode((folder / CONTACTS).read_bytes(), Kept)
     except (OSError, wire.WireError):
@@ -153,8 +153,8 @@ def kept(folder: Path) -> tuple[Contact, ...]:
 
 
 def of_run(path: Path) -> list[Contact]:
-    """Everybody whom the peers of a run folder met, and these themselves, by the newest word of each: those
-    heard last come first."""
+    """All contacts of the peers of a run folder, and these peers themselves, by the newest record of each,
+    the most recent first."""
     newest: dict[PeerId, Contact] = {}
     for file in path.glob(f"peers/*/{CONTACTS}"):
         for contact in kept(file.parent):

@@ -1,12 +1,13 @@
-"""Finds out that two processes act with one key, since somebody copied a peer's folder.
+"""Detects that two processes act with one key, because a peer's folder was copied.
 
     heartbeats of all -> the last ones of each peer's two newest incarnations
-    service `beats`:  my heartbeat   -> the last heartbeat heard with my key and another incarnation
-                      -> the newer process goes on and says so, the older one stops with a Refusal
+    service `beats`:  own heartbeat  -> the last heartbeat with the same key and another incarnation
+                      -> the newer process continues and reports it, the older one stops with a Refusal
 
-Nothing that bears my own key comes back to me by gossip, so others are asked what they hear of me; and they
-hear by gossip whichever of the two connected last, so both say by the question that they live. Invariant:
-only an incarnation that is heard to go on counts: heartbeats from before a restart arrive late, too.
+A peer's own gossip does not come back to it, so others are asked which heartbeats with this key they receive;
+and gossip reaches them from the process that connected last, so the request itself shows that the other one
+lives, too. Invariant: only an incarnation whose heartbeats continue counts, since those from before a restart
+arrive late, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LOOK = 3
 second."""
 
 ASKED = 8
-"""Peers of whom one is asked: those that were heard last."""
+"""One of this many peers, those with the newest heartbeats, is asked."""
 
 ASK_TIMEOUT = 5.0
 """Seconds for an answer of less than a kilobyte."""
@@ -48,7 +49,7 @@ WHAT_TO_DO = (
 
 
 class BeatQuery(Struct, tag="beat-query"):
-    """Asks for the last heartbeat that was heard with the asker's key and another incarnation."""
+    """Asks for the last heartbeat with the asker's key and another incarnation."""
 
     incarnation: int
     """The asker's."""
@@ -57,7 +58,7 @@ class BeatQuery(Struct, tag="beat-query"):
 
 
 class Sighting(NamedTuple):
-    """Another incarnation of mine, as it was heard last."""
+    """The last heartbeat of another incarnation of this peer."""
 
     incarnation: int
     seq: int
@@ -79,12 +80,12 @@ class IdentityCheck:
         self._heard: OrderedDict[PeerId, dict[int, tuple[int, bytes]]] = OrderedDict()
         """Peer -> incarnation -> number of its last heartbeat, and that as it was sealed."""
         self._hearers: OrderedDict[PeerId, None] = OrderedDict()
-        """Who hears my heartbeats, by when it was heard itself: also those that are lost, since gossip for a
-        key in two places reaches one of them only."""
+        """Peers that receive this one's heartbeats, by their own last heartbeat: also lost ones, since gossip
+        for a key in two places reaches one of them only."""
         self._other: Sighting | None = None
         self._told = 0
         self.replaced = False
-        """A newer process has this key: this one says no farewell in its name."""
+        """A newer process has this key: this one announces no departure in its name."""
 
     async def serve(self) -> None:
         await self._kernel.ports.mail.serve(Service.BEATS, self._answer)
@@ -103,7 +104,8 @@ class IdentityCheck:
             del lives[min(lives)]
 
     async def run(self) -> None:
-        """Ask one of those who hear my heartbeats, sooner again where another incarnation was named."""
+        """Ask one of the peers that receive these heartbeats; sooner again where it named another
+        incarnation."""
         kernel, patience = self._kernel, self._kernel.config.run.pace.patience
         while True:
             recent = self._other is not None and kernel.now() - self._other.at < 2 * LOOK * patience

@@ -1,10 +1,10 @@
 """Uses of invites that have a number of them, counted where the run's owner.key is.
 
-    newcomer -- "renew": what the invite signed --> a peer of the owner's folder --take--> <run folder>/used
+    newcomer -- "renew": its invite's signature --> a peer of the owner's folder --take--> <run folder>/used
              <-- a membership of its own, which it keeps ------------------------------------------------- |
 
 Invariant: a use is on the disk before the membership leaves, and a peer takes one use however often it asks.
-Not guaranteed: two folders with the same owner.key count apart. Not handled here: what an invite signed
+Not guaranteed: two folders with the same owner.key count separately. Not handled here: the signature
 (swarm.core.membership).
 """
 
@@ -56,7 +56,7 @@ def used(run_folder: Path) -> dict[str, set[PeerId]]:
     except FileNotFoundError:
         return found
     for line in lines:
-        with suppress(*UNREADABLE):  # one that a crash cut off: its membership never left
+        with suppress(*UNREADABLE):  # cut off by a crash: its membership never left
             use = msgspec.json.decode(line, type=Use)
             found[use.invite].add(use.peer)
     return found

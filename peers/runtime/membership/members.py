@@ -1,8 +1,9 @@
-"""Whom the machine with the run's owner.key has heard, in a file, so that `swarm revoke` finds them by name.
+"""The peers seen by the machine with the run's owner.key, in a file, so that `swarm revoke` finds them by
+name.
 
     roster, Trust --keep_forever--> <peer folder>/members --of_run--> peer, role, the invites by which it came
 
-Invariant: at most MOST are kept, those heard last. Not handled here: where they can be dialled
+Invariant: at most MOST are kept, the most recent. Not handled here: where they can be dialled
 (peers.runtime.membership.contacts).
 """
 
@@ -27,24 +28,24 @@ MOST = 4096
 """Peers: 150 bytes each."""
 
 EVERY = 5.0
-"""Seconds between two looks at who is there."""
+"""Seconds between two looks at the roster."""
 
 
 class Met(Struct):
     peer: PeerId
     role: Role
     heard: Finite
-    """When the roster had it last, unix seconds, as of some change among those who are there."""
+    """When it was last in the roster, unix seconds, as of the last change of the roster."""
     invites: Annotated[tuple[Annotated[bytes, Meta(max_length=64)], ...], Meta(max_length=3)] = ()
-    """Keys of those by which it became a member: the first is proven, the others are what its membership says
-    (swarm.core.revocation.named). None of a stranger."""
+    """Keys of the invites by which it became a member: the first is proven, the others are claims of its
+    membership (swarm.core.revocation.named). None of a stranger."""
 
 
 KeptMembers = Annotated[tuple[Met, ...], Meta(max_length=MOST)]
 
 
 async def keep_forever(kernel: Kernel, disk: DiskFaults, folder: Path) -> None:
-    """Write down who is there whenever that changes, until cancelled."""
+    """Write down the peers in the roster whenever that changes, until cancelled."""
     known = {one.peer: one for one in kept(folder)}
     before: dict[PeerId, tuple[bytes, ...]] = {}
     while True:
@@ -65,7 +66,7 @@ def _invites(kernel: Kernel, peer: PeerId) -> tuple[bytes, ...]:
 
 
 def kept(folder: Path) -> tuple[Met, ...]:
-    """What a peer's folder says; nobody where its file is missing or damaged: it is written anew."""
+    """The peers in a peer's file; none where it is missing or damaged: it is written anew."""
     try:
         return wire.decode((folder / MEMBERS).read_bytes(), KeptMembers)
     except (OSError, wire.WireError):
@@ -73,7 +74,7 @@ def kept(folder: Path) -> tuple[Met, ...]:
 
 
 def of_run(path: Path) -> dict[PeerId, Met]:
-    """Everybody whom the peers of a run folder heard, by the newest word of each."""
+    """All peers that the peers of a run folder saw, by the newest record of each."""
     newest: dict[PeerId, Met] = {}
     for file in path.glob(f"peers/*/{MEMBERS}"):
         for one in kept(file.parent):

@@ -1,20 +1,19 @@
 """Renews a peer's membership before it ends, and answers members that ask for theirs.
 
-    member -- "renew": its membership --> who has the owner's key (the seed where the run was started), or
-                                          keeps an invite that makes such members (a delegation)
+    member -- "renew": its membership --> a peer with the owner's key (the seed where the run was started), or
+                                          with an invite that makes such members (a delegation)
            <-- a new one, for invite.LIFETIME from now, or until that invite ends --
                                                                        -> frames, folder/membership
 
-Who comes by an invite with a number of uses asks for its first membership in the same way: where the owner's
+A newcomer by an invite with a number of uses asks for its first membership in the same way: where the owner's
 key is, one is made for as many peers as the invite says (peers.runtime.membership.invite_quota).
 
 A member asks itself, seeds and then others every CHECK seconds, from RENEW seconds before the end on. It
 keeps the answer in its folder, so that it can rejoin with its first invite after that has expired. A
-membership that the owner gave as final (`swarm invite --expires`) is not renewed, nor is one that has ended.
-From WARN seconds before the end on, the dashboard and the terminal say so. It names the
-invites by which its peer came, all of them in their order, so that whoever revokes one reaches it; one with
-LINKS of them the owner alone renews.
-Not handled here: revoking (peers.runtime.membership.revocations).
+membership that the owner made final (`swarm invite --expires`) is not renewed, nor is one that has ended.
+From WARN seconds before the end on, the dashboard and the terminal say so. A membership names the invites by
+which its peer came, in their order, so that revoking any of them reaches it; one with LINKS of them is
+renewed by the owner alone. Not handled here: revoking (peers.runtime.membership.revocations).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ CHECK = 3600.0
 """Seconds between two checks, and between two tries while more than four times as long is left."""
 
 SOONEST = 5.0
-"""Seconds between two tries at least: between them a quarter passes of what is left."""
+"""Fewest seconds between two tries: a quarter of the remaining time passes between them."""
 
 ASKED = 8
 """Peers beside the seeds that are asked at a check: the right ones are found within a day."""
@@ -76,12 +75,12 @@ def granter(owner: Keyring, run_name: str, run_folder: Path) -> Renews:
 
 
 Given = Callable[[Role], Delegate | None]
-"""The permission to make members of a role that this peer was given, if there is one that holds."""
+"""The valid permission of this peer to make members of a role, if any."""
 
 
 def renewer(owner: Keyring | bytes, run_name: str, given: Given = lambda _: None) -> Renews:
-    """The function that renews memberships with the owner's key, or, where its public half alone is here, by
-    what was `given`."""
+    """The function that renews memberships with the owner's key, or, where only its public half is here, with
+    the permission in `given`."""
     public = owner if isinstance(owner, bytes) else owner.public
 
     def renew(peer: PeerId, old: Membership, now: float) -> Membership:
@@ -120,7 +119,7 @@ class MembershipRenewal:
         self._renews, self._grants = renews, grants
         self._fault = FaultReport(kernel, Part.MEMBERSHIP)
         self._unsaved: Membership | None = None
-        """What the disk has not taken yet."""
+        """A renewed membership that the disk has not accepted yet."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -190,7 +189,7 @@ class MembershipRenewal:
         raise Refused(why)
 
     def _asked(self) -> list[PeerId]:
-        """Seeds, then some of the others that may have been given a word."""
+        """Seeds, then some of the other peers that may hold an invite."""
         kernel = self._kernel
         seeds = [peer for peer, beat in kernel.roster if beat.role is Role.SEED]
         others = [peer for peer, beat in kernel.roster if ROLES[beat.role].posts and peer not in seeds]

@@ -1,13 +1,13 @@
-"""Revocations reach every peer of a run, and stay there: whom the owner put out is out within seconds.
+"""Distributes revocations to every peer of a run: a revoked peer is excluded within seconds, and stays so.
 
     `swarm revoke` --> <run folder>/revoked, keys <--once a second--> Trust, RunKeys of each peer there
                                                                         | number, in every heartbeat
     a heartbeat with a higher number, a frame with a newer key
-        -- service `enter`: my membership --> a newer list, and for members keys --> Trust, RunKeys, roster
+        -- service `enter`: own membership --> a newer list, and for members keys --> Trust, RunKeys, roster
 
-A list is believed by the owner's signature alone, and keys by their digest in the list, so that anybody may
-pass them on. A peer that finds itself in a list leaves; others read no mail of it, hear no gossip of it and
-do not average with it, and it never has the next key. Not handled here: what a list says
+A list is trusted by the owner's signature alone, and keys by their digest in the list, so that any peer may
+pass them on. A peer that finds itself in a list leaves; others ignore its mail and its gossip and do not
+average with it, and it never gets the next key. Not handled here: the entries of a list
 (swarm.core.revocation), how the owner makes one (peers.commands.invites.revoke).
 """
 
@@ -40,13 +40,13 @@ REVOKED = "revoked"
 """File in a run folder: the newest list that its peers have."""
 
 ASKED = 4
-"""Peers that are asked at once: one that does not answer delays nobody."""
+"""Peers that are asked at once, so that one without an answer delays nothing."""
 
 ASK_TIMEOUT = 5.0
 """Seconds for an answer of some kilobytes."""
 
 AGAIN = 60.0
-"""Seconds in which a peer that named a number and has no such list is not asked again."""
+"""Seconds in which a peer that named a number but has no such list is not asked again."""
 
 CLAIMS = 1024
 """Peers that have named a higher number and are remembered."""
@@ -58,7 +58,7 @@ LOOK = 1.0
 """Seconds between two looks at the folder's list."""
 
 NAMED = 8
-"""Revoked peers that one sentence names."""
+"""Most revoked peers named in one sentence."""
 
 GONE = f"{YOU}: others take nothing from this peer any more; ask the owner for an invite"
 
@@ -102,8 +102,8 @@ class RevocationExchange:
         return wire.encode(Entry(revoked=revoked, keys=b"" if out else keys.all))
 
     def heard(self, peer: PeerId, number: int) -> bool:
-        """A peer has this list, or encrypts with this key, as it says: whoever has shown no membership is
-        asked when nobody else has. False where that is no reason to ask it."""
+        """Note that a peer claims this list, or encrypts with this key: peers that presented no membership
+        are asked only when no other has it. False where that is no reason to ask it."""
         if number <= self.number or self._idle.get(peer, 0.0) > self._kernel.now():
             return False
         remember(self._claims[self._trust.shown(peer) is not None], peer, number, CLAIMS)
@@ -133,7 +133,7 @@ class RevocationExchange:
             entry = wire.decode(answer, Entry)
             self.take(entry.revoked, entry.keys)
         except NetError:
-            return  # its next heartbeat says again that it has one
+            return  # its next heartbeat names the number again
         except wire.WireError as error:
             kernel.emit(events.Rejected, sender=peer, kind=Service.ENTER, reason=str(error))
         remember(self._idle, peer, kernel.now() + AGAIN, CLAIMS)
@@ -207,10 +207,10 @@ def keep_newer(run_folder: Path, known: Revocations, keys: bytes) -> None:
 
 
 def keep(run_folder: Path, sealed: bytes, keys: bytes = b"") -> None:
-    """Write a list and the keys that belong to it, over what is there: for who holds the folder's lock.
+    """Write a list and the keys that belong to it over the old ones; the caller holds the folder's lock.
     Raises OSError."""
     if keys:
-        run_keys.keep(run_folder, keys)  # first: a list without its keys says what is missing here
+        run_keys.keep(run_folder, keys)  # first: a list without its keys is reported as incomplete
     if sealed != NONE:
         write_durably(run_folder / REVOKED, sealed)
 
@@ -245,7 +245,7 @@ def _taken(exchange: RevocationExchange, run_folder: Path, here: tuple[bytes, by
 
 
 def damaged(run_folder: Path) -> str:
-    """Of a list that cannot be read: what to do."""
+    """Advice for a list that cannot be read."""
     return (
         f"{run_folder / REVOKED} is damaged: a peer that runs here takes the list of others in its place;"
         " if nothing was ever revoked or pardoned there is no such list, and the file can be deleted"
@@ -260,7 +260,7 @@ def _has_more(kernel: Kernel, here: tuple[bytes, bytes]) -> bool:
 
 
 def _lost(before: RevocationList, now: RevocationList) -> str:
-    """What the newer of two lists lacks, and what its owner has to do; empty where it lacks nothing."""
+    """Entries that the newer of two lists lacks, and what its owner has to do; empty where it lacks none."""
     there = {(one.peer, one.invite) for one in now.entries}
     gone = [
         one.peer or f"the invite {one.invite.hex()[:16]}"
@@ -278,7 +278,7 @@ def _lost(before: RevocationList, now: RevocationList) -> str:
 
 
 def sentence(known: Revocations) -> str:
-    """What the owner has done so far."""
+    """A summary of the owner's revocations."""
     more = len(known.peers) - NAMED
     named = [*known.peers[-NAMED:], *([f"{more} more"] if more > 0 else [])]
     invites = sum(bool(one.invite) for one in known.list.entries)

@@ -1,11 +1,11 @@
-"""The keys of a private run: what its frames are encrypted with, one more after each revocation.
+"""The keys of a private run: its frames are encrypted with them, with a new one after each revocation.
 
     owner: fresh keys -- their digest in the Spec, then in each list of revocations
     <run folder>/keys <--> RunKeys <-- service `enter`, to members alone -- RunKeys of another peer
 
-An epoch is the number of a list of revocations: who is in that list never had its key. Frames of earlier
-epochs can be read for ever, for what is kept of them. In a public run there are none. Not handled here: who
-is a member (swarm.core.membership), frames (peers.runtime.frames).
+An epoch is the number of a list of revocations: peers in that list never had its key. Kept frames of earlier
+epochs remain readable. In a public run there are no keys. Not handled here: membership
+(swarm.core.membership), frames (peers.runtime.frames).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def kept(run_folder: Path) -> bytes:
 
 
 def named(keys: bytes, number: int, digest: Digest, first: Digest) -> bytes:
-    """Those of these keys that a run's list with this number has, by their digest; where they are not all
-    there those before its own, of which `first` is the digest of the first one. What follows them is of a
-    revocation that did not come to its end: nobody else has it."""
+    """Those of these keys that belong to a run's list with this number, by their digest; where they are
+    incomplete, those of its first list, whose digest is `first`. Later keys belong to an unfinished
+    revocation: no other peer has them."""
     all_of_it = keys[: (number + 1) * SIZE]
     if digest_of(all_of_it) == digest:
         return all_of_it
@@ -58,7 +58,7 @@ def keep(run_folder: Path, keys: bytes) -> None:
 
 
 class RunKeys:
-    """The keys that one peer has, all epochs in a row."""
+    """The keys of one peer, all epochs in a row."""
 
     def __init__(self, keys: bytes = b"") -> None:
         self.all = keys

@@ -1,9 +1,9 @@
-"""Releases on the disk as their publishers signed them, beside their bytes: a peer that comes back can offer
-what it holds, though nobody is there to announce it.
+"""Releases on the disk as their publishers signed them, beside their bytes: a peer that returns can offer
+them, even without a peer that announces them.
 
     releases/<root of the weights>        one sealed Release each, for as long as the bytes are held
 
-Not handled: what a seal is worth (peers.runtime.releases.exchange), the bytes (swarm.net.blobs.shelves).
+Not handled: the validity of a seal (peers.runtime.releases.exchange), the bytes (swarm.net.blobs.shelves).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from swarm.types import Digest
 
 class Announcements:
     def __init__(self, folder: Path | None, on_disk: Callable[[str], None]) -> None:
-        """They are written to `folder`; None keeps none. `on_disk` hears why the disk refuses something, and
-        an empty text when it takes something."""
+        """They are written to `folder`; None keeps none. `on_disk` is called with the reason when the disk
+        refuses one, and with an empty text when it accepts one."""
         self._folder, self._on_disk = folder, on_disk
 
     def read(self) -> list[tuple[Path, bytes]]:
@@ -32,7 +32,7 @@ class Announcements:
         return found
 
     def keep(self, weights: Digest, sealed: bytes, has: Callable[[Digest], bool]) -> None:
-        """Write one, and delete those whose bytes are not here any more."""
+        """Write one, and delete those whose bytes are no longer here."""
         if self._folder is None or not sealed:
             return
         try:

@@ -1,17 +1,17 @@
-"""Which announced releases a peer follows: one that goes on from another, to a version that half of the
+"""Which announced releases a peer follows: those that continue from another, to a version that half of the
 learners are near, and that half of them do not deny.
 
-    more than LEAD versions beyond what half of the learners have -> it waits until they have come
-    goes on from another version than those that were announced
+    more than LEAD versions beyond half of the learners' -> it waits until they are near
+    continues from a version that was not announced
                                            -> its line is asked for; refused where that leads nowhere
     the same by a publisher that was refused TRIES times in a row
                                            -> refused at once, for a while
     half of the learners deny it           -> refused                      (peers.runtime.releases.votes)
 
-All are told, with the name of who announced it. A learner that finds itself so far ahead, after it was cut
-off, waits for the others. What half of the learners have is known by their heartbeats, which are signed;
-with fewer than three learners nobody is in the majority, and each is believed. Not handled here: what a
-member of a round releases beside what that made (peers.learner.agreement.other_bytes).
+All are reported, with the name of the publisher. A learner that is so far ahead, after it was cut off, waits
+for the others. The versions of half of the learners are known by their heartbeats, which are signed; with
+fewer than three learners there is no majority, and each release is trusted. Not handled here: a release of a
+round's member that differs from the round's result (peers.learner.agreement.other_bytes).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from swarm.protocol import Role, Topic
 from swarm.types import Beat, Digest, PeerId, Release
 
 REMEMBERED = 64
-"""Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
+"""Versions whose releases are remembered, beside those of the run's window: their successors are judged by
 them."""
 
 LEAD = 64
-"""Versions by which one learner may be ahead of half of them: what one makes alone while the others compute a
-gradient, or in a part of the swarm that was cut off for some minutes."""
+"""Versions by which one learner may be ahead of half of them: as many as one makes alone while the others
+compute a gradient, or in a part of the swarm that was cut off for some minutes."""
 
 TRIES = 3
 """Refused releases of a publisher in a row before its next ones are not asked for: each costs a learner the
@@ -47,7 +47,8 @@ QUIET = 30.0
 """Seconds for which they are not; doubled with each refused one after that, up to LONGEST."""
 
 LONGEST = 3600.0
-"""Seconds: a doubt in an hour costs nothing, and a publisher that was cut off is heard on the same day."""
+"""Seconds: a doubt in an hour costs nothing, and a publisher that was cut off is accepted again on the same
+day."""
 
 
 class ReleaseDoubts:
@@ -58,7 +59,7 @@ class ReleaseDoubts:
         self.votes = ReleaseVotes(kernel, lines, self._is_disbelieved)
         keep = max(REMEMBERED, run.window.versions + 1)
         self.candidates = Releases(keep, run.pace.patience, self.ceiling, self.votes.denies)
-        """What was announced, and what is known of its bytes."""
+        """Announced releases, and the state of their bytes."""
         self._refused: OrderedDict[PeerId, tuple[int, float]] = OrderedDict()
         """Publisher -> its releases that were refused in a row, until when its next ones are refused at once;
         the last PUBLISHERS."""
@@ -74,7 +75,7 @@ class ReleaseDoubts:
         return () if self.candidates.is_disbelieved(mine) else rank(mine)
 
     def look(self, release: Release) -> None:
-        """Tell of a release that is new and not believed."""
+        """Report a new release that is not trusted."""
         if against := self.votes.hear(release):
             self._deny(release, against)
         half = self._halfway(release.publisher)
@@ -102,18 +103,19 @@ class ReleaseDoubts:
         return bool(known) and all(map(self.candidates.is_disbelieved, known))
 
     def is_next(self, release: Release) -> bool:
-        """Does it go on from one that was announced, or is it the first one here?"""
+        """Whether it continues from an announced one, or is the first one here."""
         known = self._lines.lineage.knows((release.version - 1, release.parent))
         return known or release.version <= 0 or self.candidates.held is None
 
     async def leads_on(self, release: Release) -> bool:
-        """Does it go on from what is known, as far as others can show? Where it does not it is refused."""
+        """Whether it continues from a known one, as far as other peers can prove. Where it does not it is
+        refused."""
         mine = self.candidates.held_beside(release)
         if mine is None or self.is_next(release):
             return True
         versions, half = {known.version for known in self.announced()}, self._halfway(release.publisher)
         if half == math.inf or (release.version - 1 not in versions and release.version <= half):
-            return True  # nobody is in the majority, or I was away
+            return True  # without a majority, or after an absence, there is nothing to check against
         if await self._lines.fork((mine.version, mine.weights), release) is not None:
             if self.votes.denies(release):
                 return False

@@ -1,10 +1,10 @@
 """Releases between this peer and the swarm: the one way by which a policy leaves a role and reaches one.
 
-    a learner's step                  everybody else's policy
+    a learner's step                  other peers' policies
          |                                 ^
-      pack      its bytes, cut and held    | obtain   the best release that can be had, and its bytes
+      pack      its bytes, cut and held    | obtain   the best available release, and its bytes
          |                                 |
-      prepare   patches, by who publishes  |
+      prepare   patches, by its publisher  |
          |                                 |
       announce  topic "release"  ------> hear    topic "release", services "newest" and "release", board, disk
                                            |
@@ -12,11 +12,11 @@
                                            |
                                          hold --> serve: blocks, the newest one held, one that is sought
 
-`publish` is all three in one. Which release is the truth and which one is worth a try is decided
-in swarm.core.agreement.releases. Invariants: others are told only of releases whose bytes are here; a release
-counts only with its publisher's signature, as a member whose role may publish. Whoever lacks a release looks
-for holders among samplers too, whose heartbeats only observers hear otherwise. Not handled here: what the
-bytes mean (swarm.learn.files.weights), how blocks travel (swarm.net.blobs.store).
+`publish` is all three in one. Which release counts and which one is worth a try is decided in
+swarm.core.agreement.releases. Invariants: others learn only of releases whose bytes are here; a release
+counts only with its publisher's signature, as a member whose role may publish. A peer without a source looks
+for holders among samplers too, whose heartbeats otherwise only observers receive. Not handled here: the
+content of the bytes (swarm.learn.files.weights), how blocks travel (swarm.net.blobs.store).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from swarm.storage.weights import Weights
 from swarm.types import Beat, Digest, Fetching, Merge, Patch, PeerId, Release
 
 STORE_EVERY = 10.0
-"""Seconds between two looks whether a disk takes what it refused."""
+"""Seconds between two retries of refused writes."""
 
 KEPT = 2
-"""Newest versions whose bytes are held, but for seeds and mirrors: of two releases of a version, each is a
+"""Newest versions whose bytes are held, except by seeds and mirrors: of two releases of a version, each is a
 patch from the version before."""
 
 
@@ -65,7 +65,7 @@ def mirrors(config: Config) -> bool:
 
 
 class ReleaseExchange:
-    """Announce, hear, obtain, hold and serve the releases of one run as one peer."""
+    """Announces, receives, fetches, holds and serves the releases of one run as one peer."""
 
     def __init__(self, kernel: Kernel, disk: DiskFaults, folder: Path | None) -> None:
         """Releases' bytes are held in `folder`, and what their publishers signed beside it; or in memory."""
@@ -91,7 +91,7 @@ class ReleaseExchange:
         self.patches = PatchLadder(kernel, disk, self.blobs, None if folder is None else folder / "patches")
         self._missed = MissedReleases(kernel, self.candidates, self.patches.bases, self.remember)
         self._mistimed = OrderedDict[PeerId, None]()
-        """Publishers whose last release was of another time than it was heard at."""
+        """Publishers whose last release had a time that disagrees with its arrival."""
         self.lacks = False
         """A release that I wait for could not be had at once."""
         self._changes = Changes()
@@ -155,17 +155,17 @@ class ReleaseExchange:
         )
 
     async def announce(self, release: Release) -> None:
-        """Tell everybody of a release of mine."""
+        """Announce a release of this peer."""
         sealed = self._kernel.seal(release, RELEASE_LIMIT)
         await self._kernel.ports.gossip.publish(self._kernel.topic(Topic.RELEASE), sealed)
-        # not before: what nobody was told is not released
+        # not before: an unannounced version is not released
         self._keep(release, sealed)
 
     # --- in -------------------------------------------------------------------------------------------------
 
     def hear(self, sealed: bytes, vouched: bool = False) -> bool:
-        """Take an announcement. True when it is news. Raises WireError for one that cannot be believed, also
-        of who was revoked since, unless somebody `vouched` that it is as old as it says."""
+        """Accept an announcement. True when it is news. Raises WireError for one without trust, also of a
+        publisher that was revoked since, unless another peer `vouched` for its age."""
         kernel = self._kernel
         opened, release = kernel.read(sealed, RELEASE_LIMIT, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
@@ -200,8 +200,8 @@ class ReleaseExchange:
         return news
 
     def _compare_time(self, release: Release) -> None:
-        """Tell, once, of a publisher whose releases are of another time than its heartbeats: no age follows
-        from what it says."""
+        """Report, once, a publisher whose releases have another time than its heartbeats: its times give no
+        ages."""
         kernel, publisher = self._kernel, release.publisher
         apart = kernel.now() - self._told(release)
         if abs(apart) <= CLOCK or publisher not in kernel.roster:
@@ -225,7 +225,7 @@ class ReleaseExchange:
             return False
 
     def restore(self) -> None:
-        """Take up the releases that this peer's disk holds; a damaged announcement is told and deleted."""
+        """Load the releases that this peer's disk holds; a damaged announcement is reported and deleted."""
         for path, sealed in self._announcements.read():
             if not self.remember(sealed):
                 self._warn(
@@ -237,8 +237,8 @@ class ReleaseExchange:
                 self.hold(release)
 
     async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, Weights] | None:
-        """A release that ranks above `above`, and its weights: the best that can be had. None when none can
-        be had now.
+        """The best available release that ranks above `above`, and its weights. None when none is available
+        now.
 
         One try: `retry_after` tells when the next one is due.
         """
@@ -269,12 +269,12 @@ class ReleaseExchange:
             )
 
     def retry_after(self, above: tuple[Any, ...]) -> float:
-        """Seconds until `obtain` has something to try, as far as the clock alone tells."""
+        """Seconds until `obtain` has something to try, as far as the clock alone decides."""
         pause = self.candidates.pause(above, self._kernel.steady())
         return min(pause, self._kernel.config.run.pace.patience)
 
     async def fetch(self, release: Release) -> Weights:
-        """A release's weights, from here or whoever has them. Raises NetError naming who failed how."""
+        """A release's weights, from here or from any holder. Raises NetError with each source's failure."""
         async with self._under_way.setdefault(release.weights, asyncio.Lock()):
             return await self._fetch(release)
 
@@ -305,8 +305,8 @@ class ReleaseExchange:
     # --- what is known --------------------------------------------------------------------------------------
 
     def found(self, version: int, weights: Digest, holder: PeerId | None) -> None:
-        """A peer, `holder` where it is a member, says that it holds these weights: what could not be had, or
-        was not believed, is tried again at once."""
+        """A peer, `holder` where it is a member, claims that it holds these weights: a release that was
+        unavailable, or not trusted, is tried again at once."""
         if self.candidates.found(version, weights, holder) or self.candidates.doubted:
             self.candidates.doubted = False
             self._changes.wake()
@@ -317,13 +317,13 @@ class ReleaseExchange:
         self._kernel.move()
 
     async def changed(self, timeout: float) -> None:
-        """Wait until `obtain` may find something that it did not before, at most `timeout` seconds:
-        heartbeats, most of what a kernel hears, change nothing of that."""
+        """Wait until `obtain` may find something that it did not before, at most `timeout` seconds.
+        Heartbeats, most of a kernel's messages, do not change that."""
         await self._changes.wait(timeout)
 
     @property
     def held(self) -> Release | None:
-        """The best release whose bytes are here: what others are told of."""
+        """The best release whose bytes are here: the one that others learn of."""
         return self.candidates.held
 
     def awaited(self, above: tuple[Any, ...]) -> Release | None:
@@ -343,12 +343,12 @@ class ReleaseExchange:
         return self.candidates.known(version, weights)
 
     def released_here(self, release: Release) -> float:
-        """When it was released, by this peer's clock: what its publisher says, as far as it can be true."""
+        """When it was released, by this peer's clock: its publisher's time, as far as it can be true."""
         now = self._kernel.now()
         return now - self.candidates.age(release, self._kernel.steady(), lambda one: now - self._told(one))
 
     def _told(self, release: Release) -> float:
-        """When it was released by its publisher's word, by this peer's clock."""
+        """When it was released by its publisher's claim, by this peer's clock."""
         return release.released - self._kernel.roster.ahead(release.publisher)
 
     def heard_of(self, beat: Beat) -> bool:
@@ -366,7 +366,7 @@ class ReleaseExchange:
         return self.sealed(held) if held is not None else b""
 
     def coming(self) -> Fetching | None:
-        """What is fetched now; None while nothing is."""
+        """The current download; None without one."""
         return self.blobs.coming() or self.patches.files.coming()
 
     def has(self, weights: Digest) -> bool:
@@ -382,7 +382,7 @@ class ReleaseExchange:
             self._announcements.keep(release.weights, self.sealed(release), self.has)
 
     async def lose(self, weights: Digest) -> None:
-        """Reading these weights has failed: what is damaged of them is fetched when they are wanted again."""
+        """Reading these weights has failed: damaged blocks are fetched again when they are needed."""
         await self.blobs.check(weights)
         for release in self.candidates.by_weights().get(weights, ()):
             if not self._is_here(release):
@@ -395,7 +395,7 @@ class ReleaseExchange:
         self.move()
 
     async def run(self) -> None:
-        """While the disk refuses something, give it what it refused again now and then."""
+        """While the disk refuses something, retry now and then."""
         while self._on_disk:
             await self._kernel.ports.clock.sleep(STORE_EVERY)
             if self._disk.refuses:

@@ -1,9 +1,9 @@
-"""Whether the policy that this peer had is in the line of the release that it takes.
+"""Whether this peer's last policy is in the line of the release that it loads.
 
-    mine, theirs -> swarm.core.agreement.lineage
+    own, theirs -> swarm.core.agreement.lineage
                         -- not known to meet --> service `line`: its publisher, a holder
 
-Not handled here: which line counts (swarm.core.agreement.releases), what becomes of groups that only mine was
+Not handled here: which line counts (swarm.core.agreement.releases), groups that only this peer's line was
 trained on (peers.learner.agreement.catch_up).
 """
 
@@ -23,7 +23,7 @@ ASKED = 2
 """Peers that are asked: the publisher, and one more where that one is gone."""
 
 GAPS = 4
-"""Lines that one peer is asked for at a time: that of a release, and those of its latest merges."""
+"""Lines requested from one peer at a time: that of a release, and those of its latest merges."""
 
 TIMEOUT = 5.0
 """Seconds for an answer of 70 KB."""
@@ -37,8 +37,8 @@ class ReleaseLines:
         await self._kernel.ports.mail.serve(Service.LINE, self._answer)
 
     async def fork(self, mine: Point, theirs: Release) -> Fork | None:
-        """Where my line and that of a release part; None where nobody here can tell. The lines of others are
-        asked for when they are not known to meet."""
+        """Where this peer's line and that of a release part; None where no peer here knows. The lines of
+        others are requested when they are not known to meet."""
         end = (theirs.version, theirs.weights)
         for peer in self._who_knows(theirs)[:ASKED]:
             if (found := self.lineage.meet(mine, end)) is not None:
@@ -53,7 +53,8 @@ class ReleaseLines:
             await self._ask(peer, self.lineage.unknown_merged(end, since))
 
     def _who_knows(self, release: Release) -> list[PeerId]:
-        """Its publisher first, of whom no heartbeat may have come yet when two parts meet; then holders."""
+        """Its publisher first, although no heartbeat of it may have arrived yet when two parts meet; then
+        holders."""
         peers = dict.fromkeys((release.publisher, *self._kernel.roster.holders(release.version)))
         return [peer for peer in peers if peer != self._kernel.ports.me]
 

@@ -1,12 +1,13 @@
-"""A mirror: a peer on a good line that fetches every release as soon as it is announced, and that others ask
+"""A mirror: a peer on a good line that fetches every release as soon as it is announced, and that others
+query
 first.
 
-    release heard -> its bytes (peers.runtime.releases.exchange) -> status.mirror, a heartbeat at once
+    announcement -> its bytes (peers.runtime.releases.exchange) -> status.mirror, a heartbeat at once
                   -> all patches that it names, those of a rung as well, for whoever is behind
 
-What it cannot have it leaves aside: others have it, or nobody. Not handled here: who asks whom first
-(swarm.core.roster), and whether a mirror is asked at all (peers.runtime.presence: strangers' words do not
-count).
+It skips patches that it cannot get: other peers have them, or none has. Not handled here: the order in which
+peers are queried (swarm.core.roster), and whether a mirror is used at all (peers.runtime.presence: claims of
+strangers do not count).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Mirror:
         self._begin: int | None = None
         """The first version that was here: patches of older ones are not sought."""
         self._sought = -1
-        """The newest version whose patches were sought."""
+        """The newest version whose patches were requested."""
 
     async def run(self) -> None:
-        """Fetch what is announced, where this peer is a mirror."""
+        """Fetch announced releases, where this peer is a mirror."""
         kernel = self._kernel
         while mirrors(kernel.config):
             held = self._releases.held

@@ -1,10 +1,10 @@
-"""Announcements that passed this peer by while it was away.
+"""Announcements that this peer missed while it was away.
 
-    what I hold, what I want -> a holder -> the releases between them, as their publishers signed them
+    held versions, wanted release -> a holder -> the releases between them, as their publishers signed them
 
-Patches lead from one version to the next: who misses an announcement misses a step, and would fetch the
-whole release. Invariants: a release counts only with its publisher's signature; two holders are asked, once
-for each release. Not handled here: which way is taken (swarm.core.agreement.patch_path), fetching it
+Patches lead from one version to the next: a peer that misses an announcement misses a step, and would fetch
+the whole release. Invariants: a release counts only with its publisher's signature; two holders are asked,
+once for each release. Not handled here: which way is taken (swarm.core.agreement.patch_path), fetching it
 (peers.runtime.releases.patch_ladder).
 """
 
@@ -40,13 +40,13 @@ class MissedReleases:
         takes a sealed release that a peer shows, if it can be believed."""
         self._kernel, self._candidates, self._bases, self._remember = kernel, candidates, bases, remember
         self._asked: Digest | None = None
-        """The release whose way was asked for last."""
+        """The last release for which a way was requested."""
 
     async def serve(self) -> None:
         await self._kernel.ports.mail.serve(Service.WAY, self._answer)
 
     async def ask(self, release: Release, holders: Sequence[PeerId]) -> None:
-        """Learn which releases lead to this one, where I hold something that they may lead from, and know no
+        """Request the releases that lead to this one, where a version held here may lead to it by an unknown
         way. Peers whose heartbeats name it come before its publisher: one that is gone costs TIMEOUT."""
         held = self._bases()[:WAY_BASES]
         if not held or release.weights in (self._asked, *held) or self._way(release, held):

@@ -1,15 +1,16 @@
-"""Patches between this peer and the swarm: a release from what is here already, for the bytes that changed.
+"""Patches between this peer and the swarm: a release from bytes that are here already, for the cost of the
+change.
 
     publisher: make     from the version before, and at a rung from eight before, or every KEPT versions from
                         version 0 where that can be made here -> files held, named in the Release
     receiver:  fetch    the cheapest way from a version that is here, or that can be made here -> its files ->
                         the release's blocks, one by one, into an image of their own (swarm.storage.image)
 
-A file is served by its publisher and by whoever fetched it, for KEPT versions and for no more bytes than one
-release. Invariants: what comes out has the root that was asked for; where a patch cannot be had, or makes
-other bytes, the next way is tried, and where none is left the caller fetches the whole release; a patch that
-makes other bytes is not tried again, and its publisher is named, unless it was damaged here. Not handled
-here: which way is the cheapest (swarm.core.agreement.patch_path), the files (swarm.storage.patch_files).
+A file is served by its publisher and by every peer that fetched it, for KEPT versions and for no more bytes
+than one release. Invariants: the result has the requested root; where a patch is unavailable, or makes other
+bytes, the next way is tried, and where none is left the caller fetches the whole release; a patch that makes
+other bytes is not tried again, and its publisher is named, unless it was damaged here. Not handled here:
+which way is the cheapest (swarm.core.agreement.patch_path), the files (swarm.storage.patch_files).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Known = Mapping[Digest, Sequence[Release]]
 """Weights -> their announced releases."""
 
 Later = Callable[[], Sequence[PeerId]]
-"""Names who holds a release by now."""
+"""The current holders of a release."""
 
 
 class PatchLadder:
@@ -65,7 +66,7 @@ class PatchLadder:
         self._useless: set[Digest] = set()
         """Patch files of announced releases that make other bytes than they promise."""
         self._steps: OrderedDict[Digest, Patch] = OrderedDict()
-        """Weights -> a patch that made them here: what others say of one is not yet true."""
+        """Weights -> a patch that made them here; claims of other peers about patches are unproven."""
 
     async def serve(self) -> None:
         await self.files.serve()
@@ -73,7 +74,7 @@ class PatchLadder:
     # --- out ------------------------------------------------------------------------------------------------
 
     async def make(self, weights: Weights, parent: Digest) -> tuple[Patch, ...]:
-        """Hold the patches to these weights -> what their release says of them. None where the parent is not
+        """Hold the patches to these weights -> their entries for the release. None where the parent is not
         here, or its patch is no smaller than the whole."""
         if (step := await self._made(self._wholes.blocks(parent), weights)) is None:
             return ()
@@ -92,7 +93,7 @@ class PatchLadder:
         return await self._hold(weights, base.root, file)
 
     async def _from_version_zero(self, weights: Weights) -> Patch | None:
-        """In place of a rung, for who joins: a release names two patches at most."""
+        """In place of a rung, for peers that join: a release names two patches at most."""
         if weights.version % KEPT:
             return None
         return await self._made(await self.version_zero.blocks(), weights)
@@ -157,15 +158,15 @@ class PatchLadder:
             if (base := await self._base(way[0].patch.base)) is None:
                 continue
             if base.size != release.size:
-                return None  # the whole tells who lies
+                return None  # the whole release shows which publisher is at fault
             files = await self._files(way, holders, later, missing)
             if files and (draft := await self._apply(way, files, base)) is not None:
                 return await self._wholes.take(release.version, draft)
         return None
 
     def bases(self) -> list[Digest]:
-        """Weights from which patches may lead to a release here: what is held, the newest version first, but
-        first of all version 0, where it can be made."""
+        """Weights from which patches may lead to a release here: those held, the newest version first,
+        preceded by version 0, where it can be made."""
         made, held = self.version_zero.made_here(), self._wholes.wholes()
         return held if made is None else [made, *held]
 
@@ -178,7 +179,8 @@ class PatchLadder:
         return self._wholes.blocks(weights)
 
     async def take(self, release: Release, holders: Sequence[PeerId], later: Later = tuple) -> None:
-        """Hold all patches that a release names, for others; from whom, as `fetch`. Raises NetError."""
+        """Hold all patches that a release names, for other peers; `holders` and `later` as in `fetch`. Raises
+        NetError."""
         self._make_room(release.size)
         for patch in release.patches:
             if not self.files.is_whole(patch.root):
@@ -203,7 +205,7 @@ class PatchLadder:
         return [files[patch.root] for patch, _ in way] if len(files) == len(wanted) else []
 
     async def _apply(self, way: Sequence[Step], files: Sequence[Blocks], base: Blocks) -> Blocks | None:
-        """What the files make of `base`, as a draft; None where that is something else."""
+        """The result of applying the files to `base`, as a draft; None where it has another root."""
         chain = [(file, made.weights) for (_, made), file in zip(way, files, strict=True)]
         draft = self._wholes.draft(base.size)
         try:

@@ -1,11 +1,11 @@
-"""What peers ask each other about releases when gossip has passed one by.
+"""Queries of peers about releases whose announcements they missed.
 
     newest     the newest release that a peer holds
     release    a certain one, that a group was sampled from
-    heartbeats of samplers, for a while, by who cannot have a release from those that it hears
+    heartbeats of samplers, for a while, by a peer that cannot get a release from those it knows
 
-Invariant: a peer names as the newest what it holds, and nothing that it only heard of. Not handled here: what
-an answer is worth (peers.runtime.releases.exchange), the way from an older version
+Invariant: the newest release that a peer names is one that it holds, not one that it only knows of. Not
+handled here: the use of an answer (peers.runtime.releases.exchange), the way from an older version
 (peers.runtime.releases.missed).
 """
 
@@ -26,8 +26,8 @@ ASK_TIMEOUT = 5.0
 """Seconds for an answer of less than a kilobyte."""
 
 ASKED = 8
-"""Peers that are asked for the newest release at a time: whoever boasts of a version can be asked for it, and
-is silent for 5 s."""
+"""Peers that are asked for the newest release at a time: any peer that claims a version can be asked for it,
+and may stay silent for 5 s."""
 
 
 class ReleaseQueries:
@@ -39,15 +39,14 @@ class ReleaseQueries:
         await self._kernel.ports.mail.serve(Service.RELEASE, self._answer_release)
 
     async def ask_newest(self, peers: list[PeerId]) -> None:
-        """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
-        have passed me by."""
+        """Ask some of these peers, until one has news, for the newest release that they hold: an announcement
+        may have been missed."""
         for peer in self._kernel.rng.sample(peers, min(ASKED, len(peers))):
             if self._remember_answer(peer, await self._ask(peer, Service.NEWEST, b"")):
                 return
 
     async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
-        """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
-        it."""
+        """Ask a peer that names a release for it; the answer is remembered when its publisher signed it."""
         question = wire.encode(ReleaseQuery(version=version, weights=weights, released=released))
         self._remember_answer(peer, await self._ask(peer, Service.RELEASE, question))
 
@@ -62,8 +61,8 @@ class ReleaseQueries:
         return bool(sealed) and self._releases.remember(sealed, by=peer)
 
     async def run(self) -> None:
-        """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks,
-        is asked."""
+        """Gossip may miss a peer: one whose heartbeat names an unannounced release, at two looks, is asked
+        for it."""
         kernel, releases, beat_seconds = self._kernel, self._releases, self._kernel.config.run.pace.beat
         looked: set[PeerId] = set()
         while True:
@@ -101,11 +100,11 @@ class HolderSearch:
         self._kernel, self._releases, self._listen = kernel, releases, hear_samplers
 
     async def run(self) -> None:
-        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a
-        while."""
+        """Samplers hold releases too: a peer that cannot get one, or holds none, receives their heartbeats
+        for a while."""
         kernel = self._kernel
         if kernel.who.observes:
-            return  # it hears them always
+            return  # it receives them always
         patience, lacked = kernel.config.run.pace.patience, kernel.now()
         while True:
             if self._releases.lacks or (self._releases.held is None and kernel.now() - lacked >= patience):
@@ -116,5 +115,5 @@ class HolderSearch:
                 for peer in [
                     peer for peer, beat in kernel.roster if ROLES[beat.role].heartbeat is Topic.BEAT_SAMPLER
                 ]:
-                    kernel.roster.forget(peer)  # nobody listens any more: its silence means nothing
+                    kernel.roster.forget(peer)  # no longer subscribed: its silence means nothing
             await self._releases.changed(kernel.config.run.pace.beat)

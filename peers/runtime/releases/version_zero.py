@@ -1,11 +1,11 @@
-"""Version 0 as this peer makes it by itself, of the model that the run began with.
+"""Version 0, made by this peer itself from the model that the run began with.
 
     the model's files --write--> a draft --its root is the run's genesis--> the base of a patch
 
-A run of all weights of a model on the Hub begins with bytes that whoever has the model's pinned commit on its
-disk can make: they need not travel, and a patch from them leads to a version far beyond. They are made when
-they are needed and held by nobody. Where the files make other bytes this is said once, and not tried again.
-Not handled here: where the model lies (peers.build.model.base_model), who makes patches from it
+A run of all weights of a model on the Hub begins with bytes that any peer with the model's pinned commit on
+its disk can make: they need not travel, and a patch from them leads to a much later version. They are made
+when they are needed and held by no peer. Where the files make other bytes this is reported once, and not
+tried again. Not handled here: the model's location (peers.build.model.base_model), making patches from it
 (peers.runtime.releases.patch_ladder).
 """
 

@@ -1,20 +1,20 @@
 """How the learners deny a release that one of them made alone while most make rounds: by votes.
 
-    a learner that was in the rounds of most hears a release   (swarm.core.agreement.round_record)
+    a learner that was in the rounds of most receives a release   (swarm.core.agreement.round_record)
         made without it, and most are not at it yet -> it does not follow it, and its heartbeat denies it
-    half of the learners or more deny it            -> nobody follows it, its publisher is named
+    half of the learners or more deny it            -> none follows it, its publisher is named
     more than half of the learners are at it, or
-    fewer than half are witnesses                   -> nobody denies it any more
+    fewer than half are witnesses                   -> all denials end
 
-    a member's release is not what its round made   (peers.learner.agreement.other_bytes)
+    a member's release differs from its round's result   (peers.learner.agreement.other_bytes)
         and fewer than half of the learners are at it -> the same
-    most of the witnesses deny it                     -> the same, but who says that it got another mean is
-                                                         not named      (swarm.core.gradient_checks.same_mean)
+    most of the witnesses deny it                     -> the same, but a publisher that announced another mean
+                                                         is not named   (swarm.core.gradient_checks.same_mean)
 
 So a learner that wants to step alone, or with a few, waits until fewer than half of the others are witnesses
-of their version: their heartbeats say so, and those whose round failed say at once that they are none. Votes
-count from CROWD learners on, of those that were heard lately. Invariant: a vote is in a heartbeat that its
-learner signed. Not handled here: which releases lead on from known ones (peers.runtime.releases.doubts).
+of their version: their heartbeats say so, and those whose round failed announce at once that they are none.
+Votes count from CROWD learners on, of those with recent heartbeats. Invariant: a vote is in a heartbeat that
+its learner signed. Not handled here: which releases lead on from known ones (peers.runtime.releases.doubts).
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from swarm.protocol import RESTING, Role
 from swarm.types import Beat, Digest, PeerId, Release
 
 HEARD = 2.5
-"""Times a heartbeat's pace: who was silent for longer lost two of them, or is gone."""
+"""In intervals of its heartbeats: a learner that was silent for longer lost two of them, or is gone."""
 
 MARK = 8
 """Bytes by which a heartbeat names a release."""
 
 DENIED = 4
-"""Releases that a heartbeat denies, the newest ones; denials of older ones were heard."""
+"""Releases that a heartbeat denies, the newest ones; denials of older ones have been received."""
 
 RECENT = 16
 """Announcements that votes may be about."""
 
 QUIET, DOUBLED = 30.0, 7
-"""Seconds for which who released something else than its round made is not believed as a member of one; twice
-as long each time, so many times. What equals the round's is taken all the same."""
+"""Seconds for which a learner whose release differed from its round's result is not trusted as a member of
+one; twice as long each time, so many times. A release that equals the round's result is accepted all the
+same."""
 
 
 class Why(StrEnum):
@@ -62,13 +63,13 @@ class Why(StrEnum):
     BESIDE = ""
     """It was made beside the rounds."""
     OTHER_BYTES = " other bytes"
-    """It is not what its round made."""
+    """It is not the result of its round."""
     OTHER_MEAN = " other mean"
-    """The same, by a member that says that it got another mean."""
+    """The same, by a member that announced another mean."""
 
 
 class Against(NamedTuple):
-    """What enough learners say against a release."""
+    """The objections of enough learners to a release."""
 
     reason: str
     names: bool
@@ -84,7 +85,7 @@ class Doubt(NamedTuple):
 
 
 def mark(release: Release, why: Why = Why.BESIDE) -> bytes:
-    """Names an announcement, which others may announce the same weights truly, as one that is denied."""
+    """Identifies a denied announcement; the same weights may be truthfully announced by others."""
     named = f"{release.publisher} {release.version} {release.weights} {release.groups}{why}"
     return hashlib.sha256(named.encode()).digest()[:MARK]
 
@@ -103,12 +104,12 @@ class ReleaseVotes:
         self._made: Point = -1, Digest("")
         """My version, released or not, once it is packed."""
         self._false: OrderedDict[PeerId, Doubt] = OrderedDict()
-        """Publishers whose releases were not what our round made."""
+        """Publishers whose releases were not the result of our round."""
 
     # --- of a learner ---------------------------------------------------------------------------------------
 
     def meet(self) -> None:
-        """I average: of nobody I know whether it is in my round."""
+        """A round begins: its members are not known yet."""
         self._meets = True
 
     def met(self, members: Collection[PeerId], patient: bool) -> None:
@@ -140,8 +141,8 @@ class ReleaseVotes:
             self._kernel.beat_now()
 
     def stands(self) -> bool:
-        """Am I a witness of my version? Who takes a release goes where that is, but who compares it does
-        not."""
+        """Whether this learner is a witness of its version. Loading a release moves it there; comparing one
+        does not."""
         here = self._compares or self._kernel.status.phase not in ELSEWHERE
         return here and self.witness.stands(self._mine[0], self._kernel.now())
 
@@ -160,7 +161,7 @@ class ReleaseVotes:
         return len(learners) < CROWD or 2 * len(_witnesses(learners).difference(members)) < len(learners)
 
     def are_most(self, members: Collection[PeerId]) -> bool:
-        """Could these make a round whose members deny what others release?"""
+        """Whether these could make a round whose members deny other learners' releases."""
         return 2 * len(members) > len(self._learners()) >= CROWD
 
     def denied(self) -> bytes | None:
@@ -175,7 +176,7 @@ class ReleaseVotes:
         """Do I know it to be one learner's own work, can enough of us deny it, and are most not at it?"""
         kernel = self._kernel
         if kernel.who.role is not Role.LEARNER or not self.stands():
-            return False  # everybody asks this of each candidate, at each look
+            return False  # cheap, since it is asked about each candidate at each look
         at, mine = (release.version, release.weights), self._mine
         if release.publisher == kernel.ports.me or at in (mine, self._made) or at[0] < mine[0]:
             return False
@@ -199,14 +200,14 @@ class ReleaseVotes:
         return few and len(learners) >= CROWD and 2 * len(able) > voters
 
     def _in_step(self, members: Collection[PeerId], learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
-        """The members of my last round that said nothing since: they are witnesses as I am."""
+        """The silent members of the last round: they are witnesses as this learner is."""
         roster, now, ended = self._kernel.roster, self._kernel.now(), self.witness.ended()
         heard = (peer for peer, beat in learners.items() if beat)
         return {peer for peer in heard if peer in members and now - roster.silent(peer, now) < ended}
 
     def _why(self, release: Release) -> Why:
-        """Why I deny it, if I do: is it other weights than my round's, by a member whom I do not believe, and
-        do I step as the others?"""
+        """Why this learner denies it, if it does: other weights than its round's, by a member that it does
+        not trust, while its own steps equal the others'."""
         version, weights = self._made
         is_member = release.publisher in self.witness.members(version)
         differs = release.version == version and release.weights != weights
@@ -219,8 +220,8 @@ class ReleaseVotes:
         return publisher in self._false and self._kernel.now() < self._false[publisher].until
 
     def got_another_mean(self, version: int) -> set[PeerId]:
-        """Of the members of the round that made my version, me too, those that say that they got another mean
-        than most of them."""
+        """Members of the round that made this version, including this learner, that announced another mean
+        than most."""
         members, roster = self.witness.members(version), self._kernel.roster
         beats = {peer: roster.beat(peer) for peer in members if peer != self._kernel.ports.me}
         marks = {peer: beat.mean for peer, beat in beats.items() if beat is not None}
@@ -232,7 +233,7 @@ class ReleaseVotes:
         self._tell()
 
     def found_false(self, release: Release) -> None:
-        """A release of a member of my round is not what that made."""
+        """A member of this round released something other than its result."""
         publisher = release.publisher
         beat = self._kernel.roster.beat(publisher)
         differ = beat is not None and are_two(beat.mean, self._kernel.status.mean)
@@ -250,15 +251,17 @@ class ReleaseVotes:
         return fork.since if fork is not None else None
 
     def _tell(self) -> None:
-        """Say it at once when I deny something new."""
+        """Announce a new denial at once."""
         before = self._told
         if self.denied() and self._told != before:
             self._kernel.beat_now()
 
-    # --- of everybody ---------------------------------------------------------------------------------------
+    # --- of all learners
+    # -------------------------------------------------------------------------------------
 
     def hear(self, release: Release) -> Against | None:
-        """Take note of a new release. Who denies it and why, where these are enough; else None."""
+        """Note a new release. Returns the learners that deny it and why, where these are enough; else
+        None."""
         self._recent.append(release)
         self._tell()
         return self._against(release)
@@ -292,9 +295,9 @@ class ReleaseVotes:
         return (votes - {release.publisher}) | mine
 
     def _learners(self, publisher: PeerId | None = None) -> dict[PeerId, Beat | None]:
-        """The learners that count, by their heartbeats: those that were heard lately, are at a version and
-        do not rest, me, and a `publisher`. Who takes over a state counts: else two of four would be most
-        learners while a third one does."""
+        """The learners that count, by their heartbeats: those with recent ones that are at a version and not
+        paused, this one, and a `publisher`. A syncing one counts: else two of four would be most learners
+        while a third one syncs."""
         kernel, found = self._kernel, dict[PeerId, Beat | None]()
         longest = HEARD * kernel.config.run.pace.beat
         for peer in kernel.roster.learners():
@@ -309,7 +312,7 @@ class ReleaseVotes:
 
 
 def _witnesses(learners: Mapping[PeerId, Beat | None]) -> set[PeerId]:
-    """The others that say that they are witnesses of their version."""
+    """The other learners that announce that they are witnesses of their version."""
     return {peer for peer, beat in learners.items() if beat and beat.denied is not None}
 
 

@@ -1,1 +1,1 @@
-"""What a peer says of itself to the terminal, its log and trackers."""
+"""A peer's reports about itself: to the terminal, its log and trackers."""

@@ -1,13 +1,13 @@
-"""What a peer says while it runs: its own events as sentences, on the terminal and in its log.
+"""A running peer's messages: its own events as sentences, on the terminal and in its log.
 
     bus --Narrator--> at most one sentence a minute of each kind --say--> terminal, <peer folder>/log
-    whatever else `peers.errors.say` prints ----------------------------'
-    what hivemind and p2pd say --> log; with -v the terminal, too
+    all other output of `peers.errors.say` -----------------------------'
+    messages of hivemind and p2pd --> log; with -v the terminal, too
 
-The log has what the dashboard's hints say that it has: what could not be fetched, which groups were refused
-and why, what broke and what is back. It has at most two files of LARGEST bytes each, `log` and the older
-`log.1`. Not handled here: the status line (peers.runtime.watching.status_line), events of other peers (the
-dashboard, `swarm status`).
+The log has the details that the dashboard's hints refer to: failed downloads, refused groups and the reasons,
+faults and recoveries. It has at most two files of LARGEST bytes each, `log` and the older `log.1`. Not
+handled here: the status line (peers.runtime.watching.status_line), events of other peers (the dashboard,
+`swarm status`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MINUTE = 60.0
 """Seconds between two sentences of one kind."""
 
 KINDS = 256
-"""Kinds of sentences that are remembered: a peer says a few dozen."""
+"""Kinds of sentences that are remembered: a peer prints a few dozen."""
 
 TOLD = (
     events.Noted,
@@ -55,7 +55,7 @@ TOLD = (
     events.Returned,
     events.Audited,
 )
-"""Events of this peer that a person at its terminal is told of; the status line counts others."""
+"""Events of this peer that its terminal shows; the status line counts others."""
 
 
 class Spoken(NamedTuple):
@@ -65,7 +65,7 @@ class Spoken(NamedTuple):
 
 
 class Narrator:
-    """A sink: says the events of this peer. Times are those of the events, in unix seconds."""
+    """A sink: prints the events of this peer. Times are those of the events, in unix seconds."""
 
     def __init__(self, me: PeerId) -> None:
         self._me = me
@@ -92,14 +92,14 @@ class Narrator:
 
 @contextmanager
 def narrated(folder: Path, bus: events.Bus, me: PeerId) -> Iterator[None]:
-    """Say this peer's events, and keep a log of all that is said, while the body runs."""
+    """Print this peer's events, and keep a log of all messages, while the body runs."""
     bus.add(Narrator(me))
     with hearing(PeerLog(folder / LOG).write):
         yield
 
 
 class Beneath(logging.Handler):
-    """What is beneath a peer, as a line of its log: p2pd calls errors what people can do nothing about."""
+    """Messages of lower layers, as a line of the log: p2pd calls errors what users can do nothing about."""
 
     def emit(self, record: logging.LogRecord) -> None:
         heard(f"{getattr(record, 'caller', record.name)}: {record.getMessage()}")
@@ -107,8 +107,8 @@ class Beneath(logging.Handler):
 
 @contextmanager
 def told_beneath() -> Iterator[None]:
-    """While the body runs, the log alone hears what hivemind says, its p2pd's lines among it; with
-    `--verbose` the terminal does, too. hivemind has to be imported: it opens its way to the terminal then."""
+    """While the body runs, messages of hivemind and its p2pd go to the log alone; with `--verbose` to the
+    terminal, too. hivemind has to be imported: it installs its own handler then."""
     logger = logging.getLogger("hivemind")
     before = logger.handlers
     logger.handlers = [Beneath(), *(before if logger.level <= logging.INFO else ())]
@@ -125,7 +125,7 @@ class PeerLog:
         self._path = path
 
     def write(self, sentence: str) -> None:
-        """Append a sentence with the time. A disk that refuses it is told as a fault by the journal."""
+        """Append a sentence with the time. A refusal of the disk is reported by the journal as a fault."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n".encode(errors="replace")
         with contextlib.suppress(OSError):
             with open(self._path, "ab") as file:

@@ -1,10 +1,10 @@
-"""Figures of a run by version, from the events that a peer hears.
+"""Figures of a run by version, from the events that a peer receives.
 
     Trained of every learner of a version --mean by groups--> train/..., seconds/...
     Evaluated                             ------------------> eval/accuracy
 
-A version's figures are whole once a later one is trained; what its learners say after that is left out, and
-so is what a part of a swarm that was cut off trained beside them.
+A version's figures are complete once a later one is trained; later reports of its learners are left out, and
+so are those from a part of the swarm that was cut off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class RunFigures:
         self._learners: list[Trained] = []
 
     def take(self, event: Event) -> Iterator[tuple[int, Figures]]:
-        """Take an event in the order of arrival; yields (version, its figures) of what is whole now."""
+        """Process an event in the order of arrival; yields (version, its figures) for versions that are
+        complete now."""
         if isinstance(event, Evaluated):
             yield event.version, {"eval/accuracy": event.accuracy}
         if not isinstance(event, Trained) or event.version < self._version:
@@ -38,7 +39,7 @@ class RunFigures:
         self._learners.append(event)
 
     def rest(self) -> Iterator[tuple[int, Figures]]:
-        """The newest version's, as far as its learners were heard."""
+        """The newest version's, as far as its learners reported."""
         if self._learners:
             yield self._version, _mean(self._learners)
         self._learners = []
@@ -59,8 +60,8 @@ def _mean(learners: list[Trained]) -> Figures:
 
 
 def quantile(histogram: Mapping[int, int], share: float) -> float:
-    """The smallest value that at least this share of what was counted does not exceed; not a number where
-    nothing was. `histogram`: value -> how often."""
+    """The smallest value that at least this share of the counts does not exceed; NaN without counts.
+    `histogram`: value -> count."""
     left = share * sum(histogram.values())
     for value, count in sorted(histogram.items()):
         left -= count

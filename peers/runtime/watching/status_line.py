@@ -1,11 +1,11 @@
-"""The live status line of `swarm join`: what this peer is doing, in one sentence.
+"""The live status line of `swarm join`: this peer's activity, in one sentence.
 
     PeerStatus --sentence--> "version 41, 312 groups sent, 300 admitted, 5,400 tokens/s, 1.2 versions behind,
                               mostly generation (1.5 s), credit 24; sampling"
 
-On a terminal the line changes in place, once a second, below whatever else is printed; in a log or a pipe
-there is one at the start, one with the first policy and one every half minute. At the end there is a sum of
-groups, tokens, hours, share and accuracy. The dashboard, `swarm status` and `swarm why` say more.
+On a terminal the line changes in place, once a second, below all other output; in a log or a pipe there is
+one at the start, one with the first policy and one every half minute. At the end there is a sum of groups,
+tokens, hours, share and accuracy. The dashboard, `swarm status` and `swarm why` say more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CAUSES = {
     "upload": "sending",
     "inbox": "the learners' inboxes",
 }
-"""Part of a group's age, as swarm.types.Lag calls it -> what takes that time."""
+"""Part of a group's age, as in swarm.types.Lag -> its name in the line."""
 
 
 def sentence(status: PeerStatus, role: Role, now: float, credit: int = 0, why: str = "") -> str:
@@ -92,7 +92,7 @@ class StatusLine:
     def __init__(self, host: Host) -> None:
         self._host, self._contribution = host, Contribution(host)
         self._arrived = Meter()
-        """Bytes of what is fetched."""
+        """Bytes of the current download."""
         self._coming: Fetching | None = None
 
     async def show(self) -> None:
@@ -109,7 +109,7 @@ class StatusLine:
                     await self._host.ports.clock.sleep(EVERY)
 
     def sum(self) -> str:
-        """What the peer gave."""
+        """The peer's contribution."""
         self._contribution.look()
         return self._contribution.sentence()
 
@@ -125,7 +125,7 @@ class StatusLine:
             await self._host.ports.clock.sleep(EVERY)
 
     def _look(self) -> None:
-        """Once a second: what was released, and how much of a release has come."""
+        """Once a second: new releases, and the progress of a download."""
         self._contribution.look()
         before, self._coming = self._coming, self._host.releases.coming()
         if before is not None and self._coming is not None:
@@ -145,19 +145,19 @@ class StatusLine:
 
 
 class Contribution:
-    """What a peer gave to its run, in a sentence at its end; `look` at least as often as versions are
-    forgotten."""
+    """A peer's contribution to its run, in a sentence at its end; call `look` at least as often as versions
+    are forgotten."""
 
     def __init__(self, host: Host) -> None:
         self._host, self._since = host, host.now()
         self._version: int | None = None
-        """The newest one whose groups are counted; those that were there at the start do not count."""
+        """The newest one whose groups are counted; those from before the start do not count."""
         self._trained = 0
         self._accuracies: list[float] = []
-        """The first that an evaluator told, and the last."""
+        """The first and the last that evaluators reported."""
 
     def look(self) -> None:
-        """Count what was released since the last look."""
+        """Count releases since the last look."""
         for release in self._host.releases.announced():
             if self._version is not None and release.version > self._version:
                 self._trained += release.groups

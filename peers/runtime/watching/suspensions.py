@@ -1,11 +1,11 @@
-"""What a peer hears of samplers that learners suspend: for its own journal, which `swarm status` and `swarm
-why` read.
+"""News of samplers that learners suspend: for this peer's own journal, which `swarm status` and `swarm why`
+read.
 
     topic `accused`, a learner's Accusation with a time   -> SetAside event
     a receipt of a group of this peer's, with a time      -> the same, of this peer itself; a group that is
                                                              admitted ends it
 
-An accusation is what its learner does; nobody else acts by it but who replays its group
+An accusation binds its learner alone; another acts by it only after a replay of its group
 (peers.audits.accusations). Observers have the learner's own event. Not handled here: replays.
 """
 
@@ -23,7 +23,7 @@ from swarm.protocol import Role, Topic
 from swarm.types import Count, Digest, Finite, PeerId, Struct, Text, Word
 
 REMEMBERED = 1024
-"""Samplers that were told of, so that each time is told once."""
+"""Suspensions that were recorded, so that each is recorded once."""
 
 
 class Accusation(Struct, tag="accusation"):
@@ -34,7 +34,7 @@ class Accusation(Struct, tag="accusation"):
     """Of the frame that its sampler signed."""
     version: Count
     weights: Digest
-    """The version's, by what the group says."""
+    """Of the version that the group names."""
     until: Finite = 0.0
     """Unix seconds until which the accuser suspends the sampler; 0: it does not."""
     evidence: Word = ""
@@ -43,13 +43,13 @@ class Accusation(Struct, tag="accusation"):
 
 
 def unverifying(kernel: Kernel, opened: wire.Opened) -> str | None:
-    """Why a frame's sender accuses nobody, or None."""
+    """Why a frame's sender may not accuse, or None."""
     why = kernel.distrust(opened, Role.LEARNER)
     return None if why is None or kernel.invited(opened, Role.AUDITOR) else why
 
 
 class SuspensionNews:
-    """What one peer hears."""
+    """Receives the suspensions for one peer."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -57,18 +57,19 @@ class SuspensionNews:
         """Of each learner and sampler."""
 
     def handlers(self) -> dict[Topic, Callable[[bytes], object]]:
-        """A learner subscribes itself, and acts by what it hears (peers.audits.accusations)."""
+        """None for a learner, which subscribes itself and acts by accusations (peers.audits.accusations)."""
         return {} if self._kernel.who.role is Role.LEARNER else {Topic.ACCUSED: self.hear}
 
     def hear(self, sealed: bytes) -> None:
-        """Raises WireError for what is no accusation by a learner or an auditor."""
+        """Receive an accusation. Raises WireError for anything but an accusation by a learner or an
+        auditor."""
         opened, said = self._kernel.read(sealed, RELEASE_LIMIT, Accusation)
         if (why := unverifying(self._kernel, opened)) is not None:
             raise wire.WireError(f"accusation by {opened.sender}: {why}")
         self.take(opened, said)
 
     def take(self, opened: wire.Opened, said: Accusation) -> None:
-        """Tell what a learner does."""
+        """Record a learner's suspension."""
         if self._kernel.distrust(opened, Role.LEARNER) is None:
             self.tell(opened.sender, said.sampler, said.until, said.why, said.evidence)
 

@@ -1,4 +1,4 @@
-"""Trackers of experiments: where figures by version can go.
+"""Experiment trackers: destinations of figures by version.
 
     (version, figures, unix seconds) --Tracker.write--> event files | trackio's database | wandb's run
 
@@ -21,7 +21,7 @@ NONE = "none"
 
 
 class Experiment(NamedTuple):
-    """What a tracker calls the run."""
+    """The run's names at a tracker."""
 
     project: str
     name: str
@@ -36,7 +36,7 @@ class Tracker(Protocol):
         """Add the figures of a version. A version may come twice, and an older one after a newer one."""
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Finish pending work."""
 
 
 class TensorBoard:
@@ -90,7 +90,7 @@ class WeightsAndBiases:
             config=dict(experiment.settings),
             dir=str(experiment.folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            # nobody is asked for a key: without a login there is none, and that is said
+            # no prompt for a key: without a login there is none, and a message says so
             settings=wandb.Settings(console="off", silent=True, login_timeout=1),
         )
         # its own steps only grow, and evaluations come late

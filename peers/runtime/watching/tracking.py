@@ -1,9 +1,10 @@
-"""Hands a run's figures to a tracker of experiments, from a thread of its own.
+"""Sends a run's figures to an experiment tracker, from a thread of its own.
 
     events -> RunFigures -> queue of WAITING versions -> thread: open the tracker, write, close
 
-A tracker that cannot be opened or that fails costs figures and nothing else: a fault says why, and it is
-tried again with the next ones. Not handled here: which figures (run_figures), what a tracker is (trackers).
+A tracker that cannot be opened or that fails costs figures and nothing else: a fault gives the reason, and it
+is tried again with the next ones. Not handled here: the choice of figures (run_figures), the trackers
+(trackers).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from swarm.settings.loading import run_dict
 from swarm.settings.page import Track
 
 WAITING = 1000
-"""Versions whose figures wait for a tracker that is slow: an hour of them in a quick run."""
+"""Versions whose figures wait for a slow tracker: an hour of them in a quick run."""
 
 REOPENED = 60.0
 """Seconds before a tracker that could not be opened is tried again."""
 
 ENDING = 20.0
-"""Seconds that a tracker has to end: what it sends is sent later from where it keeps it."""
+"""Seconds that a tracker has to end: it keeps unsent figures and sends them later."""
 
 
 class Line(NamedTuple):
@@ -119,7 +120,8 @@ class TrackerThread:
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """A tracker is a program of others with a network behind it: whatever it raises is a fault of its."""
+        """A tracker is third-party software with a network behind it: any exception of it is reported as its
+        fault."""
         try:
             yield
         except Exception as error:
