@@ -1,6 +1,6 @@
-"""Token buckets: how much a peer may take, and all peers together.
+"""Token buckets: limits for each peer, and for all peers together.
 
-`now` is in seconds of any clock. Not handled here: what a unit is, and what becomes of who takes too much.
+`now` is in seconds of any clock. Not handled here: the unit, and the treatment of peers beyond their limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from swarm.limits import remember
 
 UNBOUNDED = (1e12, 1e12)
-"""Units a second, and burst, of what has no limit."""
+"""Units a second, and burst, without a limit."""
 
 
 class Budget:

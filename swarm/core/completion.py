@@ -1,10 +1,11 @@
-"""When a run is complete (`run.stop`): each peer finds it by what it heard itself, whatever a seed says.
+"""When a run is complete (`run.stop`): each peer decides it by the events that it received, whatever a seed
+says.
 
-    newest version that is believed, each evaluator's last two accuracies --is_complete--> whether it is
+    newest trusted version, each evaluator's last two accuracies --is_complete--> whether it is
 
-Half of the evaluators or more found the accuracy, each in two evaluations in a row: one number above the line
-is chance in one run of many, and one evaluator of two or more ends nobody's run. An evaluator that has
-evaluated fewer than two versions has not found it. Not handled here: who leaves then (peers.runtime.run_end).
+Half of the evaluators or more measured the accuracy, each in two evaluations in a row: one result above the
+line is chance in one run of many, and one evaluator of two or more ends no run. An evaluator with fewer than
+two evaluations does not count as having measured it. Not handled here: leaving then (peers.runtime.run_end).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Accuracies = tuple[float, float]
 
 
 def is_complete(stop: Stop, version: int, evaluators: Iterable[Accuracies]) -> bool:
-    """`version`: the newest one that is believed; -1 while there is none."""
+    """`version`: the newest trusted one; -1 while there is none."""
     if 0 < stop.versions <= version:
         return True
     found = [min(both) for both in evaluators] if stop.accuracy > 0 else []

@@ -16,7 +16,7 @@ from swarm.settings.config import DelayLaw
 def draw(law: DelayLaw, rng: Random) -> float:
     """A delay in seconds. `lognormal` has median `seconds` and log-sigma `shape` (the paper's law, arXiv
     2508.17850: 339 s and 0.617); `weibull` has scale `seconds` and shape `shape`; `exponential` has mean
-    `seconds`. What is above `longest` becomes `longest`.
+    `seconds`. Values above `longest` become `longest`.
 
     Raises ValueError on an unknown law.
     """

@@ -1,14 +1,14 @@
-"""What a peer may say in gossip: a rate for each key, one for all strangers; offenders are suspended.
+"""Limits on gossip: a rate for each key, one for all strangers; offenders are suspended.
 
-    message --size, rates--> taken --what it says--> `blame`, where no peer of this run says that
+    message --size, rates--> taken --content--> `blame`, where no program of this run sends it
                   |                                    |
                dropped        offences of one author --'--> suspended (swarm.core.suspensions)
 
 An offence is a message that no program of this run sends: too large, not a frame of the run, signed by
-another peer, or beyond the rate of a key. Peers that are proven (members, who has delivered) have a larger
-rate, of their own alone. p2pd passes messages on before anybody here sees them, so that each peer suspends
-an offender for itself; who is connected with one hangs up (swarm.net.libp2p.node). Not handled here: what is
-a good frame (peers.runtime.kernel).
+another peer, or beyond the rate of a key. Peers that are proven (members, and peers that have delivered) have
+a larger rate, of their own alone. p2pd passes messages on before this program sees them, so that each peer
+suspends an offender for itself; a peer connected with one hangs up (swarm.net.libp2p.node). Not handled here:
+the validity of a frame (peers.runtime.kernel).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RATE, BURST = 64.0, 512.0
 5."""
 
 PROVEN_RATE, PROVEN_BURST = 8 * RATE, 8 * BURST
-"""The same of one that is: a learner tells at once what it does and releases. With several versions a second
-it is below 20 units, with twenty of a tiny model, alone, above 64. To read as many takes a fifteenth of a
-core."""
+"""The same for a proven peer: a learner reports its actions and releases at once. With several versions a
+second it is below 20 units, with twenty of a tiny model, alone, above 64. Reading as many takes a fifteenth
+of a core."""
 
 STRANGERS_RATE, STRANGERS_BURST = 2000.0, 8000.0
 """The same over all authors that are not proven: a thousand of them at a heartbeat each two seconds. To read
@@ -44,7 +44,7 @@ AUTHORS = 4096
 
 
 class GossipLimits:
-    """What one peer takes of others. Times are in seconds of `now`."""
+    """What one peer accepts from others. Times are in seconds of `now`."""
 
     def __init__(self, proven: Callable[[PeerId], bool], now: Callable[[], float]) -> None:
         self._proven, self._now = proven, now
@@ -72,7 +72,7 @@ class GossipLimits:
         return proven or self._strangers.take(None, units, now)
 
     def blame(self, author: PeerId) -> float:
-        """An author said what no program of this run says -> seconds for which it is suspended for it, or
+        """An author sent a message that no program of this run sends -> seconds for which it is suspended, or
         0."""
         now = self._now()
         if self.is_suspended(author) or self._offences.take(author, 1.0, now):

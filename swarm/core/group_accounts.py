@@ -1,19 +1,19 @@
-"""What became of every acknowledged group, and whether the versions are one line: read from peers' journals.
+"""The fate of every acknowledged group, and whether the versions are one line: read from peers' journals.
 
     Judged admit      acknowledged          Released    the line: from the newest release back by its parents,
                                                         of which a merge has two
     Stepped           trained, where its version is of the line
     Dropped           refused after all
-    Found, Returned, Started      who holds a group that is not trained yet
+    Found, Returned, Started      which peer holds an untrained group
 
-In come the journals of any peers; what none tells is a gap. A peer's lives follow one another as in its own
-journal, whatever its clock says; what others heard of it begins none. A release counts where its publisher's
-own journal has it, where another peer took it, or where one that counts is made of it: any learner can
-announce any version. A group is lost when nobody that had it in its last life trained, refused or still holds
-it: what a learner found on its disk it holds until it steps, by when it took that up. Nothing here is what a
-learner thinks of its own groups after a crash: steps are compared with the releases that count. So a group
-that it drops as trained by its own step, which it merged, it holds until it steps, too: that policy may be
-lost with it.
+In come the journals of any peers; facts that none records are a gap. A peer's lives follow one another as in
+its own journal, whatever its clock; reports of other peers begin none. A release counts where its publisher's
+own journal has it, where another peer took it, or where a release that counts is made of it: any learner can
+announce any version. A group is lost when no peer that had it in its last life trained, refused or still
+holds it: groups found on a disk are held until their learner's next step. A learner's own view of its groups
+after a crash does not count: steps are compared with the releases that count. So a group that a learner drops
+as trained by its own step, which it merged, is held until its next step, too: that policy may be lost with
+it.
 """
 
 from __future__ import annotations
@@ -82,17 +82,17 @@ class Audit:
 
 @dataclass
 class Account:
-    """What the journals say, sorted."""
+    """The contents of the journals, sorted."""
 
     announced: dict[Point, list[Release]] = field(default_factory=lambda: defaultdict(list))
     takers: dict[Point, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     """Weights -> peers that took them."""
     own: set[Release] = field(default_factory=set)
-    """Releases that their publishers' own journals tell."""
+    """Releases in their publishers' own journals."""
     steps: dict[tuple[int, Digest, tuple[PeerId, ...]], dict[PeerId, list[Stepped]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
-    """A round, by the version that it makes, from which and by whom -> its members' tries, in their order."""
+    """A round, by its version, parent and members -> its members' tries, in their order."""
     admitted: dict[str, None] = field(default_factory=dict)
     held: dict[PeerId, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Learner -> groups that it holds in this life."""
@@ -179,8 +179,8 @@ class Account:
 
     def trained(self, line: Line) -> dict[str, list[Point]]:
         """Mark of a group -> releases that count and were trained on it, once for each member that brought
-        it. Of rounds that made the same weights, as those of no signal do, the line has one, and nothing that
-        follows says which: of their groups those that were trained in another version count there alone."""
+        it. Of rounds that made the same weights, as those without signal do, the line has one, and nothing
+        later shows which: of their groups those that were trained in another version count there alone."""
         by_version, rounds = (
             defaultdict[int, list[Release]](list),
             defaultdict[Point, list[Counter[str]]](list),
@@ -204,7 +204,7 @@ def _point(release: Release) -> Point:
 
 
 def _counting(tries: Mapping[PeerId, Sequence[Stepped]], made: Sequence[Release]) -> list[Stepped]:
-    """Of each member's tries of a round that made releases the one that they are of: a publisher's last one
+    """Of each member's tries of a round that made releases, the one behind them: a publisher's last one
     before its release, and of others the one that goes with a publisher's; else with any member's."""
     released = {one.publisher: one.released for one in made}
     found: list[Stepped] = []
@@ -221,8 +221,8 @@ def _counting(tries: Mapping[PeerId, Sequence[Stepped]], made: Sequence[Release]
 
 
 def _brought(steps: Sequence[Stepped]) -> Counter[str]:
-    """Mark of a group -> how many members of a round brought it. What others name, one of them brought that
-    did not get to know that its round succeeded."""
+    """Mark of a group -> how many members of a round brought it. Groups that only others name were brought by
+    a member that never learned that its round succeeded."""
     own = Counter(short(group) for step in steps for group in {*step.groups})
     return own | Counter({each for step in steps for each in step.others})
 
@@ -255,7 +255,7 @@ def _add(same: list[Release], line: Line) -> Digest:
 
 def _doubled(trained: Mapping[str, Sequence[Point]], line: Line) -> dict[str, tuple[int, ...]]:
     """Groups that a policy was trained on twice -> in which versions. Where both lines of a merge were
-    trained on one, the mean has it once: by each line's share, what that line made of it."""
+    trained on one, the mean has it once: by each line's share of it."""
 
     def before(point: Point) -> tuple[Point, ...]:
         its = line.get(point, ())
@@ -295,7 +295,7 @@ def audit(*journals: Iterable[AnyEvent]) -> Audit:
         once=sum(short(group) in trained and short(group) not in doubled for group in account.admitted),
         refused=Counter(reason for reason in why.values() if reason != DUPLICATE),
         waiting=len(waiting),
-        # a duplicate of what nobody trained is no reason
+        # a duplicate of an untrained group is no reason
         lost=tuple(group for group, reason in why.items() if reason == DUPLICATE),
         doubled=doubled,
         versions=newest,
@@ -308,8 +308,8 @@ def audit(*journals: Iterable[AnyEvent]) -> Audit:
 
 
 def _told(journal: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
-    """What is read here of a journal. Beginnings of peers of which it has only what they told others are left
-    out, and so is one that is heard again: those peers' own journals have them."""
+    """The relevant events of a journal. Starts of peers of which it has only gossiped events are left out,
+    and so are repeated ones: those peers' own journals have them."""
     own, begun, heard = set[PeerId](), set[Started](), dict[PeerId, Started]()
     for event in journal:
         if not isinstance(event, GOSSIPED) and event.peer not in own:

@@ -2,9 +2,9 @@
 
     owner's key --Delegation(role, expires)--> an invite's key --Membership(peer)--> a peer
 
-The chain is checkable offline by anybody who has the Spec (it names the owner's key), so a learner can be
+The chain is checkable offline by any peer that has the Spec (it names the owner's key), so a learner can be
 admitted while the owner sleeps. It ends with its delegation, or when the owner revokes the peer or the invite
-(swarm.core.revocation). Not handled here: whether what a trusted peer says is true.
+(swarm.core.revocation). Not handled here: whether a trusted peer tells the truth.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from swarm.types import PeerId
 
 PRIVATE = "this run is private"
 UNSHOWN = f"{PRIVATE}: show your membership first"
-"""Why a private run does not answer whom it does not know as a member."""
+"""Why a private run does not answer a peer that is not known as a member."""
 
 REMEMBERED = 4096
-"""Memberships that were found good: whoever has an invite can make any number of peers."""
+"""Memberships with a valid chain: the holder of an invite can make any number of peers."""
 
 
 def delegation_bytes(
@@ -69,7 +69,7 @@ class Trust:
         now: float,
         said: float | None = None,
     ) -> str | None:
-        """Why `peer` may not act as `role`, or None. `said` as in Revocations.why."""
+        """Why `peer` may not act as `role`, or None. `said`: see Revocations.why."""
         lack = self.lack(peer, role, membership, now) if needs_membership(role, self._private) else None
         return lack or self.revocations.why(peer, membership, said)
 
@@ -79,8 +79,8 @@ class Trust:
         return self.lack(peer, role, membership, now) is None and not self.revocations.why(peer, membership)
 
     def vouches(self, peer: PeerId, now: float) -> bool:
-        """Whether what a peer kept counts as being of when it says: a seed or learner by its last good
-        membership took it before its author was revoked."""
+        """Whether a peer's kept frames count with the times that they state: a seed or learner by its last
+        valid membership took them before their author was revoked."""
         mine = self._good.get(peer)
         if mine is None or mine.delegation.role not in (Role.SEED, Role.LEARNER):
             return False
@@ -104,7 +104,7 @@ class Trust:
         return None if mine is not None and now <= mine.delegation.expires else UNSHOWN
 
     def members(self, now: float) -> list[PeerId]:
-        """Peers whose last good membership holds now."""
+        """Peers whose last valid membership holds now."""
         return [
             peer
             for peer, one in self._good.items()
@@ -116,7 +116,7 @@ class Trust:
         return self._good.get(peer)
 
     def lack(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
-        """What is wrong with the peer's membership but for revocations, or None."""
+        """What is wrong with the peer's membership, revocations apart, or None."""
         if membership is None:
             return f"no membership, and {an(role.value)} needs one"
         if membership.delegation.role is not role:
@@ -132,7 +132,7 @@ class Trust:
         return why
 
     def claim_objection(self, peer: PeerId, claim: Membership, now: float) -> str | None:
-        """Why `peer` may not have one of the uses of an invite, by what that invite signed, or None."""
+        """Why `peer` may not have one of the uses of an invite, by that invite's signature, or None."""
         if now > claim.delegation.expires:
             return "the invite has expired: ask for a new one"
         return self._forgery(peer, claim) or self.revocations.why(peer, claim)

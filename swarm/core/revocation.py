@@ -1,11 +1,12 @@
-"""Revocations: whom the run's owner has put out, and which samplers let back, as one signed list that every
-peer keeps.
+"""Revocations: peers and invites that the run's owner excluded, and samplers that were pardoned, as one
+signed
+list that every peer keeps.
 
     entries --sealed (owner's key)--> bytes --Revocations.take--> why a peer may not act any more
 
-A list has a number. One with a higher number that the owner signed takes the place of the one before; any
-other changes nothing, so that lists may arrive late and from anybody. What a peer said before it was revoked
-stays said: a release outlives its publisher. Not handled here: how a list travels
+A list has a number. One with a higher number that the owner signed replaces the one before; any other
+changes nothing, so that lists may arrive late and from any peer. Messages from before a revocation stay
+valid: a release outlives its publisher. Not handled here: how a list travels
 (peers.runtime.membership.revocations).
 """
 
@@ -21,10 +22,10 @@ Verify = Callable[[bytes, bytes, bytes], bool]
 """(public key, data, signature) -> whether the signature is genuine."""
 
 NONE = b""
-"""The list of a run whose owner has revoked nobody."""
+"""The list of a run without revocations."""
 
 WAS_REVOKED = "was revoked"
-"""In each sentence that says so: by it a window tells who is out from who is silent."""
+"""In each sentence that says so: by it a dashboard distinguishes revoked peers from silent ones."""
 
 IT = f"its membership of this run {WAS_REVOKED}"
 YOU = f"your membership of this run {WAS_REVOKED} by its owner"
@@ -80,11 +81,11 @@ class Revocations:
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
-        """Those who were revoked by name."""
+        """Peers that were revoked by name."""
         return tuple(self._peers)
 
     def take(self, data: bytes) -> bool:
-        """Take a list if it is newer than the one here. Raises WireError for one that the owner did not
+        """Accept a list if it is newer than the one here. Raises WireError for one that the owner did not
         sign."""
         new = self.opened(data)
         if new.number <= self.number:
@@ -99,7 +100,7 @@ class Revocations:
         return True
 
     def opened(self, data: bytes) -> RevocationList:
-        """What a list says. Raises WireError for one that the owner did not sign."""
+        """The entries of a list. Raises WireError for one that the owner did not sign."""
         if data == NONE:
             return RevocationList(number=0)
         signed = wire.decode(data, SignedRevocations)
@@ -110,8 +111,8 @@ class Revocations:
     def why(
         self, peer: PeerId, membership: Membership | None = None, said: float | None = None
     ) -> str | None:
-        """Why `peer` may not act, with this membership, or None. `said`: when it said what is looked at, unix
-        seconds, for what counts although its author is gone."""
+        """Why `peer` may not act, with this membership, or None. `said`: unix time of its message, for
+        messages that count although their author is gone."""
         if (since := self._peers.get(peer)) is not None and (said is None or said >= since):
             return IT
         if membership is None or not self._invites:
@@ -136,17 +137,18 @@ class Revocations:
 
 
 def link(key: bytes) -> bytes:
-    """What an invite with this key is in a membership's way."""
+    """The link in a membership's chain for an invite with this key."""
     return key[:LINK]
 
 
 def named(membership: Membership, owner: bytes) -> tuple[bytes, ...]:
-    """Links of the way by which a member came, the newest first: the first is proven, and each of the others
-    is what the holders of the one before it say.
+    """Links of the chain by which a member came, the newest first: the first is proven, and each of the
+    others is a claim of the holders of the one before it.
 
-    An invite's key signs what its holder likes: a member may make up links before its own, and cannot lose
-    one that comes after, which others sign. With the owner's own key nobody else makes a membership, and
-    what it names first is the key by which the one before was signed. Without an invite there is none.
+    An invite's key signs anything that its holder likes: a member may make up links before its own, and
+    cannot lose one that comes after, which others sign. With the owner's own key no other makes a membership,
+    and the first link that it names is the key by which the one before was signed. Without an invite there is
+    none.
     """
     key, said = membership.delegation.key, membership.origin
     size = KEY if len(said) in (KEY, 2 * KEY) else LINK  # earlier versions named one or two whole keys
@@ -156,9 +158,9 @@ def named(membership: Membership, owner: bytes) -> tuple[bytes, ...]:
 
 
 def carried(membership: Membership, owner: bytes, signer: bytes) -> bytes | None:
-    """`Membership.origin` of the one that `signer` makes in this one's place: its whole way. None where that
-    and the signer's are more than LINKS: then the owner alone, whose key is no link, goes on with it. (More
-    than LINKS of its own a member has made up: no other's are among those that are left out then.)"""
+    """`Membership.origin` of the one that `signer` makes in this one's place: its whole chain. None where
+    that and the signer's are more than LINKS: then only the owner, whose key is no link, renews it. (A member
+    with more than LINKS of its own has made them up: those that are left out then are its own.)"""
     links = [one for one in named(membership, owner) if one != link(signer)]
     if signer != owner and len(links) >= LINKS:
         return None
@@ -166,6 +168,6 @@ def carried(membership: Membership, owner: bytes, signer: bytes) -> bytes | None
 
 
 def _stricter(one: Revocation, other: Revocation) -> Revocation:
-    """Both of one invite: who stays by the one alone is out."""
+    """Both of one invite: a peer stays only where both let it stay."""
     kept = tuple(sorted({*one.kept} & {*other.kept}))
     return Revocation(at=min(one.at, other.at), invite=one.invite, kept=kept)

@@ -1,10 +1,10 @@
 """The roster: which peers are alive and which learners take groups, from heartbeats and receipts.
 
 A heartbeat of a newer incarnation, or a later one of the same, replaces the known one; old heartbeats that
-gossip delivers late are ignored, and so is a single one of long ago by a peer that nobody here knows: that
-one may be gone. A peer that is silent for longer than the run's patience is lost until it is heard again. A
-learner that does not take a group gets nothing for a pause, then one group at a time until it takes one; the
-pause grows while it takes none.
+gossip delivers late are ignored, and so is a single old one of an unknown peer, which may be gone. A peer
+that is silent for longer than the run's patience is lost until its next heartbeat. A learner that does not
+accept a group gets nothing for a pause, then one group at a time until it accepts one; the pause grows while
+it accepts none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarm.types import Beat, PeerId
 
 @dataclass(slots=True)
 class KnownPeer:
-    """A peer that is alive, and what was sent to it."""
+    """A peer that is alive, and the groups that were sent to it."""
 
     beat: Beat
     heard: float
@@ -42,9 +42,9 @@ class KnownPeer:
     pause: float = 0.0
     """Seconds of its current pause; 0: it takes groups."""
     until: float = 0.0
-    """When that pause ends, in seconds of a clock that nobody sets."""
+    """When that pause ends, in seconds of a monotonic clock."""
     phased: tuple[float, int] = 0.0, 0
-    """When a learner came to this phase at this version, or began to fall in: unix seconds, and counted by
+    """When a learner came to this phase at this version, or began to sync: unix seconds, and counted by
     Roster.changes."""
 
     def ready(self, now: float) -> bool:
@@ -64,28 +64,28 @@ class KnownPeer:
 
 REMEMBERED = 1024
 """Departed peers whose last heartbeat is remembered, of members and of others each: a late one arrives within
-seconds, and any number of strangers that come and go makes nobody forget a member. Peers whose clocks are
-remembered: releases outlive their publishers."""
+seconds, and strangers that come and go displace no member. Also peers whose clocks are remembered: releases
+outlive their publishers."""
 
 STRANGERS = 2048
-"""Peers that are known though nobody vouches for them and they have delivered nothing: keys cost nothing. A
-further one takes the place of the one that was silent for longest."""
+"""Known peers without membership or deliveries: keys cost nothing. A further one replaces the one that was
+silent for longest."""
 
 CLOCK = 60.0
 """Seconds by which clocks may differ before ages are counted around it: gossip delays a heartbeat by seconds,
 and a window has half an hour."""
 
 GHOST = RECORD_SECONDS + CLOCK
-"""Seconds by which the first heartbeat of a peer may be late: the board keeps one for two minutes. Who is
-later is gone, or has a wrong clock: then the next heartbeat is as late."""
+"""Seconds by which the first heartbeat of a peer may be late: the board keeps one for two minutes. A later
+one is from a peer that is gone, or has a wrong clock: then the next heartbeat is as late."""
 
 NOBODY = PeerId("")
 
 ELSEWHERE = (*RESTING, Phase.CATCHING_UP, Phase.FALLING_IN)
-"""Phases of a learner whose version says nothing of what the others have."""
+"""Phases in which a learner's version says nothing about the others'."""
 
 CLOCKS = 8
-"""Heartbeats by which a clock is judged: the one that came soonest tells most."""
+"""Heartbeats by which a clock is judged: the fastest one is the most accurate."""
 
 
 def share(credit: int, takers: int, rng: random.Random) -> int:
@@ -104,9 +104,10 @@ class Roster:
         self._learners: dict[PeerId, KnownPeer] = {}
         """Those of them that are learners: a few of a thousand peers, looked at for every release."""
         self.changes = 0
-        """How often a learner was heard or forgotten: what follows from their heartbeats holds until then."""
+        """Number of changes by learners' heartbeats and departures: conclusions from them hold until it
+        changes."""
         self._strangers: OrderedDict[PeerId, None] = OrderedDict()
-        """Those of them that are not proven, the one that was silent for longest first."""
+        """Unproven peers among them, the one that was silent for longest first."""
         self._left: dict[bool, OrderedDict[PeerId, tuple[int, int]]] = {
             True: OrderedDict(),
             False: OrderedDict(),
@@ -128,7 +129,7 @@ class Roster:
         return peer in self._known
 
     def crowd(self) -> int:
-        """How many peers the seed hears that hears most of them; 0 while none is here."""
+        """The largest number of peers that a seed here counts; 0 without a seed."""
         seeds = (known.beat.hears for known in self._known.values() if known.beat.role is Role.SEED)
         return max(seeds, default=0)
 
@@ -146,13 +147,13 @@ class Roster:
         return now - self._known[peer].heard
 
     def since(self, peer: PeerId) -> float | None:
-        """Since when a peer that is alive is heard; None for any other."""
+        """Since when a peer has been present; None for any other."""
         known = self._known.get(peer)
         return known.since if known else None
 
     def hear(self, peer: PeerId, beat: Beat, now: float, proven: bool = True) -> bool:
-        """Record a heartbeat. False when it is older than the known one, or than a peer can be that nobody
-        here knows. `proven`: a member, or it has delivered; strangers never take such a one's place."""
+        """Record a heartbeat. False when it is older than the known one, or too old for an unknown peer.
+        `proven`: a member, or a peer that has delivered; strangers never replace one."""
         known = self._known.get(peer)
         if (beat.incarnation, beat.seq) <= self._newest(peer) or (
             known is None and self._is_ghost(peer, beat, now)
@@ -207,14 +208,14 @@ class Roster:
         return peer in self._strangers or not (peer in self._known or peer in self._left[True])
 
     def ahead(self, peer: PeerId) -> float:
-        """Seconds by which a peer's clock is ahead of mine; 0 within CLOCK, and of whom nothing is known. A
-        heartbeat on its way makes the clock look late, so the earliest one counts."""
+        """Seconds by which a peer's clock is ahead of this one; 0 within CLOCK, and where nothing is known. A
+        heartbeat's delay makes the clock look late, so the earliest one counts."""
         _, clocks = self._clocks.get(peer, (0, ()))
         return found if abs(found := max(clocks, default=0.0)) > CLOCK else 0.0
 
     def wrong(self) -> float:
-        """Seconds by which my clock is ahead of the middle one of all, mine among them; 0 within CLOCK, and
-        while fewer than two others are here, of whom nobody knows who is right."""
+        """Seconds by which this clock is ahead of the median of all, itself included; 0 within CLOCK, and
+        with fewer than two others, where there is no majority."""
         others = [self.ahead(peer) for peer in self._known]
         return -median_low([0.0, *others]) if len(others) > 1 else 0.0
 
@@ -231,8 +232,8 @@ class Roster:
 
     def expire(self, now: float) -> tuple[list[tuple[PeerId, float]], float]:
         """Remove peers that were silent for too long: returns them, with the seconds of their silence, and
-        the time until which nobody else is. Patience is that of the run, and in proportion more for who beats
-        more seldom."""
+        the time until which no other is. Patience is the run's, and longer in proportion for peers with a
+        slower pace."""
         lost: list[tuple[PeerId, float]] = []
         until = math.inf
         for peer, known in self._known.items():
@@ -255,8 +256,8 @@ class Roster:
 
     def halfway(self, mine: int = -1, publisher: PeerId = NOBODY) -> float:
         """The version that at least half of the learners are at or beyond, of those that are at one and not
-        about to take another. `mine` is this peer's as a learner; a `publisher` is beyond all, whatever it
-        says. Infinite while they are fewer than CROWD."""
+        about to load another. `mine` is this peer's as a learner; a `publisher` counts as beyond all,
+        whatever it claims. Infinite while they are fewer than CROWD."""
         versions = [float(mine)] if mine >= 0 else []
         versions += [math.inf] if publisher else []
         for peer, known in self._learners.items():
@@ -282,9 +283,9 @@ class Roster:
 
     def choose(self, now: float, urgent: bool = False) -> PeerId | None:
         """Draw a learner in proportion to its credit, and count one group as on its way to it. A learner that
-        got less than its part before is drawn first, so that what it gets in the end is no chance. None when
-        no learner has credit; an `urgent` group then goes to one that has asked for none, one at a time: its
-        room is larger than its credit (swarm.core.intake.batcher)."""
+        got less than its part before is drawn first, so that totals follow the credits. None when no learner
+        has credit; an `urgent` group then goes to one without credit, one at a time: its room is larger than
+        its credit (swarm.core.intake.batcher)."""
         found = [(peer, self._learners[peer].open(now)) for peer in self.learners()]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if urgent and not open_:
@@ -296,7 +297,7 @@ class Roster:
         return peer
 
     def _draw(self, open_: Sequence[tuple[PeerId, int]]) -> PeerId:
-        """The next of these learners with their credits, by what each is owed with this group."""
+        """The next of these learners with their credits, by the groups owed to each."""
         total, known = sum(credit for _, credit in open_), self._known
         for peer, credit in open_:
             known[peer].owed += credit / total

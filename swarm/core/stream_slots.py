@@ -26,7 +26,7 @@ STREAMS_OF_ONE, STREAMS = 32, 256
 each costs a file descriptor and a small buffer."""
 
 CALLS_OF_ONE = 16
-"""Handlers that run at once for one peer: twice what an honest one has under way to one service."""
+"""Handlers that run at once for one peer: twice as many as an honest one has under way to one service."""
 
 BYTES_OF_ONE, BYTES = 32 << 20, 128 << 20
 """Bytes of messages that arrive or are being handled, of one peer and in all: one peer may send eight of the
@@ -42,7 +42,7 @@ OTHER = ServiceRow(16, FRAME_LIMIT, "", "", "")
 
 
 class StreamPhase(IntEnum):
-    """What a stream is doing; a peer's streams give way in this order."""
+    """The state of a stream; a peer's streams are closed in this order."""
 
     IDLE = 0
     READING = 1

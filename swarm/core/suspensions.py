@@ -1,4 +1,4 @@
-"""Suspensions: who is ignored here, for what, with which evidence, until when, and for the how-many-th time.
+"""Suspensions: which peers are ignored here, why, with which evidence, until when, and how often before.
 
     suspend(peer, why, now) -> Suspension: `first` seconds, twice as long with each strike, at most `longest`
     of(peer, now)           -> the one in force
@@ -22,7 +22,7 @@ LONGEST = 30 * 24 * HOUR
 been mended."""
 
 REMEMBERED = 4096
-"""Peers that are remembered. Beyond, the one whose suspension ends first is forgotten."""
+"""Most remembered peers. Beyond, the one whose suspension ends first is forgotten."""
 
 
 class Suspension(NamedTuple):
@@ -32,7 +32,7 @@ class Suspension(NamedTuple):
     why: str = ""
     since: float = 0.0
     evidence: str = ""
-    """What it is kept under; empty: none is."""
+    """Name of its evidence; empty without any."""
 
     def objection(self, now: float) -> str:
         """Why nothing is taken of the peer, and for how long."""
@@ -89,7 +89,7 @@ class Suspensions:
         return found.strikes if found is not None else 0
 
     def lift(self, peer: PeerId) -> None:
-        """Forget all that was said of a peer."""
+        """Forget all suspensions of a peer."""
         self._all.pop(peer, None)
 
     def all(self) -> dict[PeerId, Suspension]:
@@ -97,5 +97,5 @@ class Suspensions:
         return dict(self._all)
 
     def restore(self, earlier: Mapping[PeerId, Suspension]) -> None:
-        """Take up what an earlier life said."""
+        """Restore the suspensions of an earlier life."""
         self._all |= earlier

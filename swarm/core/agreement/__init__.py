@@ -1,2 +1,1 @@
-"""Which version is the next one: rounds, shares, turns, lineage of releases, and the steps that they are made
-of."""
+"""Agreement on the next version: rounds, shares, turns, lineage of releases, and their steps."""

@@ -1,17 +1,17 @@
 """Shares of the run's batch by learners' speed, so that all members have their gradients at one time, and how
-long those that have theirs wait for the rest.
+long finished members wait for the rest.
 
     speed of each member (groups a second, by its heartbeats) --> its share of the batch
     the others have waited for one member --> groups by which its next batch is smaller
-    shares that are computed, shares that are still being computed --> seconds that waiting is worth
+    finished shares, unfinished shares --> seconds that waiting is worth
 
 A round waits for its last gradient. With equal shares a member that is half as fast makes all others wait for
 as long as they compute, or comes too late for every round; with shares by speed each has a gradient of as
 many groups as it can by then. The gradients are weighted by their groups, so the mean is that of the batch.
 
-What a member says of its speed is believed within limits: as CLAIM times the low median at most. Its weight
+A member's claim about its speed is trusted within limits: as CLAIM times the low median at most. Its weight
 in the round has bounds of its own (swarm.core.gradient_checks.norm_screening). Speeds within BAND of each
-other give equal shares: what a machine measures of itself varies.
+other give equal shares: a machine's measurements of itself vary.
 
 Not handled: memory, since a gradient takes a batch in microbatches of the size that fits.
 """
@@ -26,8 +26,7 @@ from statistics import median_low
 from swarm.core.agreement.state_sync import SLOWER
 
 CLAIM = 4
-"""Times the low median of all speeds that one counts as at most: as for lines
-(swarm.core.agreement.shares)."""
+"""Most times the low median of all speeds that one counts as: as for lines (swarm.core.agreement.shares)."""
 
 BAND = 1.25
 """Times the slowest speed up to which shares are equal. On two cores that a whole swarm uses, seconds a group
@@ -58,9 +57,9 @@ def batch_shares(speeds: Sequence[float]) -> list[float]:
 
 @lru_cache(maxsize=16)  # asked at each receipt, and heartbeats alone change it
 def in_groups(shares: tuple[float, ...], groups: int) -> list[int]:
-    """Shares of a batch of `groups` in whole groups: as many as each computes until together they have the
-    batch. So no slow member makes the others wait for a group that they would have computed by then, members
-    of one speed have the same number, and one that computes none by then has none."""
+    """Shares of a batch of `groups` in whole groups: as many as each member computes until together they have
+    the batch. So no slow member makes the others wait for a group that they would have computed by then,
+    members of one speed have the same number, and a member that computes none by then has none."""
     early, late = 0.0, float(groups + len(shares))
     for _ in range(BISECTIONS):
         middle = (early + late) / 2
@@ -78,7 +77,8 @@ def fewer(waited: Sequence[float], speed: float, share: int) -> int:
 
 
 def worth_waiting(took: float, ready: float, learning: float) -> float:
-    """Seconds that members with a share of `ready` wait at most for others with a share of `learning`, where
-    a gradient takes `took` seconds. Beyond, a round of the ready ones alone trains on more groups a second:
-    ready / took > (ready + learning) / (took + seconds). Whoever takes SLOWER times as long does not come."""
+    """Most seconds that members with a share of `ready` wait for others with a share of `learning`, where a
+    gradient takes `took` seconds. Beyond, a round of the ready ones alone trains on more groups a second:
+    ready / took > (ready + learning) / (took + seconds). A learner that takes SLOWER times as long is not
+    awaited."""
     return took * min(learning / ready, SLOWER)

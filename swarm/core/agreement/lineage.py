@@ -1,14 +1,14 @@
-"""The lines of releases: which versions a policy was made of, and where two lines part.
+"""The lines of releases: which versions a policy is made of, and where two lines part.
 
     release --hear--> (version, weights) -> its parents, groups
-    mine, theirs --> Fork: what only mine was made of, and what only theirs was
+    mine, theirs --> Fork: versions in this peer's line alone, and those in the other alone
 
 A swarm that was cut in two has two lines of releases from one version on. One of them counts once the parts
-meet again (swarm.core.agreement.releases); the groups of the other line's versions trained a policy that
-nobody goes on from, unless a release has its last version for a second parent: a merge
-(peers.learner.agreement.merging). Lines are known as far as their announcements were heard: where they are
-not known to have a version in common, or mine may be part of what is not known of theirs, nothing is said.
-Not handled: asking others for a line (peers.runtime.releases.lines).
+meet again (swarm.core.agreement.releases); the groups of the other line's versions trained a policy without
+successors, unless a release has its last version for a second parent: a merge
+(peers.learner.agreement.merging). Lines are known as far as their announcements were received: where they are
+not known to have a version in common, or this peer's may be part of the unknown rest of the other, there is
+no result. Not handled: asking others for a line (peers.runtime.releases.lines).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Point = tuple[int, Digest]
 """Version and weights."""
 
 Parents = Callable[[Point], Iterable[Point]]
-"""What a release was made of: the version before, and what it merged; nothing where that is not known."""
+"""The origin of a release: the version before, and the one that it merged; nothing where unknown."""
 
 
 def ancestry(end: Point, parents: Parents, since: int = 0) -> tuple[set[Point], set[Point]]:
-    """(the releases that one is made of, itself included, down to version `since`; those of them whose
-    parents are not known)."""
+    """(the releases that one is made of, itself included, down to version `since`; those of them with unknown
+    parents)."""
     found, gaps, left = {end}, set[Point](), [end]
     while left:
         point = left.pop()
@@ -66,7 +66,7 @@ class Line(Struct, frozen=True, tag="line"):
 
 
 class Made(NamedTuple):
-    """What a release was made of."""
+    """The origin of a release."""
 
     parents: tuple[Point, ...]
     groups: int
@@ -77,7 +77,7 @@ class Fork(NamedTuple):
     """Where my line and another one part."""
 
     since: int
-    """The version before the first one that only mine has."""
+    """The version before the first one that only this peer's line has."""
     lost: tuple[Point, ...]
     """Releases that only mine has, the newest first."""
     groups: int
@@ -116,11 +116,11 @@ class Lineage:
         return point in self._made
 
     def parents(self, point: Point) -> tuple[Point, ...]:
-        """What a release was made of; nothing where that is not known."""
+        """The origin of a release; nothing where unknown."""
         return self._made[point].parents if point in self._made else ()
 
     def unknown(self, end: Point) -> set[Point]:
-        """The releases that one is made of and whose parents are not known."""
+        """The releases that one is made of and whose parents are unknown."""
         return ancestry(end, self.parents)[1]
 
     def unknown_merged(self, end: Point, since: int) -> set[Point]:
@@ -133,7 +133,7 @@ class Lineage:
         weights, groups, merges = list[Digest](), list[int](), list[tuple[int, int, Digest]]()
         point: Point | None = end if self.knows(end) else None
         while point is not None and len(weights) < LINE_VERSIONS:
-            made = self._made.get(point, Made((), 0))  # one that is named as a parent alone ends the line
+            made = self._made.get(point, Made((), 0))  # a release known as a parent alone ends the line
             weights.append(point[1])
             groups.append(made.groups)
             merges += [(point[0], *one) for one in made.parents[1:]]
@@ -155,6 +155,6 @@ class Lineage:
 
 
 def parents(version: int, before: Digest, merged: Merge | None) -> tuple[Point, ...]:
-    """What a version was made of; version 0 of nothing."""
+    """The origin of a version; nothing for version 0."""
     merges = () if merged is None else ((merged.version, merged.weights),)
     return ((version - 1, before), *merges) if version > 0 else ()

@@ -1,16 +1,17 @@
-"""Learners that are heard but do not come to rounds: two that cannot dial each other hear each other through
-the rest of the swarm, and one may say that it comes and stay away.
+"""Learners that are present but do not come to rounds: two that cannot dial each other still receive each
+other's heartbeats through the rest of the swarm, and a learner may announce a round and stay away.
 
-A round that one of them is in and the other one said to come to, and that did not have both, is missed.
-After MISSES in a row the two do not wait for each other, except in every second version, then in every
-fourth, at last in every RETRY-th: they know it by its number, so that they try at the same time, though one
-of them counts more misses. A common round ends it.
+A round that has only one of two learners, although the other one announced it too, is missed. After MISSES in
+a row the two do not wait for each other, except in every second version, then in every fourth, at last in
+every RETRY-th: they know it by its number, so that they try at the same time, though one of them counts more
+misses. A common round ends it.
 
-One that only computes when the others have met is late: LATES of these count as one missed round, and all are
-forgotten, once, when it waits for a round in time: those that counted it late could not have invited it, and
-do from then on. One that stood still at an earlier version is tried at once, as often, when it is at the
-others'. So are two between which a learner's state goes, for they can dial each other: the first, second,
-fourth ... time until a common round. Not handled here: who steps then (swarm.core.agreement.solo_turns).
+A learner that still computes when the others have met is late: LATES of these count as one missed round, and
+all are forgotten, once, when it waits for a round in time: those that counted it late could not have invited
+it, and do from then on. A learner that stood still at an earlier version is tried at once, as often, when it
+is at the others'. So are two between which a learner's state is transferred, for they can dial each other:
+the first, second, fourth ... time until a common round. Not handled here: which learner steps then
+(swarm.core.agreement.solo_turns).
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ MISSES = 2
 `averaging.match` seconds."""
 
 LATES = 2
-"""Rounds for which a learner was late that count as a missed one, until it is not waited for: a new one,
-whose speed nobody knows, is late for some, and those that took that for staying away would be in other rounds
-than the rest."""
+"""Late rounds that count as a missed one, until the learner is no longer awaited: a new one, whose speed is
+unknown, is late for some, and learners that took that for absence would be in other rounds than the rest."""
 
 RETRY = 16
 """Most versions from one try to the next, a power of two: an eighth of a second of each version at the usual
@@ -38,7 +38,7 @@ class Unmet:
     def __init__(self) -> None:
         self._missed, self._late = Counter[PeerId](), Counter[PeerId]()
         self._excused = set[PeerId]()
-        """Those whose lateness was forgotten, until a common round."""
+        """Learners whose lateness was forgotten, until a common round."""
         self._still, self._due = set[PeerId](), set[PeerId]()
         """Those that stood still when they missed a round, and those of them that are to be tried now."""
         self._tried = set[PeerId]()
@@ -69,9 +69,9 @@ class Unmet:
         late: Collection[PeerId] = (),
         still: Collection[PeerId] = (),
     ) -> dict[PeerId, int]:
-        """A round ended with `members`; `entered` said that they come to one, by their heartbeats, of which
-        `late` did not wait for it yet, and `still` waited for that of an earlier version. Returns those that
-        are not waited for any more, with their missed rounds in a row."""
+        """A round ended with `members`; `entered` announced that they come to one, by their heartbeats, of
+        which `late` did not wait for it yet, and `still` waited for that of an earlier version. Returns those
+        that are no longer awaited, with their missed rounds in a row."""
         for peer in members:
             self._forget(peer)
         missed = [peer for peer in entered if peer not in members and not self._excuse(peer, late)]
@@ -108,7 +108,7 @@ class Unmet:
             those.discard(peer)
 
     def forget(self, others: Mapping[PeerId, int]) -> None:
-        """Only `others` are here, with these incarnations: who comes back later, or was started again, is
+        """Only `others` are here, with these incarnations: a learner that returns later, or was restarted, is
         tried anew."""
         for peer in [*self._missed | self._late | self._states]:
             if others.get(peer) != self._here.get(peer):

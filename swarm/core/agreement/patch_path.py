@@ -6,7 +6,7 @@ r"""Which patches lead to a release, from a version that is here.
                                               where its publisher can make that version's bytes
 
 Every announced patch is an edge from its base to its release; the way with the fewest bytes is taken, or the
-whole release where that is smaller. Not handled: whether a patch can be had, and makes what it promises.
+whole release where that is smaller. Not handled: whether a patch is available, and correct.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUNG = 8
 """Versions between rungs. At a learning rate of 1e-6 a rung of 8 has half the bytes of 8 steps."""
 
 KEPT = RUNG * RUNG
-"""Versions whose patches are held: over a slow line the whole release takes many versions, and whoever has it
+"""Versions whose patches are held: over a slow line the whole release takes many versions, and its receiver
 then needs a way to the newest."""
 
 

@@ -11,12 +11,12 @@ An announcement is not yet a release that can be fetched. A candidate is awaited
 for `patience` seconds; then the next lower one is tried, and this one again at growing intervals. A publisher
 whose releases were unavailable for so long is not awaited either, until one of them is fetched or another
 member has one: any number of its announcements costs `patience` once. A held release is never forgotten for
-one that is only announced. One whose version is above the `ceiling` of the moment is neither awaited nor
-named, held or not: one learner is not followed to where half of them cannot be.
+an announcement. A release above the current `ceiling` is neither awaited nor named, held or not: one learner
+is not followed to where half of them cannot be.
+
 Announcements that were outranked or are unavailable are remembered: groups that were sampled from them have
-to be judged, by the release's age. That is since it was announced, where that was heard; its publisher's word
-counts where somebody passed the announcement on, between when it came and when the version before it was
-released.
+to be judged, by the release's age. That is since its announcement, where that came directly; where another
+peer passed it on, the publisher's claim counts, between its arrival and the release of the version before it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ANNOUNCEMENTS = 4
 publisher and its stand-in."""
 
 PUBLISHERS = 64
-"""Publishers whose announcements are candidates. A run has fewer learners; whoever has an invite for one can
-have any number of names."""
+"""Publishers whose announcements are candidates. A run has fewer learners; the holder of an invite for one
+can have any number of identities."""
 
 FIRST_RETRY = 0.5
 """Seconds before an unavailable release is tried again, doubled up to LONGEST_RETRY: a holder that
@@ -71,9 +71,9 @@ class Announced(NamedTuple):
     sealed: bytes
     """The frame that its publisher signed."""
     heard: float
-    """When it came first, in seconds of a clock that nobody sets."""
+    """When it first arrived, in seconds of a monotonic clock."""
     live: bool
-    """It came from its publisher, by gossip: it was released then. Others pass on what may be old."""
+    """It came from its publisher, by gossip: it was released then. Repeated announcements may be old."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,8 +100,8 @@ class Candidate:
 class Releases:
     """The announced releases that a peer knows.
 
-    `above` is what a release must rank above: a rank, the beginning of one, such as `(version,)`, or `()` for
-    any release.
+    `above` is the rank that a release must exceed: a whole rank, the beginning of one, such as `(version,)`,
+    or `()` for any release.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class Releases:
         """The candidates, the best one last: a peer asks often for those above its own release, and mostly
         there is none."""
         self._of: dict[PeerId, list[Candidate]] = {}
-        """Publisher -> its candidates; whose last one is longest ago comes first."""
+        """Publisher -> its candidates; the publisher with the oldest last announcement comes first."""
         self._unavailable: dict[PeerId, float] = {}
-        """Publisher -> when one of its releases was first unavailable since its last one that was fetched."""
+        """Publisher -> when one of its releases was first unavailable since the last one that was fetched."""
         self._missed: dict[tuple[int, Digest, int], Candidate] = {}
         """Those that were unavailable at the last try: mostly none, and each heartbeat asks for them."""
 
@@ -169,7 +169,7 @@ class Releases:
 
     def age(self, release: Release, now: float, told: Callable[[Release], float]) -> float:
         """Seconds since a release, at `now` by the clock of `hear`; `told(release)` is its age by its
-        publisher's word. None is older than the version before, and none younger than its announcement."""
+        publisher's claim. None is older than the version before, and none younger than its announcement."""
         ages, here = list[float](), [release]
         while here:
             each = {one: self._age_alone(one, now, told) for one in here}
@@ -227,8 +227,8 @@ class Releases:
         return release in self._disbelieved
 
     def found(self, version: int, weights: Digest, holder: PeerId | None = None) -> bool:
-        """A peer says that it holds this release: try it again at once. Where a member (`holder`) says so of
-        another one's release, that one is awaited again. False where no try of it is put off."""
+        """A peer claims that it holds this release: try it again at once. Where a member (`holder`) claims so
+        of another publisher's release, that one is awaited again. False where no try of it is pending."""
         for one in self._same.get((version, weights), ()) if holder is not None else ():
             if one.release.publisher != holder:
                 self._unavailable.pop(one.release.publisher, None)
@@ -351,8 +351,8 @@ class Releases:
             del self._by_weights[oldest.weights]
 
     def _least(self) -> list[Candidate]:
-        """The candidates of the publisher that announced something longest ago: of those of whom nothing is
-        held, or else of all but the best held one's."""
+        """The candidates of the publisher with the oldest last announcement: of publishers without a held
+        release, or else of all but that of the best held one."""
         best = self.held
         others = (mine for peer, mine in self._of.items() if best is None or peer != best.publisher)
         return min(others, key=lambda mine: any(one.held for one in mine))

@@ -1,14 +1,14 @@
-"""What a learner knows of the versions that it helped to make: which releases of others it denies.
+"""A learner's knowledge of the versions that it helped to make: which releases of others it denies.
 
-    a round of most learners, me among them -> I am a witness of its version
-        no round of most comes about, or it takes too long -> I am none until the next one
-        I begin to take over another learner's state       -> the same
-        I take a release of another line                   -> the same
+    a round of most learners, this one among them       -> it is a witness of its version
+        no round of most follows, or it takes too long  -> it is none until the next one
+        it begins to sync from another learner          -> the same
+        it loads a release of another line              -> the same
 
-A witness denies a release that goes on from its version, or stands beside it, when it was in no round with
-its publisher: most learners are busy with that version, and such a release is one's own work. Where a line
-parts further back, its publisher must have been heard all the time since: else it may have been cut off.
-Denials are votes (peers.runtime.releases.votes). Not handled here: who is in the majority, what is heard.
+A witness denies a release that continues from its version, or stands beside it, when it was in no round with
+its publisher: most learners are busy with that version, and such a release is one learner's own work. Where
+a line parts further back, its publisher must have been present all the time since: else it may have been cut
+off. Denials are votes (peers.runtime.releases.votes). Not handled here: which learners are the majority.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from swarm.types import PeerId
 
 SLACK = 4.0
-"""Times what the last version took: a witness waits for the next round for so long."""
+"""In durations of the last version: a witness waits for the next round for so long."""
 
 REMEMBERED = 64
 """Versions; a line that parts further back is not denied."""
@@ -57,7 +57,7 @@ class Witness:
             self._made.popitem(last=False)
 
     def members(self, version: int) -> Collection[PeerId]:
-        """Of the round that made it; nobody where that was none of mine."""
+        """Members of the round that made it; none where that was no round of this learner's."""
         return self._made[version].members if version in self._made else ()
 
     def ended(self) -> float:
@@ -69,7 +69,7 @@ class Witness:
         self._gave_up = version
 
     def left(self) -> None:
-        """I take over another learner's state: others have heard that I am no witness, and act by it."""
+        """This learner syncs from another: others know by now that it is no witness, and act on that."""
         self._gave_up = max(self._gave_up, *self._made, -1)
 
     def took(self) -> None:
@@ -85,9 +85,9 @@ class Witness:
     def denies(
         self, version: int, theirs: int, publisher: PeerId, parts: int | None, heard_since: float
     ) -> bool:
-        """Is a release of version `theirs` its publisher's own work? My released version is `version`;
-        `parts`: the last version that its line shares with mine, None where that is not known;
-        `heard_since`: since when its publisher is heard."""
+        """Whether a release of version `theirs` is its publisher's own work. This learner's released version
+        is `version`; `parts`: the last version that both lines share, None where unknown; `heard_since`:
+        since when its publisher has been present."""
         made = self._made.get(theirs)
         if parts is None or (made is not None and publisher in made.members):
             return False

@@ -47,8 +47,8 @@ class Cause(StrEnum):
     ALONE = "alone"
     """No other learner came, and it is my turn to step alone."""
     NOBODY_CAME = "nobody came"
-    """No other learner came, and the gradient is kept: the config says so, or it is another learner's turn to
-    step alone."""
+    """No other learner came, and the gradient is kept: by the config, or because it is another learner's turn
+    to step alone."""
     ROUND_BROKE = "round broke"
     STEPPED = "stepped"
     STEPPED_LOCALLY = "stepped locally"
@@ -67,7 +67,7 @@ class Cause(StrEnum):
 
 
 class Command(StrEnum):
-    """What the learner does next."""
+    """The learner's next action."""
 
     GATHER = "gather"
     LEARN = "learn"

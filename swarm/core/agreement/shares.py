@@ -9,12 +9,12 @@ S max_i (1 + (n - 2) w_i) / b_i seconds at uplinks b_i. That is least where all 
 same time T: w_i = max(0, (b_i T - 1) / (n - 2)), the shares adding up to one. With two members everything is
 sent once, whatever the shares.
 
-All members compute the same from the same announcements, so what a member says of its line is believed within
-limits only: one that claims much gets much to reduce and slows the round. Its claim counts as at most CLAIM
-times the median. One that knows nothing of its line was never held up by it (swarm.net.uplink): it counts as
-faster than those that know, until a round shows what it carries.
+All members compute the same from the same announcements, so a member's claim about its line is trusted within
+limits only: a large claim gets much to reduce and slows the round. It counts as at most CLAIM times the
+median. A member without a measurement was never held up by its line (swarm.net.uplink): it counts as faster
+than those with one, until a round shows its rate.
 
-Not handled: downlinks (those of home lines are the faster side), and what else a line carries meanwhile.
+Not handled: downlinks (those of home lines are the faster side), and other traffic on a line.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from statistics import median_low
 from typing import NamedTuple
 
 CLAIM = 4
-"""Times the low median of all claims that one counts as at most: the shares of a line of 20 Mbit/s beside 5
-are then nearly the best ones, and a liar gets no more than them."""
+"""Most times the low median of all claims that one counts as: the shares of a line of 20 Mbit/s beside 5 are
+then nearly the best ones, and a liar gets no more than they do."""
 
 FASTER = 2
-"""Times the fastest claim that a line counts as which no round has filled. As the median, the others of a
-round that one slow line holds up would count as slow as it is, and go on with equal shares."""
+"""Times the fastest claim that a line without a measurement counts as. If it counted as the median, the other
+members of a round with one slow line would count as slow as it is, and keep equal shares."""
 
 LEAST, MOST = 16_000, 32_000_000
-"""Bytes per second. No line counts as slower, so that what is expected has an end; none as faster, since
-beyond that p2pd and Python are what takes time, and lines of one room do not differ by what was measured."""
+"""Bytes per second. No line counts as slower, so that expected times are finite; none as faster, since beyond
+that p2pd and Python take the time, and differences between lines of one room are noise."""
 
 UNKNOWN = 2_500_000
 """Bytes per second of a line where no member knows its own: 20 Mbit/s, a usual home line's uplink."""
 
 SMALLEST_PART, USUAL_PART, LARGE_PART, LARGEST_PART = 1 << 15, 1 << 19, 1 << 20, 1 << 21
 """Bytes of a part. Every member takes the usual one, which is hivemind's; a large one costs half the Python,
-and what is computed of it still stays in a processor's cache; the largest one costs half of that again."""
+and its intermediate results still fit a processor's cache; the largest one costs half of that again."""
 
 MANY = 16
 """Cores from which the largest parts are faster, since there threads wait for each other and not for memory:
@@ -65,7 +65,7 @@ WIRE_BYTES = {"none": 4.0, "float16": 2.0, "int8": 1 + 4 / 64}
 
 
 class Uplink(NamedTuple):
-    """What a member announces of its line."""
+    """A member's announcement about its line."""
 
     rate: int = 0
     """Bytes per second; 0: it does not know."""
@@ -76,11 +76,11 @@ class Uplink(NamedTuple):
 
 
 def announced(filled: int, carried: int) -> int:
-    """What a member says of its line, in bytes per second: what it carried when it was `filled`; where no
-    round filled it, that it is as fast as any, if the last one `carried` so much; 0: it does not know.
+    """A member's claim about its line, in bytes per second: its rate when it was `filled`; where no round
+    filled it, that it is as fast as any, if the last one `carried` so much; 0: unknown.
 
-    What slower rounds carry depends on the load of machines, and who does not know counts as FASTER: members
-    on both sides of a lower limit would reduce nothing and all."""
+    The rate of slower rounds depends on the load of machines, and an unknown line counts as FASTER: with a
+    lower limit, the members on its two sides would reduce nothing and everything."""
     return filled or (MOST if carried >= MOST else 0)
 
 
@@ -143,8 +143,8 @@ def part_bytes(lines: Sequence[Uplink], size: float) -> int:
 
 
 def patience(lines: Sequence[Uplink], part: int, chunk: float) -> float:
-    """Seconds without a part of `part` bytes after which a member counts as lost: `chunk`, and twice what a
-    part takes on the slowest line."""
+    """Seconds without a part of `part` bytes after which a member counts as lost: `chunk`, and twice the time
+    of a part on the slowest line."""
     return chunk + 2 * _part_seconds(lines, part)
 
 

@@ -1,12 +1,12 @@
-"""Whose contributions count in a version, decided once by one learner for all.
+"""The contributions that count in a version, decided once by one learner for all.
 
-    named    contributions to my version: heard, then here (or of no use)     Gathered
-    close    the oldest learner that named one, when all that are expected are here or the time is up;
+    named    contributions to this version: announced, then here (or of no use)     Gathered
+    close    the oldest learner that announced one, when all expected ones are here or the time is up;
              the next one in its place, a turn later
-    entries  a weight and a share for each, from the norms of what is here    -> the list
+    entries  a weight and a share for each, from the norms of those here    -> the list
 
 The order is that of the publishers of a release (swarm.core.agreement.releases), so that the leader of a list
-publishes what comes of it. Weights and shares are those of an averaging round
+publishes the resulting version. Weights and shares are those of an averaging round
 (swarm.core.gradient_checks.norm_screening). Not handled here: how contributions travel, two lists of one
 version (their releases are settled by rank).
 """
@@ -33,9 +33,9 @@ MOST_WEIGHT = 1e9
 """Groups that one contribution can have been trained on."""
 
 REACH = 10.0
-"""Times FAR usual norms that a list may let one contribution count for. An honest one lets it count for 1 by
-the usual norm of who signs it, which differs from mine in the lists that it is taken from: in 160 plans of
-the nemesis at sites 2.4 by a learner that took one list before, 1.0 after two lists, 0.9 after eight.
+"""Times FAR usual norms that a list may let one contribution count for. An honest list lets one count for 1
+by its signer's usual norm, which differs from this learner's in the lists behind it: in 160 plans of the
+nemesis at sites 2.4 by a learner that took one list before, 1.0 after two lists, 0.9 after eight.
 Contributions of one step are smaller than those of many, so a swarm may change by more."""
 
 ROUNDING = 1 + 1e-6
@@ -56,9 +56,9 @@ class Gathered:
     marks: dict[PeerId, bytes] = field(default_factory=dict)
     """Of the groups that those were trained on."""
     useless: set[PeerId] = field(default_factory=set)
-    """Whose bytes are no contribution."""
+    """Learners whose bytes are no contribution."""
     displaced: dict[PeerId, Contribution | None] = field(default_factory=dict)
-    """What was named here by learners of whom a list names something else; None: nothing yet."""
+    """Contributions announced here by learners of which a list has another one; None: none yet."""
 
     def name(self, one: Contribution, now: float) -> str:
         """Remember a contribution; why it does not count, or nothing."""
@@ -92,7 +92,7 @@ class Gathered:
         return bool(news)
 
     def list_gone(self) -> None:
-        """The list is of no use: what was named here counts again."""
+        """The list is of no use: the contributions announced here count again."""
         for peer, one in self.displaced.items():
             for known in (self.named, self.norms, self.marks):
                 known.pop(peer, None)
@@ -108,7 +108,7 @@ class Gathered:
         return [one for peer, one in self.named.items() if peer not in {*self.norms, *self.useless}]
 
     def awaited(self, now: float) -> bool:
-        """Whether one that is named is on its way and not late."""
+        """Whether an announced contribution is on its way and not late."""
         return any(
             now < self.heard[one.learner] + PATIENCE + one.size / BYTES_PER_SECOND for one in self.missing()
         )
@@ -125,9 +125,9 @@ def turn(gathered: Gathered, incarnations: Mapping[PeerId, int], me: PeerId) -> 
 
 
 def entries(gathered: Gathered, usual: float, groups: int) -> tuple[ListEntry, ...]:
-    """The list of what is here, in the order of the learners' ids; of two with the same group the first one
-    alone: the other learner trains its other groups again. `usual`: median norm of the lists before;
-    `groups`: those of a version over all learners."""
+    """The list of the contributions here, in the order of the learners' ids; of two with the same group the
+    first one alone: the other learner trains its other groups again. `usual`: median norm of the lists
+    before; `groups`: those of a version over all learners."""
     every = sorted(gathered.norms)
     claims = once(
         [Claim(gathered.named[peer].weight, gathered.norms[peer], usual) for peer in every],
@@ -148,7 +148,7 @@ def entries(gathered: Gathered, usual: float, groups: int) -> tuple[ListEntry, .
 
 
 def factors(listed: Sequence[ListEntry]) -> list[float]:
-    """What each contribution of a list is multiplied by: the weighted mean."""
+    """The factor of each contribution of a list: the weighted mean."""
     total = math.fsum(one.weight for one in listed)
     return [one.weight * one.share / total for one in listed]
 
@@ -168,9 +168,8 @@ def objection(listed: Sequence[ListEntry], largest: int) -> str:
 
 
 def overreach(listed: Sequence[ListEntry], norms: Sequence[float], usual: float, groups: int) -> str:
-    """What a list says of contributions with these norms that nobody can have computed, or nothing. `usual`:
-    median norm of my lists before, 0 where they are too few to tell; `groups`: those of a version over all
-    learners."""
+    """Why a list is impossible, given these norms of its contributions, or nothing. `usual`: median norm of
+    this learner's lists before, 0 where they are too few; `groups`: those of a version over all learners."""
     claims = [Claim(one.weight, norm, usual) for one, norm in zip(listed, norms, strict=True)]
     most = REACH * FAR * usual_norm(claims) if usual > 0 else math.inf
     for one, norm, mine in zip(listed, norms, standings(claims, groups), strict=True):

@@ -1,20 +1,20 @@
-"""Which learner steps alone when no round comes about, and which of two rounds steps: one at a time, so that
-a version has one release.
+"""Which learner steps alone when no round succeeds, and which of two rounds steps: one at a time, so that a
+version has one release.
 
-    round failed -> how many come before me?
-        0 --> claim: announce it, listen -- nobody else does --> step alone
-        k --> keep the gradient for k time-outs: a release comes, or it is my turn
+    round failed -> how many come before this learner?
+        0 --> claim: announce it, wait -- no other does --> step alone
+        k --> keep the gradient for k time-outs: a release comes, or the turn
 
-Before me come learners that step already, then older ones (as `publishers` orders them) that have a gradient
-of my version. A learner that gathers or still learns is not waited for: it finds my release when it is done.
-Others are known by their last heartbeats alone; so a claim is announced and listened to before it counts,
-unless nobody could contest it. A heartbeat may also overtake the release that it announces: a learner whose
-release is on its way is waited for like one that steps, but once, since the release may never come.
+Before it come learners that step already, then older ones (as `publishers` orders them) that have a gradient
+of this version. A learner that gathers or still learns is not awaited: it finds the release when it is done.
+Others are known by their last heartbeats alone; so a claim is announced before it counts, unless no learner
+could contest it. A heartbeat may also overtake the release that it announces: a learner whose release is on
+its way is awaited like one that steps, but once, since the release may never come.
 
 Learners that do not wait for each other (swarm.core.agreement.missed_rounds) may be in two rounds of one
-version. A round that leaves out enough learners for another one is announced and listened to as well, and the
-one with the oldest learner goes first. Not handled here: parts of a swarm that do not hear each other, whose
-releases are settled by their rank.
+version. A round that leaves out enough learners for another one is announced as well, and the one with the
+oldest learner goes first. Not handled here: parts of a swarm without contact, whose releases are settled by
+their rank.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class SoloTurns:
     """The turns of one learner, for the gradient that it holds now."""
 
     def __init__(self, me: tuple[int, PeerId], timeout: float, pause: float, keep: bool) -> None:
-        """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` nobody steps alone:
-        a round is tried again after `pause` seconds."""
+        """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` no learner steps
+        alone: a round is tried again after `pause` seconds."""
         self._me, self._timeout, self._pause, self._keep = me, timeout, pause, keep
         self.forget()
 
@@ -59,7 +59,7 @@ class SoloTurns:
         self._tried_again = False
 
     def begin(self, beats: Beats) -> None:
-        """A round with my gradient begins: remember who has a gradient too."""
+        """A round with this learner's gradient begins: remember which others have a gradient."""
         self._seen |= {peer for peer, beat in beats.items() if beat.phase in WORKS}
 
     @property
@@ -68,8 +68,8 @@ class SoloTurns:
         return self._due is not None and not self._keep
 
     def ask(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
-        """Whether it is my turn to step alone, after no round came about. `coming`: learners whose release of
-        the next version is on its way."""
+        """Whether it is this learner's turn to step alone, after no round succeeded. `coming`: learners whose
+        release of the next version is on its way."""
         if self._keep:
             self._due = now + self._pause
             return False
@@ -82,7 +82,7 @@ class SoloTurns:
         return not before
 
     def contested(self, beats: Beats) -> bool:
-        """Whether another learner might claim the turn, or be in a round that still succeeds. One that learns
+        """Whether another learner might claim the turn, or be in a round that still succeeds. A learning one
         may have its gradient by now: two that step within gossip's delay of each other make two releases."""
         return bool(self._ready(beats)) or any(beat.phase is Phase.LEARNING for beat in beats.values())
 
@@ -101,26 +101,26 @@ class SoloTurns:
         return len({*self._ready(beats)}.difference(members)) > 1
 
     def first(self, beats: Beats, members: Collection[PeerId]) -> bool:
-        """Whether my round steps before the learners outside of it, after both were announced. Who stepped
-        already does not go back."""
+        """Whether this learner's round steps before the learners outside of it, after both were announced. A
+        learner that stepped already does not go back."""
         if self.stepped(beats).difference(members):
             return False
         stepping = [(beat.incarnation, peer) for peer, beat in beats.items() if beat.phase in STEPS]
         return publishers([self._me, *stepping])[0] in members
 
     def fresh(self, coming: Collection[PeerId]) -> set[PeerId]:
-        """Learners whose release is to be waited for: each once for this gradient."""
+        """Learners whose release is to be awaited: each once for this gradient."""
         found = {*coming} - self._waited_for
         self._waited_for |= found
         return found
 
     def ready(self, company: bool, now: float) -> bool:
-        """Whether it is time to use a kept gradient. `company`: whether other learners are there."""
+        """Whether it is time to use a kept gradient. `company`: whether other learners are present."""
         rested = self._due is None or now >= self._due
         return rested and company if self._keep else rested or not company
 
     def wait(self, now: float) -> float:
-        """Seconds until time alone changes what `ready` says."""
+        """Seconds until time alone changes the result of `ready`."""
         return self._due - now if self._due is not None and self._due > now else math.inf
 
     def tries_again(self) -> bool:

@@ -1,16 +1,16 @@
-"""Whether the learners' round waits for one that falls in: that takes over another one's whole state, so that
+"""Whether the learners' round waits for one that syncs: it copies the full state of another learner, so that
 it makes the same bytes from then on.
 
-    one says that it falls in --> its state comes --> it has my version, and matches: no wait
-                                  at most `most`      or learns: at most twice as long as I did
+    a learner announces its sync --> its state comes --> it has this version, and matches: no wait
+                                     at most `most`      or learns: at most twice as long as this one did
 
-Who has a state in time is in the round, with the gradient that it computed meanwhile
-(run.averaging.overlap) or without one; where that came to nothing, it learns first.
+A learner that has a state in time is in the round, with the gradient that it computed meanwhile
+(run.averaging.overlap) or without one; where it has no groups for one, it learns first.
 
-All learners wait for the same one, whose heartbeats they all hear; where some went on, the state would be
-one of an earlier version. One after the other is waited for; after a wait in vain nobody more before this
-round, and the same one not again until RESTS times as long is over. Not handled here: how often a learner
-falls in (peers.learner.agreement.catch_up), what a state is (peers.learner.agreement.state_transfer).
+All learners wait for the same one, whose heartbeats they all receive; where some stepped on, the state would
+be one of an earlier version. They are awaited one after the other; after a wait in vain no further one before
+this round, and the same one not again until RESTS times as long is over. Not handled here: how often a
+learner syncs (peers.learner.agreement.catch_up), the state itself (peers.learner.agreement.state_transfer).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WINDOW_SHARE = 8
 
 
 class FallingIn:
-    """The one that a learner waits for."""
+    """The syncing learner that others wait for."""
 
     def __init__(self, most: float) -> None:
         """`most`: seconds that its state may take."""
@@ -42,13 +42,13 @@ class FallingIn:
         self.beside = False
         """It is waited for since another one came, that all waited for."""
         self._since = self._here = 0.0
-        """When it said that it falls in; when it had done so."""
+        """When it announced its sync; when it had finished."""
         self._rests: dict[PeerId, float] = {}
         """Waited for in vain -> until when it is not waited for."""
 
     def awaited(self, beats: Mapping[PeerId, Beat], version: int, learns: float, now: float) -> bool:
-        """Whether there is one to wait for. `beats`: the other learners' heartbeats; `version`: mine, whose
-        gradient took `learns` seconds."""
+        """Whether there is one to wait for. `beats`: the other learners' heartbeats; `version`: this
+        learner's, whose gradient took `learns` seconds."""
         if self.one is None and not self._choose(beats, now):
             return False
         assert self.one is not None

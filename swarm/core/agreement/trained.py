@@ -1,14 +1,14 @@
-"""Which groups a policy was trained on: the steps that its line of releases is made of.
+"""Which groups a policy was trained on: the steps in its line of releases.
 
-    my steps, steps of others that I was told of, announced releases -> line(policy): releases
-                                                 -> split(policy): steps in the line, my steps that are lost
+    own steps, steps reported by others, announced releases -> line(policy): releases
+                                                 -> split(policy): steps in the line, own steps that are lost
 
 A step is in the line when the line has its weights at its version, or a release that its round made: by one
 of its members, of as many learners, from the same parent (another member's step along the same average may
 differ in its last bits). A merge has two lines below it (swarm.core.agreement.lineage): the steps of both are
-in it. Where a line is not known far enough down, or nobody says what a release of it is made of, my step
-counts as one of it until somebody does (`unsure`): a group can be lost that way, and is not trained twice.
-Not handled here: what becomes of the groups (peers.learner.trained_groups).
+in it. Where a line is not known far enough down, or the origin of a release in it is unknown, an own step
+counts as part of it until that is known (`unsure`): a group can be lost that way, and is not trained twice.
+Not handled here: the groups' further handling (peers.learner.trained_groups).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KnownReleases = Callable[[int, Digest], Sequence[Release]]
 
 
 def mark(group: str) -> bytes:
-    """What tells a group apart: the first bytes of its id, which is hex."""
+    """Identifies a group: the first bytes of its id, which is hex."""
     return bytes.fromhex(group[: 2 * MARK_BYTES])
 
 
@@ -36,7 +36,7 @@ def marks_of(packed: bytes) -> list[bytes]:
 
 
 class Policy(NamedTuple):
-    """A version as somebody has it."""
+    """A version as one peer has it."""
 
     version: int
     weights: Digest
@@ -48,7 +48,7 @@ class TrainedLedger:
     """The steps of the last versions, mine and others'."""
 
     def __init__(self, known: KnownReleases, announced: Parents, me: PeerId) -> None:
-        """`announced`: what is known of releases' parents."""
+        """`announced`: the known parents of releases."""
         self._known, self._announced, self._me = known, announced, me
         self._oldest = 0
         """Version below which steps are forgotten."""
@@ -59,8 +59,8 @@ class TrainedLedger:
         self._others: dict[tuple[int, Digest], TrainedStep] = {}
 
     def add(self, step: TrainedStep) -> None:
-        """Record my step. Of earlier ones from the same parent to the same version, one that made weights is
-        known by these alone from here on, and a try of the same round made nothing in this life. One of an
+        """Record an own step. Of earlier ones from the same parent to the same version, one that made weights
+        is known by these alone from here on, and a try of the same round made nothing in this life. One of an
         earlier life may have made a release that comes back later."""
         self.mine = [one for each in self.mine if (one := self._beside(each, step)) is not None] + [step]
 
@@ -106,16 +106,16 @@ class TrainedLedger:
         return set().union(*(marks_of(step.groups) for step in (*self.mine, *self._others.values())))
 
     def told(self, since: int, announced: Iterable[Release]) -> list[TrainedStep]:
-        """What another learner is told, from the step to version `since` on. A step of mine whose weights I
-        do not know, of an earlier life, goes by those of an announced release that its round made."""
+        """The report to another learner, from the step to version `since` on. An own step of an earlier life,
+        whose weights are unknown, goes by those of an announced release that its round made."""
         made = named((step for step in self.mine if not step.weights), announced)
         own = {(step.version, step.weights): step for step in self.mine if step.weights and self._made(step)}
         steps = (step for step in (made | self._others | own).values() if step.version >= since)
         return sorted(steps, key=lambda step: step.version)
 
     def line(self, policy: Policy) -> tuple[set[Point], set[Point]]:
-        """(the releases that a policy is made of, as far as steps are remembered; those of them whose parents
-        are not known)."""
+        """(the releases that a policy is made of, as far as steps are remembered; those of them with unknown
+        parents)."""
         stepped = {(step.version, step.weights): step.parent for step in self.mine if step.weights}
         stepped |= {key: step.parent for key, step in self._others.items()}
 
@@ -135,12 +135,12 @@ class TrainedLedger:
         return [*mine, *theirs], [step for step in self.mine if step not in mine]
 
     def unsure(self, policy: Policy) -> bool:
-        """Whether a step of mine counts as one of the policy's line for want of somebody who knows."""
+        """Whether an own step counts as part of the policy's line only because that is unknown."""
         line, gaps = self.line(policy)
         return any(self._is_in(step, line, gaps) is None for step in self.mine)
 
     def _is_in(self, step: TrainedStep, line: Collection[Point], gaps: Collection[Point]) -> bool | None:
-        """None: nobody here knows."""
+        """None: unknown here."""
         if (step.version, step.weights) in line and self._made(step):
             return True
         if step.version < max((version for version, _ in gaps), default=0):
@@ -163,18 +163,19 @@ class TrainedLedger:
         if before and before != parents(step.version, step.parent, None):
             return False  # no step made it, or one from another version
         if step.weights and len(step.members) <= 1:
-            return False  # members of a round may differ in last bits, and one alone knows what it made
+            return False  # members of a round may differ in last bits, and each knows only its own result
         if step.members and announced:
             return any(made_by(step.members, step.parent, release) for release in announced)
         others = bool(announced) and all(self._is_of_another(release) for release in announced)
         return False if others or self._is_told(point, announced) else None
 
     def _is_of_another(self, release: Release) -> bool:
-        """One learner made it alone, and I am not that one."""
+        """Whether another learner made it alone."""
         return release.learners == 1 and release.publisher != self._me
 
     def _is_told(self, point: Point, announced: Sequence[Release]) -> bool:
-        """Which groups a release has is known: another learner said so, or I took its step."""
+        """Whether the groups of a release are known: another learner reported them, or its step was taken
+        here."""
         return point in self._others or any(
             point == (one.version, one.weights)
             or any(made_by(one.members, one.parent, release) for release in announced)
@@ -183,7 +184,7 @@ class TrainedLedger:
 
 
 def named(steps: Iterable[TrainedStep], announced: Iterable[Release]) -> dict[Point, TrainedStep]:
-    """Steps whose weights are not known by those of the announced releases that their rounds made."""
+    """Steps with unknown weights, with those of the announced releases that their rounds made."""
     every = [*announced]
     return {
         (one.version, one.weights): replace(step, weights=one.weights)
@@ -212,7 +213,7 @@ def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
 
 
 def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:
-    """Whether a round of `members` from `parent` may have made this release: a merge is no step. One of a
-    checkpoint that does not hold how many they were tells 0 learners."""
+    """Whether a round of `members` from `parent` may have made this release: a merge is no step. A release
+    from a checkpoint without the number of members has 0 learners."""
     count = release.learners in (0, len(members)) and release.merged is None
     return release.publisher in members and count and release.parent == parent

@@ -1,1 +1,1 @@
-"""What replays of a sampler's groups say of it, and accusations by others."""
+"""Conclusions about a sampler from replays of its groups, and from accusations by others."""

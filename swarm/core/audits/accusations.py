@@ -1,14 +1,14 @@
-"""Accusations of samplers by other learners: which ones are replayed here, and what follows for who accuses.
+"""Accusations of samplers by other learners: which ones are replayed here, and the consequences for accusers.
 
-    an accusation of a group --heard--> its case waits --judged, after a replay of one's own--> agreed: the
-        sampler is suspended here too        disagreed: whoever accused it is named
-        undecided: nobody is blamed       --let go, for want of room--> a case again when it is said again
+    an accusation of a group --heard--> its case waits --judged, after this learner's replay--> agreed: the
+        sampler is suspended here too        disagreed: its accusers are named
+        undecided: no peer is blamed      --let go, for want of room--> a case again when it is repeated
 
-Nobody's word counts: what a learner acts on it has replayed. A case is of one claim, whoever makes it: who
-says something else of a group has a case of its own, and one accuser that does not show the group leaves it
-to the next one. Of one accuser PER_HOUR accusations in an hour are looked at, beside those that the learner
-agreed with and those of the last TIMES hearings of a claim that waits for room, and none while it is
-suspended (swarm.core.suspensions): once WRONG of its accusations within REMEMBERED seconds were false.
+No peer's claim is trusted: a learner acts on its own replays. A case is of one claim, whoever makes it:
+another claim about the same group is a case of its own, and an accuser that does not serve the group leaves
+it to the next one. PER_HOUR accusations of one accuser in an hour are considered, beside those that the
+learner agreed with and those of the last TIMES repetitions of a claim that waits for room, and none while it
+is suspended (swarm.core.suspensions): once WRONG of its accusations within REMEMBERED seconds were false.
 Not handled here: replays, how accusations travel (peers.audits.accusations).
 """
 
@@ -24,26 +24,27 @@ from swarm.core.suspensions import HOUR, Suspension, Suspensions
 from swarm.types import Digest, PeerId
 
 PER_HOUR = 32
-"""Each costs the bytes of a group and one replay, which were worth it where the learner agreed; the others'
-own audits find whom an accuser names beyond that."""
+"""Each costs the bytes of a group and one replay, a cost that agreement justifies; samplers that an accuser
+names beyond that are found by the others' own audits."""
 
 TIMES = 3
-"""Hearings of one claim of one accuser that count as one accusation: accusers say each so often
-(peers.audits.accusations), and it is heard again only where its group found no room here, or did not come."""
+"""Repetitions of one accuser's claim that count as one accusation: accusers send each so often
+(peers.audits.accusations), and a repetition is considered only where its group found no room here, or did not
+arrive."""
 
 WRONG = 3
-"""False accusations: one may be of hardware whose margins nobody has measured."""
+"""False accusations: one may come from hardware whose margins were never measured."""
 
 REMEMBERED = 86_400.0
 """Seconds."""
 
 CASES = 1024
-"""Groups whose case is remembered: a day of eight accusers would be more, and of old groups the versions are
+"""Groups whose case is remembered: a day of eight accusers would be more, and the versions of old groups are
 gone."""
 
 
 class Opinion(StrEnum):
-    """What a learner's own replay says of an accusation."""
+    """A learner's opinion of an accusation, by its own replay."""
 
     AGREED = "agreed"
     DISAGREED = "disagreed"
@@ -51,14 +52,14 @@ class Opinion(StrEnum):
 
 
 def speaks_alone(found: Weighed) -> bool:
-    """Whether one group shows by itself that its sampler cheats: what adds up over a sampler's groups, or
-    takes two of them, is for each learner to find."""
+    """Whether one group proves by itself that its sampler cheats: evidence that adds up over a sampler's
+    groups, or takes two of them, is for each learner to find."""
     return found.off >= COUNT or found.claimed > 0
 
 
 def opinion_of(found: Weighed, strict: Weighed) -> Opinion:
-    """`found` is the replay weighed by what is allowed here, `strict` by the least that any learner allows:
-    between the two an honest accuser may be right by its own hardware."""
+    """`found` is the replay weighed by the deviations allowed here, `strict` by the fewest that any learner
+    allows: between the two an honest accuser may be right by its own hardware."""
     if speaks_alone(found):
         return Opinion.AGREED
     doubtful = found.off or strict.off or strict.claimed > 0 or found.deciding < DECIDING
@@ -66,28 +67,28 @@ def opinion_of(found: Weighed, strict: Weighed) -> Opinion:
 
 
 class Claim(NamedTuple):
-    """What an accusation says of a group."""
+    """An accusation's claim about a group."""
 
     sampler: PeerId
     group: Digest
     """Of the frame that its sampler signed."""
     version: int
     weights: Digest
-    """The version's, by what the group says."""
+    """Of the version that the group names."""
 
 
 @dataclass(slots=True)
 class Case:
-    """Who makes one claim, and what this learner thinks of it."""
+    """The accusers of one claim, and this learner's opinion of it."""
 
     accusers: dict[PeerId, float] = field(default_factory=dict)
-    """Whose word stands, and when an accusation was counted for it."""
+    """Accusers whose claim stands -> when it was counted for them."""
     unasked: deque[PeerId] = field(default_factory=deque)
     """Accusers that were not asked for the group yet."""
     unshown: set[PeerId] = field(default_factory=set)
-    """Who made the claim and showed nothing that holds it up: it is not asked again."""
+    """Accusers that served no evidence for the claim: they are not asked again."""
     counted: dict[PeerId, tuple[float, int]] = field(default_factory=dict)
-    """The same of all accusers, and how often each was heard since then."""
+    """The same of all accusers, and how often each repeated it since then."""
     asking: bool = False
     """The group is being fetched, or waits for its replay."""
     opinion: Opinion | None = None
@@ -97,13 +98,14 @@ class Case:
 @dataclass(slots=True)
 class Accuser:
     heard: deque[float] = field(default_factory=lambda: deque(maxlen=PER_HOUR))
-    """When its last accusations were heard, but for those that were right."""
+    """Times of its last accusations, without those that were right."""
     wrong: deque[float] = field(default_factory=lambda: deque(maxlen=WRONG))
     """When its last false ones were."""
 
 
 class Accusations:
-    """All that one learner hears and makes. Accusers are members of the run: their number is bounded."""
+    """All accusations that one learner receives and makes. Accusers are members of the run: their number is
+    bounded."""
 
     def __init__(self) -> None:
         self._cases: OrderedDict[Claim, Case] = OrderedDict()
@@ -117,7 +119,7 @@ class Accusations:
         return case is not None and case.opinion is not None
 
     def heard(self, accuser: PeerId, claim: Claim, now: float) -> Case | None:
-        """The case, which now names the accuser too; None where it is not looked at, or said again."""
+        """The case, which now names the accuser too; None where it is ignored, or repeated."""
         known = self._accusers.setdefault(accuser, Accuser())
         case = self._cases.get(claim)
         if self._suspensions.of(accuser, now) is not None:
@@ -143,8 +145,7 @@ class Accusations:
         self._open(claim).opinion = Opinion.AGREED
 
     def next_accuser(self, claim: Claim) -> PeerId | None:
-        """Who is to be asked for the group now; None where nobody else accuses: who does so later is asked
-        then."""
+        """The accuser to ask for the group now; None without a further one: a later accuser is asked then."""
         if (case := self._cases.get(claim)) is None:
             return None
         case.asking = bool(case.unasked)
@@ -155,18 +156,18 @@ class Accusations:
         return None
 
     def unheard(self, claim: Claim, accuser: PeerId) -> None:
-        """The group cannot be had of this accuser now: if it says so again it is heard again."""
+        """The accuser cannot serve the group now: a repetition of its claim is considered again."""
         if (case := self._cases.get(claim)) is not None:
             case.accusers.pop(accuser, None)
 
     def unshown(self, claim: Claim, accuser: PeerId) -> None:
-        """What this accuser shows does not hold the claim up; another one's may."""
+        """This accuser's evidence does not support the claim; another one's may."""
         if (case := self._cases.get(claim)) is not None:
             case.accusers.pop(accuser, None)
             case.unshown.add(accuser)
 
     def let_go(self, claim: Claim) -> None:
-        """The group is not replayed, for want of room here: whoever says it again is heard again."""
+        """The group is not replayed, for want of room here: a repetition of the claim is considered again."""
         if (case := self._cases.get(claim)) is not None:
             case.asking = False
             case.accusers.clear()
@@ -185,7 +186,8 @@ class Accusations:
         return case
 
     def false(self, accuser: PeerId, why: str, now: float) -> Suspension | None:
-        """An accusation was false, as `why` says. Returns the accuser's suspension, if that makes one."""
+        """An accusation was false, for the reason `why`. Returns the accuser's suspension, if this causes
+        one."""
         wrong = self._accusers.setdefault(accuser, Accuser()).wrong
         wrong.append(now)
         if len(wrong) < WRONG or now - wrong[0] >= REMEMBERED:

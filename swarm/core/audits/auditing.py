@@ -1,4 +1,4 @@
-"""Audits of samplers: whose groups are replayed, what a replay tells, and what follows from it.
+"""Audits of samplers: whose groups are replayed, the finding of a replay, and the consequences.
 
     a group that was admitted --drawn by the auditor's own randomness--> replayed (swarm.learn.replay)
         --Audits--> Finding: honest, undecided, unlikely, off, forged
@@ -7,16 +7,16 @@
 A token is off when the replay would have drawn another one by more than the tolerance, or gives it another
 log-probability than the sampler claims. Two tokens of a group that are off are a forgery; one alone may be
 bad luck, and after it all groups of its sampler are replayed until SURE were honest: if one of them has a
-token that is off, too, it is a forgery. What is no single token's fault adds up over a sampler's groups in
+token that is off, too, it is a forgery. Deviations of no single token add up over a sampler's groups in
 CUSUMs, which never fall below 0: another temperature, precision or version in the sum of margins; tokens that
 the sampler chose within the tolerance in the sizes of those margins that are not 0. Rounding makes many small
-ones, so that what is tolerated follows from the sampler's own precision: one that computes as the replay does
-has none, and may have no large ones either. Beyond a limit the sampler is suspended, which is no strike.
-Groups that decide nothing count for nobody.
+ones, so the tolerance follows from the sampler's own precision: one that computes as the replay does has
+none, and may have no large ones either. Beyond a limit the sampler is suspended, which is no strike. Groups
+that decide nothing count for no sampler.
 
-Rates follow a simulation of samplers that are honest until they are trusted: with SURE = 20 the share of what
-such a sampler poisons is at most 2.2 %; with the rule of BOINC, 10 and then one in the number of those that
-were verified, it is 49 % (docs/trust.md). Where replays fall behind, so does what is taken of a sampler
+Rates follow a simulation of samplers that are honest until they are trusted: with SURE = 20 such a sampler
+poisons at most 2.2 % of its groups; with the rule of BOINC, 10 and then one in the number of those that were
+verified, it is 49 % (docs/trust.md). Where replays fall behind, fewer groups of a sampler are accepted
 (`most_after`). Not handled here: replays, evidence.
 """
 
@@ -51,20 +51,19 @@ COUNT = 2
 """Tokens of one group that are off in a forgery."""
 
 DECIDING = 8
-"""Tokens of a group that must decide something: a policy that is certain of all others says nothing about
-its sampler."""
+"""Tokens of a group that must decide something: where the policy is certain of all others they say nothing
+about its sampler."""
 
 DRIFT_LIMIT = 4.0
 """Nats, summed over a sampler's groups."""
 
 LARGE, FAR = 3.0, 8.0
-"""Times the usual size of margins that are not 0 (swarm.draws.replays.Replayed.usual): what a sampler's own
-have on average at most, and what each may have. Rounding errors 1.7 times as large as those that are measured
-exceed neither."""
+"""In usual sizes of margins that are not 0 (swarm.draws.replays.Replayed.usual): the most for a sampler's own
+on average, and for each. Rounding errors 1.7 times as large as the measured ones exceed neither."""
 
 SIZES_LIMIT = 20.0
 """Usual sizes, summed over a sampler's groups. Of 1,600 honest ones whose sampler and learner round to
-bfloat16 the sums were 5 at most, and 15 where the usual size was taken to be two thirds of what it is."""
+bfloat16 the sums were 5 at most, and 15 where the usual size was underestimated by a third."""
 
 SELDOM = 1 / 2500
 """Usual sizes that are forgotten with each token."""
@@ -77,7 +76,7 @@ REMEMBERED = 4096
 
 
 class Finding(StrEnum):
-    """What a replay says of a group."""
+    """The result of a group's replay."""
 
     HONEST = "honest"
     UNDECIDED = "undecided"
@@ -102,7 +101,7 @@ class Tolerance(NamedTuple):
 
 def tolerance(largest: float, mean: float, claimed: float) -> Tolerance:
     """Where honest replays have this largest and this mean margin, and this mean difference of
-    log-probabilities, in nats. The bounds hold whatever text says how far they are apart: with HARD two
+    log-probabilities, in nats. The bounds hold however large a text makes the differences: with HARD two
     thirds of all tokens that the policy did not draw are off."""
     return Tolerance(
         min(max(0.5, 5 * largest), HARD), min(max(1e-3, 4 * mean), MEAN), min(max(0.1, 4 * claimed), HARD)
@@ -135,10 +134,10 @@ class Weighed(NamedTuple):
 
 @dataclass(slots=True)
 class Audited:
-    """What the audits of one sampler say so far."""
+    """The results of one sampler's audits so far."""
 
     verified: int = 0
-    """Groups that were honest since the last one that was not."""
+    """Honest groups since the last one that was not."""
     taken: int = 0
     """Groups that could be replayed and were taken since then, whether they were drawn or not."""
     seen: int = 0
@@ -175,8 +174,8 @@ def rate_after(verified: int) -> float:
 
 
 def most_after(seen: int) -> int:
-    """The groups of a sampler that are taken while so many of them were replayed, whatever the load: what is
-    trained of it unseen is bounded by what was seen."""
+    """The most groups accepted from a sampler while `seen` of them were replayed, whatever the load: the
+    unseen part of the training data is bounded by the seen part."""
     first, rising = min(seen, SURE), min(max(seen, SURE), SURE / FLOOR)
     drawn_of = first + (rising**2 - SURE**2) / (2 * SURE) + max(0.0, seen - SURE / FLOOR) / FLOOR
     return AHEAD + math.floor(LAG * drawn_of)
@@ -188,7 +187,7 @@ class Audits:
     def __init__(self) -> None:
         self.suspensions = Suspensions(HOUR)
         self._records: OrderedDict[PeerId, Audited] = OrderedDict()
-        """Whose audit is the longest ago comes first."""
+        """The sampler with the oldest last audit comes first."""
 
     def rate(self, sampler: PeerId) -> float:
         """The share of the sampler's groups that is replayed now."""
@@ -210,7 +209,7 @@ class Audits:
         self._record(sampler).taken += 1
 
     def drawn(self, sampler: PeerId, rng: random.Random) -> bool:
-        """Whether this group is replayed. `rng` is the auditor's own: nobody else knows what it draws."""
+        """Whether this group is replayed. `rng` is the auditor's own: no other peer knows its draws."""
         return rng.random() < self.rate(sampler)
 
     def take(self, sampler: PeerId, group: Weighed, now: float) -> tuple[Finding, Suspension | None]:
@@ -232,8 +231,8 @@ class Audits:
         return Finding.HONEST, None
 
     def accused(self, sampler: PeerId, group: Weighed, released: float, now: float) -> Suspension | None:
-        """Another learner's accusation holds by this learner's own replay of a group of a version that was
-        released at `released`. None: the sampler is suspended, or was for what it did then."""
+        """Another learner's accusation is confirmed by this learner's own replay of a group of a version that
+        was released at `released`. None: the sampler is suspended already, or was for what it did then."""
         last = self.suspensions.last(sampler)
         if last is not None and released < last.since:
             return None
@@ -247,7 +246,7 @@ class Audits:
             record.forget()
 
     def pardon(self, sampler: PeerId) -> None:
-        """Forget all that was said of a sampler."""
+        """Forget all results about a sampler."""
         self._records.pop(sampler, None)
         self.suspensions.lift(sampler)
 

@@ -1,19 +1,18 @@
-"""The mean of several gradients of which some may lie: each is pulled towards what most of them agree on.
+"""The mean of several gradients of which some may lie: each is pulled towards the agreement of most of them.
 
     inner products of the members' parts, weights -> factor of each part, and whose distance was cut
 
 CenteredClip (Karimireddy et al. 2021, arXiv 2012.10333; by parts: ButterflyClip of Gorbunov et al. 2022,
 arXiv 2106.11257): the mean is where the differences from it, each cut to a radius, add up to nothing. It
-begins at the member to whom the others are nearest, by the median of their distances d. A round in which
-nobody is farther than FAR d from the weighted mean has that mean, unchanged: of honest members, whose
+begins at the member to which the others are nearest, by the median of their distances d. A round in which no
+member is farther than FAR d from the weighted mean has that mean, unchanged: of honest members, whose
 gradients have noise of their own, hardly one is. Else the radius is d / sqrt(2), for such members are that
-much nearer to what they have in common than to each other. All of it is arithmetic on inner products: the
-parts are added up once.
+much nearer to their common part than to each other. All of it is arithmetic on inner products: the parts are
+added up once.
 
-Parts of zeros neither agree nor disagree: a learner whose groups all had equal rewards has nothing to say.
-With fewer than CROWD others nobody is in the majority, and the mean stays what it is. Not handled: what a
-minority can do within the radius, which is to slow training down where noise is much larger than what is
-learnt.
+Parts of zeros neither agree nor disagree: a learner whose groups all had equal rewards has no signal. With
+fewer than CROWD others there is no majority, and the mean stays as it is. Not handled: a minority's influence
+within the radius, which can slow training down where noise is much larger than the signal.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from statistics import median_high, median_low
 from typing import NamedTuple
 
 CROWD = 3
-"""Members of whom one that lies is fewer than half."""
+"""Members of which a single liar is a minority."""
 
 ROUNDS = 50
 """Most steps towards the mean; each of them costs members^2 multiplications."""
 
 FAR = 1.5
 """Times the median distance of members from one of them that a member may have from the mean. Of four whose
-noise is as large as what is learnt, the opposite of a gradient is at 1.4, and five times that at 3.6."""
+noise is as large as the signal, the opposite of a gradient is at 1.4, and five times that at 3.6."""
 
 
 class Clipped(NamedTuple):
@@ -52,7 +51,7 @@ def clipped(
     products: Sequence[Sequence[float]], weights: Sequence[float], out: Collection[int] = ()
 ) -> Clipped:
     """`products` (n, n): inner products of the parts, finite; `weights` (n,) of which some are above 0; the
-    members `out` count for nothing, unless nobody else has a weight."""
+    members `out` count for nothing, unless no other has a weight."""
     others = [0.0 if k in out else weight for k, weight in enumerate(weights)]
     weights, out = (others, out) if sum(others) > 0 else (weights, ())
     total, whole = sum(weights), [float(k not in out) for k in range(len(weights))]
@@ -108,7 +107,7 @@ class Company(NamedTuple):
 
     @property
     def cosines(self) -> Cosines:
-        """What they tell together."""
+        """The overall cosine and its middle."""
         return Cosines(self.mean.cosine, median_high([one.cosine for one in self.each] or [0.0]))
 
 
@@ -150,7 +149,7 @@ def _center(products: Sequence[Sequence[float]], said: Sequence[int]) -> tuple[i
 def _kept(
     products: Sequence[Sequence[float]], at: Sequence[float], said: Sequence[int], radius: float
 ) -> list[float]:
-    """What is left of each distance from sum_k at_k part_k."""
+    """The remaining part of each distance from sum_k at_k part_k."""
     with_it = [sum(map(float.__mul__, at, row)) for row in products]
     square, kept = sum(map(float.__mul__, at, with_it)), [1.0] * len(at)
     for k in said:

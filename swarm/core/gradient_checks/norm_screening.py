@@ -2,20 +2,20 @@
 
     Claim(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each member
 
-A weight is bounded by a member's share of the run's batch; of two members by what the other one leaves of it.
-A gradient is compared, by its L2 norm, with
-the median of the round and with the median of the rounds before: beyond FAR times the larger of the two it is
-scaled down, and the more so the farther it is (a redescending influence: Hampel et al., Robust Statistics,
-1986): a gradient that is a thousand times too large has almost no weight, while cut to the median its
-direction would still count as one learner's. All members compute the same from the same claims; what a member
-then sends is held to its claim by an Allowance at each reducer.
+A weight is bounded by a member's share of the run's batch; of two members by the rest that the other one
+leaves. A gradient is compared, by its L2 norm, with the median of the round and with the median of the rounds
+before: beyond FAR times the larger of the two it is scaled down, and the more so the farther it is (a
+redescending influence: Hampel et al., Robust Statistics, 1986): a gradient that is a thousand times too large
+has almost no weight, while cut to the median its direction would still count as one learner's. All members
+compute the same from the same claims; the parts that a member then sends are held to its claim by an
+Allowance at each reducer.
 
 Medians are low medians (of an even number the smaller middle one) and leave zeros out: with two members the
 smaller gradient is the reference, and a learner whose groups all had equal rewards does not make outliers of
 the others. A single gradient is compared with the rounds before alone; without any it has full weight, since
 training on sparse rewards begins that way.
 
-A group counts once: of two gradients that are of one group, the second one has no weight. A sampler whose
+A group counts once: of two gradients with the same group, the second one has no weight. A sampler whose
 receipt was lost with its learner may have brought it to both. Nor has a gradient that is left out
 (swarm.core.gradient_checks.opposition): its groups do not count.
 
@@ -48,7 +48,7 @@ SLACK = 1.01
 
 
 class Claim(NamedTuple):
-    """What a member announces when a round's group forms."""
+    """A member's announcement when a round's group forms."""
 
     weight: float
     norm: float
@@ -66,8 +66,8 @@ class Standing(NamedTuple):
 
 
 def once(claims: Sequence[Claim], marks: Sequence[bytes], out: Collection[int] = ()) -> list[Claim]:
-    """The claims, in their order, without the weight of those whose gradient is of a group that one before
-    has, and of those at `out`. `marks`: of each gradient's groups (swarm.core.agreement.trained)."""
+    """The claims, in their order, without the weight of gradients with a group that one before has, and of
+    those at `out`. `marks`: of each gradient's groups (swarm.core.agreement.trained)."""
     counted, found = set[bytes](), list[Claim]()
     for k, (claim, packed) in enumerate(zip(claims, marks, strict=True)):
         claim = claim._replace(weight=0.0) if k in out else claim
@@ -83,7 +83,7 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
     reference = usual_norm(claims)
     weights = [claim.weight for claim in claims if claim.weight > 0]
     share = math.ceil(groups / max(1, len(weights)))
-    # Of more than two, one that lies would take what the others left: half of a batch and more.
+    # Of more than two, a liar would take what the others left: half of a batch and more.
     spare = groups - sum(weights) if len(weights) < CROWD else -math.inf
     return [
         Standing(
@@ -156,12 +156,12 @@ class Allowance:
         """The smallest share that a part has had."""
 
     def take(self, norm: float) -> float:
-        """The share of a part of this norm that fits in what is left: 1 for a member that announced the
-        truth, 0 once nothing is left."""
+        """The share of a part of this norm that fits in the rest of the allowance: 1 for a member that
+        announced the truth, 0 once nothing is left."""
         square = norm**2
         share = 1.0
         if square > self._left:
-            # Who announced next to nothing makes the quotient 0, though something is left.
+            # A tiny claim makes the quotient 0, though something is left.
             part = self._left / square
             share = 2.0 ** math.floor(math.log2(part) / 2) if part > 0 else 0.0
         self._left = max(0.0, self._left - square)

@@ -1,16 +1,16 @@
-"""Whose gradients point away from those of the others, round after round.
+"""Learners whose gradients point away from those of the others, round after round.
 
-    cosine of a member's gradient with the mean without it, each round -> whom a member names
-    whom each member of a round names                                  -> who is left out
+    cosine of a member's gradient with the mean without it, each round -> members that a member names
+    members named by each member of a round                            -> members that are left out
 
 Gradients of honest learners are of one policy and of tasks of one kind: their noise is independent, so that
-a cosine is above 0 on average, and near 0 at the worst, however noisy a single one is. One that turns its
-gradient around is below 0 by as much. A member whose mean is SURE standard errors below 0 is named
-until it is not any more: it goes on being compared. Each member has seen other parts of the gradients, and
-all have to agree whose groups a round has: who is named by more than half of the others is left out, by all.
-A minority is left out, never half. Reducers are judged alike, by how much of a gradient is in their means
-(swarm.core.gradient_checks.reducer_checks). Not handled: whoever agrees with the others in most rounds and
-opposes them in few.
+a cosine is above 0 on average, and near 0 at the worst, however noisy a single one is. A reversed gradient is
+below 0 by as much. A member whose mean is SURE standard errors below 0 is named for as long as it is: it is
+still compared. Each member has seen other parts of the gradients, and all have to agree on the groups of a
+round: a member named by more than half of the others is left out, by all. A minority is left out, never half.
+Reducers are judged alike, by the share of a gradient in their means
+(swarm.core.gradient_checks.reducer_checks). Not handled: a member that agrees with the others in most rounds
+and opposes them in few.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from swarm.core.gradient_checks.clipping import Cosines
 Name = TypeVar("Name", str, bytes)
 
 ROUNDS = 64
-"""Rounds that count: where noise is four times what is learnt, as in a simulated run of four learners with
-four groups each, cosines are 0.06 and -0.04 with a spread of 0.07, and 64 rounds tell them apart."""
+"""Rounds that count: where noise is four times the signal, as in a simulated run of four learners with four
+groups each, cosines are 0.06 and -0.04 with a spread of 0.07, and 64 rounds tell them apart."""
 
 LEAST = 8
-"""Rounds before anybody is named: enough for a spread."""
+"""Rounds before any member is named: enough for a spread."""
 
 SURE = 4.0
 """Standard errors: an honest member whose cosines are 0 on average is named in 3 of 100,000 windows."""
@@ -42,7 +42,7 @@ class Opposition:
         self._seen: dict[str, deque[float]] = {}
 
     def add(self, cosines: Mapping[str, float]) -> None:
-        """Add one round. Whoever was not in it keeps what was seen of it, as long as it comes back."""
+        """Add one round. The record of an absent member is kept, for as long as it comes back."""
         for peer, cosine in cosines.items():
             self._seen.setdefault(peer, deque(maxlen=ROUNDS)).append(cosine)
         for peer in [peer for peer in self._seen if peer not in cosines][: max(0, len(self._seen) - ROUNDS)]:
@@ -54,8 +54,8 @@ class Opposition:
 
 
 class Opponents:
-    """Whose gradients oppose the others', by their cosines with the others' mean; where that tells nobody
-    apart, since one of them turns it, by those with each of the others."""
+    """Members whose gradients oppose the others', by their cosines with the others' mean; where that is
+    inconclusive, since one of them turns it, by those with each of the others."""
 
     def __init__(self) -> None:
         self._of_mean, self._of_each = Opposition(), Opposition()

@@ -1,24 +1,24 @@
-"""Two learners whose gradients point away from each other, or differ grossly in length: nobody is in the
+"""Two learners whose gradients point away from each other, or differ grossly in length: neither is a
 majority.
 
     cosine and norms of their gradients, each round of the two --Discord--> why they stop, or nothing
 
-With two the mean is a plain one: who turns its gradient around makes both stand still, who takes it four
-times turns the mean. One of them is wrong, and no third one says which. The statistic that names one of more
-(swarm.core.gradient_checks.opposition) names the pair: neither steps for a while, in which somebody may
-decide. Both have to find it in the same round: who is SURE announces it, and the other one joins in where it
-is half as sure itself, so that nobody is stopped by a word alone.
+With two the mean is a plain one: a reversed gradient makes both stand still, one of four times the length
+turns the mean. One of them is wrong, and no third one decides which. The statistic that names one of more
+(swarm.core.gradient_checks.opposition) names the pair: neither steps for a while, in which a user may decide.
+Both have to find it in the same round: a learner that is SURE announces it, and the other one joins in where
+it is half as sure itself, so that no learner is stopped by a claim alone.
 
 Where one gradient is far longer than the other, the longer one is scaled down
 (swarm.core.gradient_checks.norm_screening): the honest one's, if the other one's is far too short. So two
 also stop whose norms differ by more than FAR in most of their last rounds. Each round compares the two
 gradients of one version, and nothing is compared with rounds before: norms that grow or fall for both are no
-sign, one batch that is out of the ordinary is none, and one that lies from its first round on has no usual
-norm that is honest. Noise makes the gradient of fewer groups longer, by the square root of their number at
-most: a gradient is too long if it is by either measure. Gradients of zeros say nothing of norms.
+sign, a single extraordinary batch is none, and a learner that lies from its first round on has no honest
+usual norm. Noise makes the gradient of fewer groups longer, by the square root of their number at most: a
+gradient is too long if it is by either measure. Gradients of zeros say nothing of norms.
 
-Not handled here: which of them is wrong; a gradient that
-is computed again may tell (peers.learner.agreement.rechecks).
+Not handled here: which of them is wrong; a recomputed gradient may show that
+(peers.learner.agreement.rechecks).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ common 2 of 1,000 runs of 10,000 rounds find it by chance, where cosines are .02
 .07 none of 1,000; with -.04 (one is turned around) it takes 67 rounds, with -.1 and less 16."""
 
 JOINS = SURE / 2
-"""Standard errors for who hears that the other one is SURE."""
+"""Standard errors for a learner when the other one announces that it is SURE."""
 
 NORMS, FEW = 16, 8
-"""Rounds whose norms count, and those before anything is found. Of two honest learners with one to eight
+"""Rounds whose norms count, and fewest before a conflict is found. Of two honest learners with one to eight
 groups each none of 58 rounds had norms that differ by FAR; were it one in a hundred, in one direction, five
 of eight would be so in 5 of 10^9 runs."""
 
@@ -62,13 +62,13 @@ class Discord:
         self._pair: frozenset[str] = frozenset()
         self._cosines = deque[float](maxlen=ROUNDS)
         self._longer = deque[str](maxlen=NORMS)
-        """Whose gradient was too long in each round; empty: nobody's."""
+        """The learner whose gradient was too long in each round; empty: neither."""
 
     def add(
         self, cosines: Mapping[str, Cosines], claims: Mapping[str, norm_screening.Claim], groups: int
     ) -> None:
         """Add a round of any members, as they announced it, in a run whose batch has `groups` groups;
-        `cosines` are empty for who reduced nothing."""
+        `cosines` are empty for a member that reduced nothing."""
         if len(claims) != 2:
             return
         if self._pair != claims.keys():
@@ -80,7 +80,7 @@ class Discord:
             self._longer.append(_longer(claims, groups))
 
     def found(self, members: Collection[str], joins: bool = False) -> str:
-        """Why these are two that stop, empty if they are not; `joins`: the other one says so."""
+        """Why these two stop, empty if they do not; `joins`: the other one announced it."""
         if self._pair != {*members}:
             return ""
         if len(self._cosines) >= LEAST and is_below(self._cosines, JOINS if joins else SURE):

@@ -1,12 +1,12 @@
-"""Whose gradient a learner computes again, and what follows from what it finds.
+"""Which gradient a learner recomputes, and the consequences of the result.
 
-    members of a round, now -> whose is due         peers that nobody verified here first, then all in turn
-    cosine and norms of what it sent and what its groups give -> a strike, or none
+    members of a round, now -> the member due      first those that were never verified here, then all in turn
+    cosine and norms of its gradient and the recomputed one -> a strike, or none
 
-A recomputation proves what a single peer sent, whatever the noise, and needs no majority. Who never was
-verified is due at once, so that one that lies from its first round on is found in as many rounds as there are
+A recomputation proves what a single peer sent, whatever the noise, and needs no majority. An unverified
+member is due at once, so that one that lies from its first round on is found in as many rounds as there are
 members. After that a recomputation of s seconds is followed by s (1 / share - 1) seconds without one, and the
-order is drawn anew for each turn. Not handled here: how a gradient is computed again
+order is drawn anew for each turn. Not handled here: how a gradient is recomputed
 (peers.learner.agreement.rechecks).
 """
 
@@ -24,18 +24,18 @@ and other chunks and threads in bfloat16 leave .9999, bfloat16 beside float32 .9
 with more (docs/trust.md); another one's gradient of the same policy has less than .5."""
 
 FAR = 2.0
-"""Most factor between the norms of what was sent and what was computed."""
+"""Most factor between the norms of the sent and the recomputed gradient."""
 
 SILENT = 3
-"""Times in a row that a member does not show its groups, which is a strike: one whose mail was lost, or that
-was started again, shows them the next time."""
+"""Times in a row without its groups that are a strike: a member that lost a message, or was restarted, serves
+them the next time."""
 
 
 class Rechecks:
     """Of one learner."""
 
     def __init__(self, rng: random.Random, share: float) -> None:
-        """`share` of the time; `rng` is nobody else's."""
+        """`share` of the time; `rng` is private."""
         self._rng, self._share = rng, share
         self._rests_until = 0.0
         self._turn: list[PeerId] = []
@@ -47,7 +47,7 @@ class Rechecks:
         """Of members with a strike: each holds for an hour."""
 
     def due(self, members: Collection[PeerId], now: float) -> PeerId | None:
-        """Whose gradient of a round of `members` is to be computed again."""
+        """The member of a round whose gradient is to be recomputed."""
         if (new := sorted(set(members) - self._known)) and self._share > 0:
             return self._rng.choice(new)
         if now < self._rests_until or not members or not self._share > 0:
@@ -63,7 +63,7 @@ class Rechecks:
         self._rests_until = now + seconds * (1 / self._share - 1)
 
     def found(self, peer: PeerId, cosine: float, times: float, alike: bool, now: float) -> str | None:
-        """What is to be said of a member that sent `times` the norm of what was computed, in numbers of one
+        """The objection to a member that sent `times` the norm of the recomputed gradient, in one numeric
         type where `alike`; None: they agree."""
         self._silent.pop(peer, None)
         if cosine >= (AGREE if alike else AGREE_OTHERWISE) and 1 / FAR <= times <= FAR:
@@ -74,7 +74,7 @@ class Rechecks:
         return self._suspensions.suspend(peer, why, now).why
 
     def showed_nothing(self, peer: PeerId, why: str, now: float) -> str | None:
-        """A member's gradient cannot be computed again -> what is to be said of it, or None."""
+        """A member's gradient cannot be recomputed -> the objection to it, or None."""
         self._silent[peer] = self._silent.get(peer, 0) + 1
         if self._silent[peer] < SILENT:
             return None

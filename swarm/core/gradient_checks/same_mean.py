@@ -1,15 +1,15 @@
-"""Whose mean of a round is another one than that of most of its members.
+"""Members of a round that got another mean than most of its members.
 
-    the version that a round averages for, the mean that I got -> mark, in my heartbeat
-    marks of the round's members                               -> those that got something else than most
+    the version that a round averages for, a member's mean -> mark, in its heartbeat
+    marks of the round's members                           -> those that got something else than most
 
-All members of a round end with the same bytes, unless a reducer hands one of them something else: that one
-steps otherwise, and its release is not what the round made, though it did what it should. Each member says
-what it got. Who got something else than more than half of them knows it; where each got something else
-nobody does. A release that is not what the round made names its publisher as a liar only where that one says
-that it got what the witness got, too. Who says something else gains nothing by it: what it releases is
-denied all the same, and it releases last from then on (peers.learner.agreement.other_bytes). Not handled:
-which reducer it was.
+All members of a round end with the same bytes, unless a reducer sends one of them something else: that
+member steps differently, and its release is not the round's result, though it did everything right. Each
+member announces its mean. A member with another one than more than half of them knows it; where all differ
+none does. A release that is not the round's result names its publisher as a liar only where that publisher
+announced the same mean as the witness. Announcing another one gains nothing: its release is denied all the
+same, and it releases last from then on (peers.learner.agreement.other_bytes). Not handled: which reducer it
+was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeVar
 Name = TypeVar("Name")
 
 ROUND, MEAN = 4, 8
-"""Bytes of a mark that tell a version's weights from others, and means of it: nobody gains by two alike."""
+"""Bytes of a mark that distinguish a version's weights, and means of it: a collision gains nothing."""
 
 
 def mark(weights: str, mean: bytes) -> bytes:
@@ -35,8 +35,7 @@ def are_two(one: bytes, other: bytes) -> bool:
 
 
 def got_another(marks: Mapping[Name, bytes], members: int) -> set[Name]:
-    """Of a round of so many members, those whose newest mark says that they got another mean than more than
-    half of them did."""
+    """Of a round of so many members, those whose newest mark differs from that of more than half of them."""
     if not marks:
         return set()
     most, count = Counter(marks.values()).most_common(1)[0]

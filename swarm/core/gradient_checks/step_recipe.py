@@ -1,10 +1,10 @@
-"""What a step follows from, beside its batches: all that makes its bits again.
+"""The inputs of a step, beside its batches: all that determines its bits.
 
     Arithmetic of each gradient
     Ingredient of each member, in the round's order + bytes of a part --> swarm.net.averaging.recomputed_mean
 
-Members announce what their mean is made of while their group forms, so all of them know it. Not handled:
-where groups and tensors come from (peers.learner.recorder).
+Members announce the ingredients of their mean while their group forms, so all of them know it. Not handled:
+the source of groups and tensors (peers.learner.recorder).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Arithmetic(Struct, frozen=True):
     """What rounds a gradient's values: other machines make other bits of the same groups."""
 
     chunks: Annotated[tuple[Size, ...], Meta(max_length=1 << 12)] = ()
-    """Groups that went through the policy at a time; empty where nobody can compute it again alike."""
+    """Groups that went through the policy at a time; empty where the same bits cannot be recomputed."""
     device: Word = ""
     dtype: Word = ""
     """Of forward and backward pass."""

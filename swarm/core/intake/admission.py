@@ -2,13 +2,12 @@
 
 In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time;
 out goes a Judgement. The order of the questions is the order of their cost to an attacker: membership, shape,
-repetition, age in versions, origin, whether it is what its sampler was to draw, age in seconds, room. A
-group's age is that of a release that its publisher signed, as far as that can be true, never what the sampler
-says. Rewards are recomputed and compared by the learner, since that needs the task. A group that was admitted
-but outgrows the window before it is trained on is dropped by the batcher: nothing older than the window is
-ever trained.
-What the newest policy sampled has no age in seconds, whenever that was released: a run whose samplers were
-away for as long as the window goes on.
+repetition, age in versions, origin, whether it is its sampler's assigned draw, age in seconds, room. A
+group's age is that of a release that its publisher signed, as far as that can be true, never the sampler's
+claim. Rewards are recomputed and compared by the learner, since that needs the task. A group that was
+admitted but outgrows the window before it is trained on is dropped by the batcher: nothing older than the
+window is ever trained. Groups of the newest policy have no age in seconds, whenever that was released: a run
+whose samplers were away for as long as the window goes on.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ REPEATED = "already judged"
 """Why a group is a duplicate that was delivered again; any other one is a second group of a slot."""
 
 Released = Callable[[Release], float]
-"""When a known release was released, unix seconds by this peer's clock: what its publisher says, as far as it
+"""When a known release was released, unix seconds by this peer's clock: its publisher's time, as far as it
 can be true (swarm.core.agreement.releases)."""
 
 
@@ -57,7 +56,7 @@ class Judgement:
     versions: int
     """Lag in versions."""
     seconds: float
-    """Age since the release of the group's policy; as the sampler says where no such release is known."""
+    """Age since the release of the group's policy; the sampler's claim where no such release is known."""
     release_unknown: bool = False
     """Refused for a release that the learner does not know: a sampler that shows it is judged again."""
 
@@ -127,7 +126,7 @@ class Admission:
         return verdict(Verdict.ADMIT, "")
 
     def not_drawn(self, group: Group, now: float) -> str | None:
-        """Why a group that somebody shows is not what its sampler was to draw, or None."""
+        """Why a group from another peer is not its sampler's assigned draw, or None."""
         known = self._known(group.version, group.weights)
         return self._not_drawn(group, known, now - released_here(group, known, self._released))
 
@@ -137,7 +136,7 @@ class Admission:
         return "there is a group of this task and seed" if _slot_mark(group) in self._seen else None
 
     def _not_drawn(self, group: Group, known: Sequence[Release], seconds: float) -> str | None:
-        """Why a group is not what its sampler was to draw, or None."""
+        """Why a group is not its sampler's assigned draw, or None."""
         # where a step changed nothing, draws are numbered on from the version before
         goes_on = any(one.version > 0 and one.parent == one.weights for one in known)
         if not goes_on and group.draw > AT_ONCE + DRAWS_PER_SECOND * max(0.0, seconds):
@@ -162,7 +161,7 @@ class Admission:
         self.remember(_slot_mark(group))
 
     def free_slot(self, group: Group) -> None:
-        """An admitted group was refused after all: whoever else draws its slot may send it."""
+        """An admitted group was refused after all: another sampler of its slot may send it."""
         self._seen.pop(_slot_mark(group), None)
 
     def remember(self, seen: bytes) -> None:
@@ -171,13 +170,13 @@ class Admission:
 
 
 def _slot_mark(group: Group) -> bytes:
-    """What tells a slot apart: another text for it is no second group, whoever sends it."""
+    """Identifies a slot: another text for it is no second group, whoever sends it."""
     name = f"{group.weights}/{group.task}/{group.seed}".encode()
     return hashlib.blake2b(name, digest_size=16).digest()
 
 
 def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes, logprobs: bytes) -> str:
-    """Id of a group: hex blake2b-128 of what was sampled. Receivers compute it again."""
+    """Id of a group: hex blake2b-128 of its contents. Receivers compute it again."""
     name = f"{sampler}/{version}/{task}/{seed}/".encode()
     return hashlib.blake2b(name + tokens + logprobs, digest_size=16).hexdigest()
 
@@ -208,7 +207,7 @@ def _too_many(versions: int, window: Window) -> str | None:
 
 def released_here(group: Group, known: Sequence[Release], released: Released) -> float:
     """When the group's policy was released, by this peer's clock. `known`: the releases of its version and
-    weights; without one the sampler's word counts."""
+    weights; without one the sampler's claim counts."""
     told = group.times.released
     nearest = min(known, key=lambda release: abs(release.released - told), default=None)
     return released(nearest) if nearest is not None else told
@@ -227,13 +226,13 @@ def unknown_release(group: Group, known: Sequence[Release]) -> str | None:
 
 
 OVERFLOWED = "a log-probability is not finite"
-"""What is wrong with groups of a policy whose numbers overflow."""
+"""The objection to groups of a policy whose numbers overflow."""
 
 
 def malformation(
     group: Group, sampling: Sampling, vocabulary: int, noise: Noise = Noise.GUMBEL
 ) -> str | None:
-    """What is wrong with a group's shape or numbers, or None. Later code relies on all that is checked
+    """What is wrong with a group's shape or numbers, or None. Later code relies on everything that is checked
     here."""
     if len(group.lengths) != sampling.group_size or len(group.rewards) != sampling.group_size:
         return (

@@ -1,16 +1,16 @@
 """The batcher: packs admitted groups into batches, those of the oldest policy first.
 
 These outgrow the window first, and arrive late where their completions are long: in the order of arrival long
-completions would expire behind short ones, and what is trained would drift to short ones.
+completions would expire behind short ones, and training would drift to short ones.
 
 A batch closes when it has the learner's share of the run's batch, or `close_after` seconds after its first
 group came. Groups that outgrew the window while they waited leave with the batch that would have held them
 and are never trained on.
 
-A batch first takes at most `run.batch.share` from each sampler, then whatever waits; a sampler that its quota
-binds (swarm.core.intake.quotas) gets no more than its share. The room for waiting groups is twice the buffer,
-and one sampler may use at most twice the part that is still free: one that sends without end fills two
-thirds, two fill two fifths each, and there is room for another (Choudhury and Hahne, Dynamic queue length
+A batch first takes at most `run.batch.share` from each sampler, then any waiting group; a sampler that its
+quota binds (swarm.core.intake.quotas) gets no more than its share. The room for waiting groups is twice the
+buffer, and one sampler may use at most twice the part that is still free: one that sends without end fills
+two thirds, two fill two fifths each, and there is room for another (Choudhury and Hahne, Dynamic queue length
 thresholds for shared-memory packet switches, 1998: alpha = 2). Groups of samplers that are `unproven` take up
 room and are in no batch.
 """
@@ -35,7 +35,7 @@ its credit."""
 
 
 UNREPLAYED = PeerId("")
-"""All strangers whose groups nobody here can replay: keys cost nothing, so they have one sampler's share."""
+"""All strangers whose groups cannot be replayed here: keys cost nothing, so they have one sampler's share."""
 
 
 class Waiting(NamedTuple):
@@ -45,7 +45,7 @@ class Waiting(NamedTuple):
     admitted: float
     """Unix seconds."""
     payer: PeerId = UNREPLAYED
-    """In whose share it is: its sampler's, or that of UNREPLAYED. The batcher says so."""
+    """Whose share it counts in: its sampler's, or that of UNREPLAYED. Set by the batcher."""
 
 
 def deadline(item: Waiting) -> tuple[int, float]:
@@ -64,7 +64,7 @@ class ClosedBatch(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How many more groups of one sampler are taken, and what to tell it when none is."""
+    """How many more groups of one sampler are accepted, and the reason when none is."""
 
     groups: int
     why: str
@@ -121,7 +121,7 @@ class Batcher:
         return len(self._waiting)
 
     def payer(self, group: Group) -> PeerId:
-        """In whose share a group is: who samples for the run's owner has its own, whatever it sends."""
+        """The sampler whose share a group counts in: a member has its own, whatever it sends."""
         own = self.quotas.vouched(group.sampler) or self._is_replayable(group)
         return group.sampler if own else UNREPLAYED
 
@@ -137,7 +137,7 @@ class Batcher:
         return math.ceil(self._size.groups / max(1.0, learners) - ROUNDING)
 
     def credit(self, learners: float) -> int:
-        """Groups to ask samplers for: what the buffer lacks."""
+        """Groups to request from samplers: the room in the buffer."""
         return max(0, self._buffer(learners) - self._held())
 
     def room(self, sampler: PeerId, learners: float, now: float) -> Room:
@@ -175,7 +175,7 @@ class Batcher:
     def takers(self, senders: Collection[PeerId], learners: float, now: float) -> int:
         """Number of samplers that share the credit; newcomers count as one where their quota binds."""
         new = sum(self.quotas.newcomer(sampler, now) for sampler in self.quotas.strangers(senders))
-        # The quota costs a look at everybody who delivered lately, at each receipt.
+        # The quota costs a pass over all recent samplers, at each receipt.
         if not new or self.quotas.at(self.share(learners), now).newcomers is None:
             return len(senders)
         return len(senders) - new + 1
@@ -183,7 +183,7 @@ class Batcher:
     def due(self, learners: float, now: float) -> float | None:
         """Seconds until the batch closes: 0 when it is full or its time has come, None while there is no
         group for it."""
-        # asked at every change of a host, most of the time for nothing
+        # called at every change of a host, most of the time without effect
         due = self._closes(learners, now) if self._waiting else None
         self.quotas.waits(due != 0.0, now)
         return due
@@ -202,8 +202,8 @@ class Batcher:
 
     def take(self, learners: float, version: int, now: float, fewer: int = 0) -> ClosedBatch:
         """Close a batch: of the groups that are inside the window at this version and time those that would
-        leave it first, within their samplers' quotas, at most this learner's share, less what it takes
-        `fewer`; a sampler gets more than `run.batch.share` of it only where others leave places."""
+        leave it first, within their samplers' quotas, at most this learner's share, less `fewer`; a sampler
+        gets more than `run.batch.share` of it only where others leave places."""
         expired = self._expire(version, now)
         limits = self._limits(self.share(learners) - fewer, now)
         batch, kept, counts, new = list[Waiting](), list[Waiting](), Counter[PeerId](), 0

@@ -1,4 +1,4 @@
-"""Whether a learner believes the log-probabilities that a sampler claims: evidence by group and by sampler.
+"""Whether a learner trusts the log-probabilities that a sampler claims: evidence by group and by sampler.
 
 x = log p - log q for each token: p the learner's probability, q the claimed one. However far the two policies
 are apart, an honest sampler drew its tokens from q, so the ratio p/q has expectation 1 under it: over a
@@ -44,11 +44,11 @@ SAMPLER_EVIDENCE_LIMIT = 20.0
 2e-9."""
 
 SUSPECT = 5.0
-"""Nats, summed over a sampler's groups: an honest one that gets there, by a chance of exp(-5), loses nothing
+"""Nats, summed over a sampler's groups: an honest one that reaches it, by a chance of exp(-5), loses nothing
 by it."""
 
 DISTRUST_SECONDS = 600.0
-"""Seconds of a sampler's first suspension: one that cheats loses most of its time, and a faulty engine can be
+"""Seconds of a sampler's first suspension: a cheating one loses most of its time, and a faulty engine can be
 repaired meanwhile."""
 
 REMEMBERED = 4096

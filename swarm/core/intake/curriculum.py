@@ -1,15 +1,15 @@
-"""Which groups a sampler draws: the sampler and whoever judges its groups compute the same.
+"""Which groups a sampler draws: the sampler and the judges of its groups compute the same.
 
     (run, weights, sampler, number) --order--> slot       (run, weights, slot) --> task, seed
 
-All groups that may be drawn under a release are its slots, each with a task and a seed that nobody knows
-before the release's bytes are made. A sampler's `number`-th draw is a slot that it does not choose: a
-sampler has its own order of the slots, and none twice. A second identity has another order of the same slots:
-it draws nothing new, and no group can be drawn anew under another seed. Two samplers that draw the same slot
+All groups that may be drawn under a release are its slots, each with a task and a seed that are unknown
+before the release's bytes are made. A sampler's `number`-th draw is a slot that it does not choose: a sampler
+has its own order of the slots, and none twice. A second identity has another order of the same slots: it
+draws nothing new, and no group can be drawn anew under another seed. Two samplers that draw the same slot
 make the same group, and one of them in vain; slots are so many that this is rare. Of a small data set several
 slots have the same exercise, with different seeds. Task sources reduce an index to their own range.
 
-Numbers may be left out. Not handled here: whether the text is what the seed draws (swarm.learn.replay).
+Numbers may be left out. Not handled here: whether the text is the seed's draw (swarm.learn.replay).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ the first repetition by chance is expected after some 16 million tasks."""
 
 SLOTS = 128
 """Slots of a release for each group of a batch, rounded up to a power of two. When samplers draw as many
-groups of a release as a batch has, they waste about 1 in 2 x SLOTS; fewer slots leave fewer groups to whoever
-tries identities for one that he likes."""
+groups of a release as a batch has, they waste about 1 in 2 x SLOTS; fewer slots leave fewer groups to an
+attacker that tries identities for one that it likes."""
 
 RELEASES = 64
-"""Whose counts are kept: a sampler that goes back to one goes on with its count."""
+"""Releases whose counts are kept: a sampler that goes back to one continues its count."""
 
 
 TRIES = 3
@@ -79,7 +79,7 @@ class Curriculum:
         self._draws, self._sampler = draws, sampler
         self._counts: OrderedDict[Digest, int] = OrderedDict()
         self.at_once = sys.maxsize
-        """Draws of the next call at most: fewer after one that failed."""
+        """Most draws of the next call: fewer after a failure."""
         self._failed = 0
         """Calls of the next draw alone that failed."""
 
@@ -107,9 +107,9 @@ class Curriculum:
         self._counts[weights] = draws[0].number
 
     def failed(self, weights: Digest, draws: Sequence[Draw], again: bool = True) -> None:
-        """The call that was to sample the last draws failed: they come again, half as many at once, so that
-        one that fails always keeps no other from being sampled. Alone it is left out after TRIES, and at once
-        where it would fail `again`."""
+        """The call for the last draws failed: they come again, half as many at once, so that a draw that
+        always fails keeps no other from being sampled. Alone it is left out after TRIES, and at once where it
+        would fail `again`."""
         self.stopped(weights, draws)
         self.at_once = max(1, len(draws) // 2)
         self._failed = self._failed + 1 if len(draws) == 1 else 0

@@ -2,10 +2,10 @@
 
     (a receipt's verdict | the reason why there is none) -> done, dropped, to the same learner, to another one
 
-The table is total: it has every outcome of a delivery. A group that may lie at a learner already goes to
-the same one again, which knows it by its id; a group that certainly does not may go to any. Both come after a
-pause that grows while nothing is taken: one for the group, and one for everything that goes to that learner
-(swarm.core.roster).
+The table is total: it has every outcome of a delivery. A group that may have reached a learner goes to the
+same one again, which knows it by its id; a group that certainly did not may go to any. Both come after a
+pause that grows while nothing is accepted: one for the group, and one for everything that goes to that
+learner (swarm.core.roster).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class DeliveryLoss(StrEnum):
     DAMAGED = "damaged receipt"
     """Its answer is not a receipt."""
     TOO_LARGE = "too large"
-    """The group fits no message: it cannot be sent to anybody."""
+    """The group fits no message: it cannot be sent at all."""
 
 
 Outcome = Verdict | DeliveryLoss
 
 
 class NextStep(StrEnum):
-    """What the sampler does with the group."""
+    """The sampler's next action for the group."""
 
     DONE = "done"
     DROPPED = "dropped"

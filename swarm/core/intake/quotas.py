@@ -1,22 +1,22 @@
 """Quotas: the share of the batches that one sampler, and all newcomers together, may have.
 
-A sampler without an invite has at most `run.batch.share` of what is trained on, and such samplers that are
-new have together at most `run.batch.newcomers`: keys cost nothing, and many keys of one person count as one
+A sampler without an invite has at most `run.batch.share` of the training data, and such samplers that are new
+have together at most `run.batch.newcomers`: keys cost nothing, and many keys of one person count as one
 newcomer. Both limits bind only while others deliver, so that no batch waits for groups that do not come:
 
-    one sampler   binds while the others, each within its own limit, deliver what it leaves of a batch:
+    one sampler   binds while the others, each within its own limit, deliver the rest of a batch:
                   (1 - share) of it
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
-What a sampler delivers is the decayed count of its admitted groups: each counts 1 and decays with a time
+A sampler's deliveries are the decayed count of its admitted groups: each counts 1 and decays with a time
 constant of HORIZON x `close_after`; after as long without a group it is 0, and so it is when the sampler has
 stopped (GAPS, PAUSES), and at once when it is suspended. With a share of a quarter, three other samplers are
-needed to bind one: up to three strangers of any speed are never bound. A sampler with an invite is known
-from its first group and has no limit: the run's owner vouches for it.
+needed to bind one: up to three strangers of any speed are never bound. A sampler with an invite is known from
+its first group and has no limit: the run's owner vouches for it.
 
 A bound sampler may have share / (1 - share) groups for each group of others in the batches, also in a batch
-that closes before it is full. What it does not use is saved, up to its share of a full batch, since groups
-arrive in bursts.
+that closes before it is full. An unused share is saved, up to its share of a full batch, since groups arrive
+in bursts.
 
 Not handled here: the order in which a batch takes groups, and the room in the buffer
 (swarm.core.intake.batcher); many keys that each became known by an hour of work.
@@ -35,7 +35,7 @@ from swarm.settings.config import BatchSize
 from swarm.types import PeerId
 
 GAPS, PAUSES = 6.0, 2.0
-"""Times what lies between a sampler's groups, and times `close_after`: who sends nothing for longer than
+"""In mean gaps between a sampler's groups, and in `close_after`: a sampler that is silent for longer than
 both, while the learner waits for groups, has stopped. By chance one of 400 gaps is 6 times the mean."""
 
 HORIZON = 12.0
@@ -192,7 +192,7 @@ class Quotas:
         return record is None or record.admitted < KNOWN or now - record.first < KNOWN_AFTER
 
     def strangers(self, samplers: Iterable[PeerId]) -> list[PeerId]:
-        """Those whom the run's owner does not vouch for: quotas are about them alone."""
+        """Samplers without a membership: quotas apply to them alone."""
         return [sampler for sampler in samplers if sampler not in self._invited]
 
     def vouched(self, sampler: PeerId) -> bool:
@@ -236,8 +236,8 @@ class Quotas:
 
 
 def _each(share: float) -> float:
-    """Groups for each group of others that make `share` of the whole; 0 for a share of 1, which binds
-    nobody."""
+    """Groups for each group of others that make `share` of the whole; 0 for a share of 1, which binds no
+    sampler."""
     return share / (1.0 - share) if share < 1.0 else 0.0
 
 
