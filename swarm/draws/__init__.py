@@ -1,1 +1,1 @@
-"""How a token follows from its seed, and what a replay of a group says of its sampler."""
+"""How a token follows from its seed, and conclusions of a group's replay about its sampler."""

@@ -1,15 +1,15 @@
-"""Heads: what a sampler found most probable at each token, by which groups are checked without their policy.
+"""Heads: a sampler's most probable tokens at each position, with which groups are checked without their
+policy.
 
     an engine's k highest log-probabilities --pack--> Heads, in the group, signed with it
     group --contradiction--> why its tokens are not those that its seed draws from its own heads, or None
     heads, a policy's log-probabilities --apart--> nats between the two, for audits
 
-A token is the argmax of log-probability plus noise (swarm.draws.noise), and everybody has the noise: the
-score of the token that was chosen is at least that of each token of its head. All figures are one engine's,
-so that they differ by what rounding to STEP makes of them, whatever the precision. Of the
-tail its mass is known alone: a token of it is no more probable than the least of the head, and nothing
-contradicts one that was passed over. Not handled here: whether heads are those of the version that the group
-names; a forward pass tells that (swarm.draws.replays).
+A token is the argmax of log-probability plus noise (swarm.draws.noise), and every peer can compute the noise:
+the score of the chosen token is at least that of each token of its head. All figures are one engine's, so
+that they differ by rounding to STEP, whatever the precision. Of the tail only its mass is known: a token of
+it is no more probable than the least of the head, and nothing contradicts one that was passed over. Not
+handled here: whether heads are those of the group's version; a forward pass shows that (swarm.draws.replays).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARGIN = 2 * STEP
 by half a STEP, the log-probability that is claimed of a token is not."""
 
 NEGLIGIBLE = -8.0
-"""Log-probability below which it does not matter what a head says: precisions differ much there."""
+"""Log-probability below which a head's values do not matter: precisions differ much there."""
 
 STREAM, FORWARD = 1 << 16, 12
 """Blocks of noise that are made in one stream, and how many times those that are needed: one by one they
@@ -57,7 +57,7 @@ def pack(tokens: NDArray[np.integer], logprobs: NDArray[np.floating]) -> Heads:
 
 
 def unpack(heads: Heads, places: int) -> Head:
-    """Of `places` tokens, whose bytes are as many as they have to be (swarm.core.intake.admission)."""
+    """Of `places` tokens, whose bytes have the required number (swarm.core.intake.admission)."""
     logprobs = np.frombuffer(heads.logprobs, "<u2").astype(np.float32) * np.float32(-STEP)
     return Head(np.frombuffer(heads.tokens, "<i4").reshape(places, -1), logprobs.reshape(places, -1))
 
@@ -68,7 +68,7 @@ def of_group(group: Group) -> Head | None:
 
 
 def apart(head: Head, logprobs: NDArray[np.float32], highest: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(N,) nats by which heads of N tokens are beside a policy that gives `logprobs` (N, k) to their tokens,
+    """(N,) nats by which heads of N tokens differ from a policy that gives `logprobs` (N, k) to their tokens,
     and whose highest ones are `highest` (N, k): a head with other figures, or without the most probable."""
     said, given, best = (np.maximum(each, NEGLIGIBLE) for each in (head.logprobs, logprobs, highest))
     return np.maximum(np.abs(said - given), np.abs(said - best)).max(1)

@@ -1,11 +1,11 @@
-"""The random numbers of sampling: Gumbel noise that anybody who knows a group's seed can make again.
+"""The random numbers of sampling: Gumbel noise that any peer can recompute from a group's seed.
 
     (seed, position t, completion g) --Philox4x64-10--> a word of 32 bits for each token of the vocabulary
                                      --gumbel--> (V,) float32
 
 A token is sampled as the argmax over v of log p(v) + noise(v), which draws v with probability p(v) (Gumbel
-1954; Maddison, Tarlow and Minka 2014, arXiv 1411.0030, section 2). Who has the text and the policy can tell
-by one forward pass whether each token was that argmax.
+1954; Maddison, Tarlow and Minka 2014, arXiv 1411.0030, section 2). With the text and the policy one forward
+pass shows whether each token was that argmax.
 
 Philox is counter-based (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): block b of
 completion g at position t is number (t * G + g) * B + b + 1 of the stream with the group's seed as its key,
@@ -55,7 +55,7 @@ class GroupNoise:
         self._blocks = blocks_of(vocabulary)
         self._keys = torch.tensor([signed(seed) for seed in self._seeds], device=device)
         self._positions = min(positions, AT_ONCE // (self._blocks * WORDS * size))
-        """That one call makes of a whole group on a CPU; 0: each row has a call of its own."""
+        """Positions of a whole group in one call on a CPU; 0: each row has a call of its own."""
         self._made = torch.empty(0, 0, 0)
         self._first = 0
 
@@ -155,7 +155,7 @@ _streams = _Streams()
 
 
 def blocks_of(vocabulary: int) -> int:
-    """That hold a word for each token."""
+    """Blocks with at least a word for each token."""
     return -(-vocabulary // WORDS)
 
 
@@ -175,7 +175,7 @@ def gumbel_of(drawn: NDArray[np.uint32]) -> NDArray[np.float32]:
 
 
 def words(key: int, first: int, blocks: int) -> NDArray[np.uint32]:
-    """(WORDS x blocks,) of a key's stream; `first`: how many blocks are passed over."""
+    """(WORDS x blocks,) of a key's stream; `first`: blocks to skip."""
     raw = np.random.Philox(key=key, counter=first).random_raw(4 * blocks)
     return raw.astype("<u8", copy=False).view("<u4")
 

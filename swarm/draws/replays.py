@@ -1,4 +1,4 @@
-"""What a replay of a group gives, and the port by which auditors get one.
+"""The result of replaying a group, and the port through which auditors get it.
 
     prompt, rows, seed --Replay--> Replayed --weigh, what the sampler claims--> Weighed
     (swarm.core.audits.auditing)
@@ -25,13 +25,13 @@ CERTAIN = -0.01
 """Log-probability above which a token decides nothing: whatever the seed, it would have been drawn."""
 
 MOST = 1.0
-"""Nats that one token adds to a sampler's drift at most."""
+"""Most nats that one token adds to a sampler's drift."""
 
 MOST_SIZES = LARGE + SIZES_LIMIT / 2
 """Usual sizes of one token that count at most: neither one nor two suspend their sampler."""
 
 LARGEST = 1000.0
-"""Nats: what is told of a token that could not be drawn at all."""
+"""Nats: the margin of a token that could not be drawn at all."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Replay(Protocol):
 
     @property
     def allowed(self) -> Tolerance:
-        """By what it has replayed so far."""
+        """By its replays so far."""
         ...
 
     def load(self, weights: Weights) -> None:
@@ -71,8 +71,8 @@ class Replay(Protocol):
 
 
 def weigh(replayed: Replayed, claimed: Sequence[float] | NDArray[np.float32], allowed: Tolerance) -> Weighed:
-    """The figures of a group whose sampler claims these log-probabilities, (sum T_i,). What is not finite
-    counts as off, and so does a token with a false head."""
+    """The figures of a group whose sampler claims these log-probabilities, (sum T_i,). Values that are not
+    finite count as off, and so does a token with a false head."""
     margins = np.nan_to_num(replayed.margins.astype(np.float64), nan=np.inf)
     differ = np.abs(replayed.logprobs.astype(np.float64) - np.asarray(claimed, np.float64))
     differ = np.nan_to_num(differ, nan=np.inf)

@@ -40,7 +40,7 @@ KL_SLOPES: dict[str, _Slope] = {
 
 def kl_slope(kl: Kl, batch: Batch, view: BatchView) -> Tensor:
     """d kl / d logp (B, T), with logp - other within +-20; 0 where a completion is not possible. Raises
-    ValueError when the batch lacks what it is against."""
+    ValueError when the batch lacks the reference values."""
     if kl.weight == 0:
         return torch.zeros_like(view.logp)
     other = batch.ref if kl.against == "ref" else batch.logq

@@ -2,7 +2,7 @@
 
 Where a paper knows no stale sampler (RLOO, OPO, GPG), its weight is 1; where it has an old policy between
 sampler and learner, a batch is used for one step and the old policy is the sampler. Numbers are the authors'
-unless the line above a method says whose.
+unless the line above a method names another source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _of(
 
 
 # fmt: off
-# A row is a method: name, what it does, source; advantage, ratio, trust region, reduction, KL.
+# A row is a method: name, description, source; advantage, ratio, trust region, reduction, KL.
 METHODS: tuple[Objective, ...] = (
     # --- no correction for staleness ------------------------------------------------------------------------
     _of("reinforce", "reward times grad log p: no baseline, no correction", "Williams 1992",

@@ -123,7 +123,7 @@ def trainable(name: str, options: Mapping[str, float | str | bool] | None = None
 
 
 def options_of(method: Objective) -> tuple[str, ...]:
-    """Options that change what this method computes."""
+    """Options that affect this method."""
     ratio, trust = method.ratio, method.trust
     read = {
         "ratio": {"kind", *RATIO_READS.get(ratio.kind, Ratio.__dataclass_fields__)},
@@ -307,7 +307,7 @@ def _imported(path: str) -> Objective:
 
 
 def _described(error: BaseException) -> str:
-    """What came of an import: with the file and its line, where they are not ours."""
+    """An import's error: with the file and its line, where they are not ours."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename} line {error.lineno})"
     ours = (__file__, importlib.__file__)

@@ -226,7 +226,7 @@ RATIO_READS: dict[str, tuple[str, ...]] = dict.fromkeys(RATIOS, ()) | {
     "group-expectation": ("score", "over", "mix"),
     "tempered": ("ess",),
 }
-"""Kind -> what it reads of its Ratio; one that is not here may read all."""
+"""Kind -> the fields of its Ratio that it reads; a kind that is not here may read all."""
 
 # --- advantage, (B,); w (B,) are the completions' weights ---------------------------------------------------
 
@@ -330,7 +330,7 @@ scale of its own batch."""
 @dataclass(frozen=True)
 class Reduction:
     """A token counts `share` / `count`. Counts of batches add up to that of their groups in one batch, so
-    that the mean of the gradients weighted by them is the gradient of that one."""
+    that the mean of the gradients weighted by them is the gradient of that batch."""
 
     count: Callable[[Total], float]
     share: Callable[[BatchView], Tensor]

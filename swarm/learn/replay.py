@@ -1,5 +1,5 @@
-"""Replays a group's sampling from its finished text: one forward pass says how far each token is from the one
-that the group's noise chooses.
+"""Replays a group's sampling from its finished text: one forward pass shows how far each token is from the
+choice of the group's noise.
 
     prompt, rows of a group, its seed --replay--> max over v of (log p + noise)(v) - (log p + noise)(token),
                                                   log p(token)
@@ -7,8 +7,8 @@ that the group's noise chooses.
 A margin is 0 where the replaying policy chooses the same token. Honest sampling elsewhere rounds otherwise:
 its margins are small and seldom above 0. Another text, seed, temperature, policy or truncation makes large
 ones. How small the honest ones are depends on the model: of the first CALIBRATED groups a second pass in
-another precision tells which tokens a sampler in that precision would draw after the same text, and how far
-those are off is what is allowed, several times (swarm.core.audits.auditing). Not handled here: what follows.
+another precision shows which tokens a sampler in that precision would draw after the same text; several times
+their deviation is allowed (swarm.core.audits.auditing). Not handled here: the consequences.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ASSUMED, FEW = 0.05, 10
 tokens. Of a vocabulary of 151,936 it is .073 (docs/trust.md), of small ones .01."""
 
 BOTH = 2**0.5
-"""Times as far as a second pass, which has the errors of the first beside it, is a sampler whose errors are
-its own from a learner that rounds as much."""
+"""Factor where the learner itself rounds: the second pass is off by the learner's errors alone, a sampler by
+errors of its own as well."""
 
 
 class ModelReplay:
@@ -72,7 +72,7 @@ class ModelReplay:
 
     @property
     def usual(self) -> float:
-        """As Replayed.usual, by what it has replayed so far."""
+        """As Replayed.usual, from its replays so far."""
         margins = np.concatenate([each.margins for each in self._usual])
         mean = float((margins.sum() + FEW * ASSUMED) / ((margins > 0).sum() + FEW))
         return mean if _dtype(self._policy) == torch.float32 else BOTH * mean

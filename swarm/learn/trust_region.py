@@ -108,7 +108,7 @@ def _decoupled(it: TrustRegionInput) -> Tensor:
 
 
 def _cap(it: TrustRegionInput) -> Tensor:
-    """min(w, 1 + hi): what is above the cap keeps the cap's gradient."""
+    """min(w, 1 + hi): weights above the cap keep the cap's gradient."""
     return it.log_w.clamp(max=log(1 + it.trust.hi)).exp()
 
 

@@ -1,1 +1,1 @@
-"""Who a peer is and what lets it in: its key, sealed for another machine, and invites."""
+"""A peer's identity and its admission: its key, sealed for another machine, and invites."""

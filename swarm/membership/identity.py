@@ -1,7 +1,7 @@
 """Identity of a peer: an Ed25519 key in a file, the libp2p id of that key, and a human name.
 
 The key file is the protobuf that p2pd reads (`-id`), mode 0600. The peer id of an Ed25519 key contains the
-public key, so that anybody can check a signature from the id alone. The name is a function of the id: three
+public key, so that a signature can be checked from the id alone. The name is a function of the id: three
 words for people; no code decides by it.
 """
 
@@ -31,7 +31,7 @@ KNOWN = 4096
 
 
 class IdentityError(Exception):
-    """The key file cannot be used; the message says why and what to do."""
+    """The key file cannot be used; the message gives the reason and a remedy."""
 
 
 class DamagedKey(IdentityError):
@@ -48,7 +48,7 @@ class Keyring:
 
     @classmethod
     def new(cls) -> Keyring:
-        """Of a key that nobody else has, and no file."""
+        """With a new key, and no file."""
         return cls(Ed25519PrivateKey.generate())
 
     @property
@@ -138,7 +138,7 @@ def _create(path: Path) -> None:
 
 
 def human_name(peer: PeerId) -> str:
-    """Three words such as `brisk-umber-otter`, the same at all peers."""
+    """Three words, for example `brisk-umber-otter`, the same at all peers."""
     digest = hashlib.blake2b(peer.encode(), digest_size=6).digest()
     words = (_MANNERS, _COLOURS, _ANIMALS)
     return "-".join(

@@ -1,11 +1,11 @@
-"""Invites: one word, `swarm1...`, with all that a newcomer needs to join, and the memberships made from it.
+"""Invites: one word, `swarm1...`, with everything that a newcomer needs, and the memberships made from it.
 
     bytes = layout 1 | protocol 2 | flags 1 (role, uses, final, delegation) | run digest 32 | expires 4
             | count 1, addresses | [owner's delegation: seed 32, signature 64 | [uses 2]] | checksum 8
     word  = "swarm1" + lower-case base32 of the bytes, without padding
 
-`read` is offline: it tells a damaged word from an expired one and from one of another protocol before a
-packet is sent. The checksum finds typing errors, not forgers: what a forged invite could name is proven
+`read` is offline: it distinguishes a damaged invite from an expired one and from one of another protocol
+before a packet is sent. The checksum finds typing errors, not forgers: a forged invite's claims are checked
 later, the bootstrap's peer id by the transport handshake and the run by its digest. An invite with a
 delegation carries a secret (its holder can make members until it expires); without one it is public.
 
@@ -37,15 +37,15 @@ from swarm.types import Digest, PeerId, Struct
 PREFIX = "swarm1"
 LAYOUT = 1
 ADDRESSES = 3
-"""Three addresses of the longest kind keep the word below 700 letters, which a QR code and a chat line still
-take."""
+"""Three addresses of the longest kind keep the invite below 700 letters, which still fit a QR code and a chat
+line."""
 
 CHECKSUM = 8
-"""64 bits: a damaged word passes once in 10^19."""
+"""64 bits: a damaged invite passes once in 10^19."""
 
 FOREVER = 0
 LIFETIME = 30 * 86400
-"""Seconds of an invite that makes members, and of a membership: a leaked word or a lost laptop is harmless
+"""Seconds of an invite that makes members, and of a membership: a leaked invite or a lost laptop is harmless
 after a month."""
 
 _TEXT_LIMIT = 4096
@@ -69,7 +69,7 @@ class InviteProblem(StrEnum):
 
 
 class InviteError(Exception):
-    """An invite that cannot be used; the message says why and what to do."""
+    """An invite that cannot be used; the message gives the reason and a remedy."""
 
     def __init__(self, kind: InviteProblem, message: str) -> None:
         super().__init__(message)
@@ -85,13 +85,13 @@ class Delegate(Struct, frozen=True):
 
 
 class Invite(Struct, frozen=True):
-    """What an invite says."""
+    """The contents of an invite."""
 
     run: Digest
     addresses: tuple[str, ...]
     """Bootstraps, `/ip4/.../tcp/.../p2p/<peer id>`, at most three."""
     role: Role | None = None
-    """What the newcomer is invited as; None: as whatever fits its machine."""
+    """The role that the newcomer is invited to; None: any that fits its machine."""
     expires: int = FOREVER
     """Unix seconds; 0 is never."""
     protocol: int = PROTOCOL
@@ -121,8 +121,8 @@ def make(
     expires: int = FOREVER,
     delegate: Delegate | None = None,
 ) -> str:
-    """Write an invite as its word. Raises ValueError for what cannot be written: no or too many addresses,
-    one without a peer id, a wrong digest."""
+    """Encode an invite as text. Raises ValueError for no or too many addresses, one without a peer id, a
+    wrong digest."""
     if not 1 <= len(addresses) <= ADDRESSES:
         raise ValueError(f"an invite names 1 to {ADDRESSES} addresses, not {len(addresses)}")
     digest = bytes.fromhex(run)
@@ -154,8 +154,8 @@ def make(
 
 
 def read(text: str, now: float) -> Invite:
-    """Read an invite from a pasted text. `swarm join` before the word, line breaks and capitals in it are
-    ignored. Raises InviteError."""
+    """Read an invite from a pasted text. `swarm join` before it, line breaks and capitals in it are ignored.
+    Raises InviteError."""
     body = _body(text)
     reader = _Reader(body)
     reader.take(1)
@@ -204,8 +204,8 @@ def _delegate(reader: _Reader, flags: int, role: Role, expires: int) -> Delegate
 
 
 def qr_code(word: str, error: str = "m") -> segno.QRCode:
-    """The word as a QR code; `error` is the standard's level of correction, l, m, q or h. In capitals, which
-    `read` takes too: a QR code has 5.5 bits for such a letter and 8 for a small one."""
+    """The invite as a QR code; `error` is the standard's level of correction, l, m, q or h. In capitals,
+    which `read` takes too: a QR code has 5.5 bits for such a letter and 8 for a small one."""
     return segno.make_qr(word.upper(), error=error)
 
 
@@ -258,8 +258,8 @@ def renewed(
     origin: bytes,
     final: bool = False,
 ) -> Membership:
-    """A membership that the owner's own key signs: nobody else makes such a one, so that its `origin` is
-    believed (swarm.core.revocation.named). `final` as in `delegate`."""
+    """A membership signed with the owner's key: no other peer can make one, so that its `origin` is trusted
+    (swarm.core.revocation.named). `final` as in `delegate`."""
     return _admitted(owner, _delegation(owner, run_name, owner.public, role, expires, final), peer, origin)
 
 
@@ -274,13 +274,13 @@ def keyring(seed: bytes) -> identity.Keyring:
 
 
 def clean(text: str) -> str:
-    """The word in a pasted text, such as `swarm join swarm1... --as learner`."""
+    """The invite in a pasted text, for example `swarm join swarm1... --as learner`."""
     word = text[:_TEXT_LIMIT].partition(" --")[0]
     return re.sub(r"""[\s`'"<>$]+""", "", word).lower().removeprefix("swarmjoin")
 
 
 def _body(text: str) -> bytes:
-    """Decode a word to its bytes, with the checksum verified and cut off. Raises InviteError."""
+    """Decode an invite to its bytes, with the checksum verified and cut off. Raises InviteError."""
     joined = clean(text)
     if not joined.startswith(PREFIX):
         raise _damaged(f"an invite begins with {PREFIX}")
@@ -296,7 +296,7 @@ def _body(text: str) -> bytes:
     except ValueError as error:
         raise _damaged(cut_off) from error
     body, checksum = data[:-CHECKSUM], data[-CHECKSUM:]
-    # The unused bits of the last letter would otherwise let two words be one invite.
+    # The unused bits of the last letter would otherwise let two texts be one invite.
     canonical = base64.b32encode(data).decode().rstrip("=").lower() == letters
     if not canonical or len(body) < 1 or _checksum(body) != checksum:
         raise _damaged(cut_off)

@@ -3,8 +3,8 @@
     bytes = MARK | cost 1 | salt 16 | nonce 12 | AES-256-GCM of an Identity, all before it authenticated
     key   = scrypt(passphrase, salt, n = 2^cost, r = 8, p = 1), RFC 7914
 
-A wrong passphrase and a damaged file look alike. Not handled here: where a key file lies, that two processes
-use one key.
+A wrong passphrase and a damaged file look alike. Not handled here: the location of a key file, and two
+processes with one key.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ COST = 17
 """128 MiB and half a second for each guess."""
 
 LEAST, MOST = 1, 20
-"""Costs that are read, up to 1 GiB. A file that somebody made may ask for any."""
+"""Accepted costs, up to 1 GiB: a file from elsewhere may ask for any."""
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
-"""Pattern of the name of a peer's folder: of one that somebody made, no file comes to lie elsewhere."""
+"""Pattern of the name of a peer's folder: the name in a file from elsewhere cannot point outside."""
 
 NONE = "it is not a key that `swarm identity export` wrote"
 
@@ -39,10 +39,10 @@ _HEAD = len(MARK) + 1 + _SALT + _NONCE
 
 
 class Identity(Struct, frozen=True):
-    """What is exported of a peer, or of a run's owner."""
+    """The exported identity of a peer, or of a run's owner."""
 
     name: Annotated[Word, Meta(pattern=rf"^{NAME}\Z")]
-    """Of the peer's folder, such as `learner-1`, or `owner`."""
+    """Of the peer's folder, for example `learner-1`, or `owner`."""
     run: Root
     """Digest of the run."""
     key: Annotated[bytes, Meta(max_length=1024)]
@@ -58,7 +58,7 @@ def sealed(identity: Identity, passphrase: str) -> bytes:
 
 
 def check_head(data: bytes) -> None:
-    """Raise IdentityError for what is no identity, whatever its passphrase."""
+    """Raise IdentityError for bytes that are no identity, whatever the passphrase."""
     head = data[:_HEAD]
     if not head.startswith(MARK) or len(head) < _HEAD or not LEAST <= head[len(MARK)] <= MOST:
         raise IdentityError(NONE)

@@ -65,7 +65,7 @@ class Silent(NetError):
 
 
 class Refused(NetError):
-    """The peer refused; the message says why."""
+    """The peer refused; the message gives the reason."""
 
 
 class Busy(Refused):
@@ -73,8 +73,8 @@ class Busy(Refused):
 
 
 def read_question(message: bytes, kind: type[T]) -> T:
-    """What a handler of mail was asked. Raises Refused for what is no such question: whoever sent it is told
-    why."""
+    """The request to a handler of mail. Raises Refused for anything that is no such request, with the reason
+    for its sender."""
     try:
         return wire.decode(message, kind)
     except wire.WireError as error:
@@ -172,7 +172,7 @@ class Mail(Protocol):
         ...
 
     def guard(self, gate: Gate) -> None:
-        """Refuse from now on, before a message is read, whom `gate` names a reason for."""
+        """Refuse from now on, before a message is read, peers for which `gate` returns a reason."""
         ...
 
 
@@ -191,25 +191,25 @@ class Average:
     """Member -> factor, for each gradient that was scaled down
     (swarm.core.gradient_checks.norm_screening)."""
     marks: Mapping[PeerId, bytes] = field(default_factory=dict)
-    """Member whose tensors count -> what it said of its groups."""
+    """Member whose tensors count -> its marks of its groups."""
     false: frozenset[PeerId] = frozenset()
     """Members that reduced nothing, since most others doubt their means
     (swarm.core.gradient_checks.reducer_checks)."""
     mean: bytes = b""
     """Digest of the mean that I got: the same at all members, unless a reducer handed them different ones."""
     sketches: Sketches | None = None
-    """Of what the other members sent, as far as it came here; None unless `Averager.check` asked for it."""
+    """Of the other members' tensors, as far as they came here; None unless `Averager.check` asked for it."""
     recipe: MeanRecipe | None = None
-    """How the mean is made of the members' tensors; None where nobody makes it again."""
+    """How the mean is made of the members' tensors; None where it cannot be recomputed."""
     through: frozenset[PeerId] = frozenset()
-    """Members to whom p2pd carried my tensors, since their port for parts was not reached."""
+    """Members to which p2pd carried this one's tensors, since their port for parts was not reached."""
 
 
 class Averager(Protocol):
     """Weighted means over learners that are at the same version."""
 
     def check(self, against: Collection[PeerId], key: int) -> None:
-        """In the next rounds this peer names `against` among those whom it wants to be left out
+        """In the next rounds this peer names `against` as members to leave out
         (swarm.core.gradient_checks.opposition), and keeps sketches by a secret `key`; 0 keeps none."""
         ...
 
@@ -230,18 +230,18 @@ class Averager(Protocol):
     ) -> Average | None:
         """Replace `tensors` (float32 on the CPU, any shapes, the same ones at all members) in place by their
         weighted mean over this peer and those of `peers` that average for `version` with the same `weights`:
-        parts of a swarm that was cut may have several versions of one number. `weight` is in full
-        groups; who has none brings zeros, which add nothing, and gets the mean of the others.
+        parts of a swarm that was cut may have several versions of one number. `weight` is in full groups; a
+        member without groups brings zeros, which add nothing, and gets the mean of the others.
 
         All members end with identical bytes. Weights and norms are screened
         (swarm.core.gradient_checks.norm_screening). `peers` are the other learners that may take part.
-        `marks`, at most MARK_BYTES * MARKED bytes, tell which groups the tensors are of
-        (swarm.core.agreement.trained); of two members with the same group one counts, who is left out
-        (swarm.core.gradient_checks.opposition) does not, and all get the marks of those that count. The
-        others are waited for until the first member's match window is over; mine is `patience` seconds longer
-        than the run's. `deadline` is in seconds from now and always holds. None when nobody came (tensors
-        unchanged). Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged), and
-        of two Opposed.
+        `marks`, at most MARK_BYTES * MARKED bytes, identify the groups behind the tensors
+        (swarm.core.agreement.trained); of two members with the same group one counts, a member that is left
+        out (swarm.core.gradient_checks.opposition) does not, and all get the marks of those that count. The
+        others are awaited until the first member's match window is over; this one's is `patience` seconds
+        longer than the run's. `deadline` is in seconds from now and always holds. None when no other member
+        came (tensors unchanged). Raises RoundLost when the round broke or `tensors` are not finite (tensors
+        unchanged), and of two Opposed.
         """
         ...
 
@@ -274,7 +274,7 @@ class Keyring(Protocol):
 
 
 def _forget(peer: PeerId, addresses: Sequence[str]) -> None:
-    """Nobody is dialled by addresses."""
+    """Peers are not dialled by addresses here."""
 
 
 class Reach(NamedTuple):
@@ -283,7 +283,7 @@ class Reach(NamedTuple):
     addresses: Callable[[], Sequence[str]] = tuple
     """Where other peers can dial me; empty where they cannot."""
     introduced: Callable[[PeerId, Sequence[str]], None] = _forget
-    """Hears where a peer can be dialled, as somebody else says."""
+    """Called with a peer's addresses, as another peer reports them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ class Ports:
     carried: Callable[[], int] = int
     """Bytes that this peer has carried between others so far."""
     introduced: Callable[[PeerId, Sequence[str]], None] = _forget
-    """Hears where a peer can be dialled, as somebody else says."""
+    """Called with a peer's addresses, as another peer reports them."""
 
     @property
     def reach(self) -> Reach:

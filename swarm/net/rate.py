@@ -1,16 +1,16 @@
-"""What a peer may send, or take, in a second: a token bucket for its mail and its averager's process.
+"""A peer's rate limit for sending, or receiving: a token bucket for its mail and its averager's process.
 
     bulk (releases, states, parts of a round)  -- wait(size) --+
                                                                +--> rate bytes a second, BURST of them at once
     all else (groups, receipts, questions)     -- count(size) -+
 
-What is counted goes at once and makes bulk wait, so that both together keep to the rate; what neither mail
-nor averaging sends (gossip, the DHT, headers) is not known here. The averager is a process of its own: both
-read and write one number, until when the line is taken, in memory that both map. Neither takes a lock, so
-that one which is frozen or killed costs the other nothing; where both write in the same microsecond, a piece
-is not counted. Invariants: bulk goes in the order of the calls, piece by piece, so that its streams share
-alike, and mail and averaging by halves where both have something (a round has a deadline, and samplers wait
-for a release); either has all of the rate where the other has nothing. Bulk is never starved: see PATIENCE.
+Counted bytes go at once and make bulk wait, so that both together keep to the rate; traffic of neither mail
+nor averaging (gossip, the DHT, headers) is not known here. The averager is a process of its own: both read
+and write one number, until when the line is taken, in memory that both map. Neither takes a lock, so that a
+frozen or killed process costs the other nothing; where both write in the same microsecond, a piece is not
+counted. Invariants: bulk goes in the order of the calls, piece by piece, so that its streams share alike, and
+mail and averaging by halves where both have something (a round has a deadline, and samplers wait for a
+release); either has all of the rate where the other has nothing. Bulk is never starved: see PATIENCE.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BURST = 0.1
 """Seconds of the rate that may go at once: an event loop that computes is late by less, and catches up."""
 
 TICK = 0.02
-"""Seconds of the rate in a piece: what is written fills no line for longer than a group notices."""
+"""Seconds of the rate in a piece: one piece fills no line for longer than a group notices."""
 
 LEAST, MOST = 4 << 10, 64 << 10
 """Bytes of a piece: smaller ones cost more in calls."""
 
 PATIENCE = 10
-"""Times of its own time that bulk waits at most: where what must not wait has all of the rate, a tenth as
-much of bulk goes beyond it, and whoever fetches from here does not take this peer for a silent one."""
+"""Most times its own time that bulk waits: where urgent traffic has all of the rate, a tenth as much of bulk
+goes beyond it, and peers that fetch from here do not take this one for a silent one."""
 
 
 class RateLimit:
@@ -57,14 +57,14 @@ class RateLimit:
         return other
 
     def count(self, size: int) -> None:
-        """`size` bytes go now: they are not held back, and bulk waits for them. Negative: so many that
-        somebody waited for did not come."""
+        """`size` bytes go now: they are not held back, and bulk waits for them. Negative: so many awaited
+        bytes did not come."""
         if self.rate < math.inf:
             begins = max(self._taken_until[0], asyncio.get_running_loop().time() - BURST)
             self._taken_until[0] = begins + size / self.rate
 
     async def wait(self, size: int) -> None:
-        """Return when `size` bytes may go. Who is cancelled has sent nothing."""
+        """Return when `size` bytes may go. A cancelled caller has sent nothing."""
         if self.rate == math.inf:
             return
         async with self._order:

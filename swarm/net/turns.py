@@ -18,12 +18,11 @@ from swarm.net.ports import Busy
 from swarm.types import PeerId
 
 AT_ONCE = 2
-"""Answers that are sent at once: whoever has the first of many can give it on while the second is sent. One
-alone would leave the line idle between two."""
+"""Answers that are sent at once: the receiver of the first of many can pass it on while the second is sent.
+One alone would leave the line idle between two."""
 
 QUEUE = 16
-"""Calls that wait: at 20 Mbit/s the last of them has its MiB after 7 s. Whoever comes later asks somebody
-else."""
+"""Calls that wait: at 20 Mbit/s the last of them has its MiB after 7 s. A later caller asks another peer."""
 
 FROM_ONE = 10
 """Calls of one peer, waiting or at their turn: a fetch keeps up to eight under way, and asks a second time
@@ -51,10 +50,10 @@ class AnswerTurns:
         self._at_once, self._wait = at_once, wait
         self._waiting: list[tuple[PeerId, asyncio.Future[Callable[[], None]]]] = []
         self._turns: dict[int, tuple[PeerId, float]] = {}
-        """Number of a turn that has not ended -> whose it is, and the loop seconds at which it ends at last;
-        the oldest first."""
+        """Number of a turn that has not ended -> its peer, and the loop seconds at which it ends at last; the
+        oldest first."""
         self._timer: asyncio.TimerHandle | None = None
-        """For the end of the oldest turn, where somebody waits for it: most turns end long before."""
+        """For the end of the oldest turn, where a call waits for it: most turns end long before."""
         self._of: Counter[PeerId] = Counter()
         self._served: OrderedDict[PeerId, int] = OrderedDict()
         """Peers that had a turn, the last one last -> the number of that turn."""
@@ -87,8 +86,8 @@ class AnswerTurns:
             raise
 
     def _make_room(self, peer: PeerId) -> bool:
-        """Turn away a call of the peer that has most, for one that has fewer; of those that have as many, of
-        the one that had a turn last."""
+        """Turn away a call of the peer with the most calls, for one with fewer; of those with as many, of the
+        one that had a turn last."""
 
         def claim(one: PeerId, more: int = 0) -> tuple[int, int]:
             return self._of[one] + more, self._served.get(one, -1)
@@ -103,8 +102,8 @@ class AnswerTurns:
         return True
 
     def _next(self) -> None:
-        """Give free turns to the peers whose last turn is longest ago, and among these to the first that
-        asked."""
+        """Give free turns to the peers whose last turn is longest ago, and among these in the order of their
+        calls."""
         while len(self._turns) < self._at_once and self._waiting:
             first = min(self._waiting, key=lambda waiting: self._served.get(waiting[0], -1))
             self._waiting.remove(first)
@@ -135,7 +134,7 @@ class AnswerTurns:
             self._end(turn)
 
     def _watch(self) -> None:
-        """Look at the oldest turn when it has to end, while somebody waits."""
+        """Look at the oldest turn when it has to end, while a call waits."""
         if self._timer is None and self._waiting and self._turns:
             _, end = next(iter(self._turns.values()))
             self._timer = asyncio.get_running_loop().call_at(end, self._look)

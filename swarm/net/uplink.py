@@ -1,13 +1,13 @@
-"""What this peer's line carries away, as its kernel counts it: bytes that others acknowledged.
+"""This peer's upload rate, as its kernel counts it: bytes that others acknowledged.
 
     /proc/PID/fd: sockets of p2pd and averager -----+
     sock_diag(7): bytes acknowledged, time busy  ---+--> bytes per second, while the line holds them up
 
-What Python hands to p2pd says little of a line: buffers of megabytes lie in between, and in a round everybody
-waits for the slowest. So only stretches count in which a connection had something under way nearly all the
-time. A line that nothing ever fills has no rate here, and is faster than what it was asked for
+Bytes that Python hands to p2pd say little of a line: buffers of megabytes lie in between, and in a round all
+members wait for the slowest. So only stretches count in which a connection had something under way nearly all
+the time. A line that nothing ever fills has no rate here, and is faster than the traffic that it carried
 (swarm.core.agreement.shares). Of the last minutes' stretches the second best counts: an acknowledgement that
-was held up counts when it comes, and in the other stretches somebody else used the line too.
+was held up counts when it comes, and in the other stretches other traffic used the line too.
 
 Not handled: systems whose kernel does not answer (the rate is unknown then), and a line that is full at the
 other end: the best stretches are those with others.
@@ -38,7 +38,7 @@ FULL = 0.8
 """Share of the time that a connection on a full line has something under way: Python fills it up in steps."""
 
 STRETCH = 1.0
-"""Seconds that a line must be full: a burst after a pause may be faster than what comes after it."""
+"""Seconds that a line must be full: a burst after a pause may be faster than the traffic after it."""
 
 SPAN = 900.0
 """Seconds until a stretch is forgotten: a line that was slow for a while is tried again."""
@@ -72,7 +72,7 @@ class LineRate:
         self._acked, self._seconds = 0, 0.0
 
     def add(self, sent: Sent, seconds: float, now: float) -> None:
-        """What all connections sent in the `seconds` before `now`, and how long the busiest was busy."""
+        """The bytes of all connections in the `seconds` before `now`, and how long the busiest was busy."""
         if sent.busy < FULL * seconds:
             self._acked, self._seconds = 0, 0.0
             return
@@ -95,8 +95,8 @@ class Uplink:
     def __init__(
         self, pids: Callable[[], Collection[int | None]], known: int = 0, limit: float = math.inf
     ) -> None:
-        """`pids()` are the processes of the moment that send, None for one that is not there. `known` bytes
-        per second count until something is measured, for as long as that would; the peer sends `limit` at
+        """`pids()` are the current sending processes, None for one that is not there. `known` bytes per
+        second count until something is measured, for as long as that would; the peer sends `limit` at
         most."""
         self._pids, self._known, self._limit = pids, known, limit
         self._line, self._began = LineRate(), time.monotonic()
@@ -121,16 +121,16 @@ class Uplink:
 
 
 def between(before: dict[int, Sent], after: dict[int, Sent]) -> Sent:
-    """Bytes that all connections sent since `before`, and how long the busiest was busy. New ones begin with
-    what nobody timed."""
+    """Bytes that all connections sent since `before`, and how long the busiest was busy. New ones begin at
+    their first look."""
     known = [(before[inode], one) for inode, one in after.items() if inode in before]
     acked = sum(now.acked - then.acked for then, now in known)
     return Sent(acked, max((now.busy - then.busy for then, now in known), default=0.0))
 
 
 def connections(pids: Collection[int | None]) -> dict[int, Sent]:
-    """Inode -> what was sent, for each TCP connection of these processes of this user. Raises OSError where
-    the kernel does not answer."""
+    """Inode -> sent bytes, for each TCP connection of these processes of this user. Raises OSError where the
+    kernel does not answer."""
     inodes = {inode for pid in pids if pid for inode in _sockets(pid)}
     found = dict[int, Sent]()
     for family in (socket.AF_INET, socket.AF_INET6) if inodes else ():

@@ -16,7 +16,7 @@ from swarm.types import Heads, Noise
 
 class EngineError(Exception):
     """This call failed; another may succeed: memory ran out with a single task, the engine's process died or
-    hangs, a server does not answer. The engine keeps its policy, or loads the next one that it is given."""
+    hangs, a server does not answer. The engine keeps its policy, or loads the next one."""
 
 
 class NoRoom(EngineError):
@@ -24,7 +24,7 @@ class NoRoom(EngineError):
 
 
 class Stopped(EngineError):
-    """The call was stopped: nobody wants what it samples."""
+    """The call was stopped: its result is no longer needed."""
 
     def __init__(self) -> None:
         super().__init__("what was sampled is of no use any more")
@@ -64,7 +64,7 @@ class Completions:
 
 
 class SampleCounts:
-    """What an engine has sampled so far, and how long that took."""
+    """An engine's totals, and the time that they took."""
 
     def __init__(self) -> None:
         self._groups, self._tokens, self._seconds = 0, 0, 0.0
@@ -107,13 +107,13 @@ class Engine(Protocol):
         ...
 
     def stop(self) -> None:
-        """From any thread: what is sampled now is of no use any more. That call raises EngineError at its
-        next token, and the engine keeps its policy; one that has not begun, or takes no time, goes on to its
-        end."""
+        """From any thread: stop the current call, whose result is no longer needed. It raises EngineError at
+        its next token, and the engine keeps its policy; a call that has not begun, or takes no time, runs to
+        its end."""
         ...
 
     def statistics(self) -> dict[str, float]:
-        """Figures such as `version`, `groups`, `tokens`, `seconds`, since the start."""
+        """Figures since the start, for example `version`, `groups`, `tokens`, `seconds`."""
         ...
 
     def close(self) -> None:

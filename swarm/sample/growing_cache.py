@@ -3,11 +3,11 @@
     transformers' own layer    a copy of all tokens for each new one, and of all rows when one has ended
     a GrowingLayer             writes the new token behind the others, and a live row over one that has ended
 
-A layer's tensors are the first rows and tokens of larger ones. These are made anew, for the rows that are
-left, when they are full: an eighth longer, so that a token is copied some eight times, and never longer than
-a row may be. Layers of other kinds (a sliding window, linear attention) are transformers' own. Of these,
-`reorder_cache` alone moves all that a layer keeps: its other ways to choose rows leave out what is beside
-keys and values.
+A layer's tensors are the first rows and tokens of larger ones. These are made anew, for the remaining rows,
+when they are full: an eighth longer, so that a token is copied some eight times, and never longer than a row
+may be. Layers of other kinds (a sliding window, linear attention) are transformers' own. Of these, only
+`reorder_cache` moves a layer's whole state: its other ways to choose rows leave out everything beside keys
+and values.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def keep_rows(cache: DynamicCache, indices: Tensor) -> None:
 
 
 def holds(cache: DynamicCache, rows: int) -> bool:
-    """Whether a model has put what it read, of so many rows, into the cache: states into all layers for them,
-    keys and values into one layer at least. Others may be for pictures, or read those of a layer below; where
+    """Whether a model has put its input of so many rows into the cache: states into all layers for them, keys
+    and values into one layer at least. Others may be for pictures, or read those of a layer below; where
     there are states alone, transformers 5.24 spoils Mamba's when a mask is given."""
     full = [(layer, _has(layer, rows)) for layer in cache.layers]
     states = all(has for layer, has in full if isinstance(layer, LinearAttentionLayer))
@@ -57,8 +57,7 @@ def _has(layer: object, rows: int) -> bool:
 
 
 def keeps_states(cache: DynamicCache) -> bool:
-    """Whether layers keep states of what they have read: of a convolution, of linear attention, of a state
-    space."""
+    """Whether layers keep states of their input: of a convolution, of linear attention, of a state space."""
     return any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers)
 
 
@@ -110,7 +109,7 @@ class GrowingLayer(DynamicLayer):
 
 
 class Room:
-    """A tensor whose beginning a layer has."""
+    """A tensor whose beginning is a layer's."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -122,7 +121,7 @@ class Room:
             return new
         rows, length, end = len(held), held.shape[-2], held.shape[-2] + new.shape[-2]
         whole = self._whole
-        # Of another place in memory is what somebody else made of it, as a cache whose rows are repeated.
+        # Other memory means other code made it, as with a cache whose rows are repeated.
         if whole is None or whole.data_ptr() != held.data_ptr() or whole.shape[-2] < end:
             size = min(end + max(LEAST, end // 8), self._longest)
             whole = held.new_empty(*held.shape[:-2], size, held.shape[-1])

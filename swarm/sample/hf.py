@@ -1,4 +1,4 @@
-"""Samples with transformers, on a CPU or a GPU: any causal model that keeps what it has read in a cache of
+"""Samples with transformers, on a CPU or a GPU: any causal model that keeps its past in a cache of
 transformers'.
 
     prompts -> left padding -> one prefill -> cache repeated G times
@@ -6,10 +6,10 @@ transformers'.
 
 The loop over the model's forward and KV cache is our own: `generate` spends more time outside of a small
 model than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in
-float32 and untruncated, and its log-probabilities are what is returned: a learner computes the same figures,
-but for what a smaller dtype rounds off. Of quantized weights they are the quantized policy's. A token is the
-argmax of log-probability plus the noise of its group's seed, completion and position (swarm.draws.noise): a
-group does not depend on its neighbours, and whoever has the policy can replay it.
+float32 and untruncated, and its log-probabilities are returned: a learner computes the same figures, up to
+the rounding of a smaller dtype. Of quantized weights they are the quantized policy's. A token is the argmax
+of log-probability plus the noise of its group's seed, completion and position (swarm.draws.noise): a group
+does not depend on its neighbours, and any peer with the policy can replay it.
 
 The prompts of a call may differ in length, except with a model that cannot tell padding, which gets one task
 at a time. When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CACHE_NAMES = ("cache", "past_key_values")
-"""What a forward pass calls its cache: transformers since 5.24, and before."""
+"""A forward pass's name for its cache: transformers since 5.24, and before."""
 
 APART = 0.25
 """Mean difference of logits with and without a cache, in their standard deviations, that no rounding makes:
 8 bits make a tenth of it, states of other tokens a whole one."""
 
 STRETCHED = ("linear", "dynamic", "yarn")
-"""Kinds of rotary positions whose config may say how many they are before they are stretched."""
+"""Kinds of rotary positions whose config may give their number before they are stretched."""
 
 
 class HfEngine:
@@ -300,8 +300,8 @@ def positions(config: PretrainedConfig) -> int:
 
 
 def refusal(model: PreTrainedModel) -> str:
-    """Why the engine cannot sample from a model, whose weights do not matter; empty where it can, and where
-    a model on the meta device does not tell."""
+    """Why the engine cannot sample from a model, whatever its weights; empty where it can, and where a model
+    on the meta device does not show it."""
     try:
         cache_name(model)
     except ValueError as error:
@@ -313,11 +313,11 @@ def refusal(model: PreTrainedModel) -> str:
 
 
 def cache_name(model: PreTrainedModel) -> str:
-    """What the model's forward pass calls the cache: with that name a token is read after two others, of two
+    """The forward pass's name for the cache: with the right one a token is read after two others, of two
     rows.
 
-    Raises ValueError for a model that does not keep what it reads in transformers' cache, and what a forward
-    pass raises for a lack of memory, or of values on the meta device.
+    Raises ValueError for a model that does not keep its past in transformers' cache, and a forward pass's
+    errors for a lack of memory, or of values on the meta device.
     """
     why = list[str]()
     likely = inspect.signature(model.forward).parameters  # what decides is the token

@@ -1,11 +1,10 @@
-"""An engine's folder in the temporary folder: what its process reads is written there.
+"""An engine's folder in the temporary folder: files that its process reads are written there.
 
     /tmp/swarm-hf-<host>-<pid>-<random>/    locked by its engine for as long as that lives
 
 A file in it may be the last name of a whole model's bytes. The kernel frees the lock however an engine ends,
-and the next engine of its kind removes what nobody has locked. Cleaners that know such locks
-(systemd-tmpfiles) leave the folder alone; after the others it is made again. Not handled here: what the
-folder holds.
+and the next engine of its kind removes unlocked folders. Cleaners that know such locks (systemd-tmpfiles)
+leave the folder alone; after the others it is made again. Not handled here: the folder's contents.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Scratch:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """The folder is there for the body; what its disk refuses is an EngineError: there may be room with
-        the next call."""
+        """The folder exists for the body; a refusal of its disk is an EngineError: there may be room with the
+        next call."""
         try:
             self.ensure()
             yield
@@ -68,7 +67,7 @@ class Scratch:
         draft = tempfile.mkdtemp(prefix=".swarm-", dir=self.path.parent)
         held = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks: nobody removes it
+            with contextlib.suppress(OSError):  # a file system without locks: it is never removed
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.fchmod(held, self._mode)
             os.rename(draft, self.path)

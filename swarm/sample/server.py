@@ -12,8 +12,8 @@ tried before the first release and whenever the server did not answer or was res
 command that starts it correctly. Weights pass through a folder, and those endpoints have no authentication:
 loopback only. After each load of all weights a few tokens that the server draws must have the
 log-probabilities of `reference`; where there is no reference, they must at least have changed. Invariant:
-what is sampled comes from the version that `load` returned for. Not handled here: starting the server,
-several users of it.
+samples come from the version that `load` returned for. Not handled here: starting the server, several users
+of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Refused(EngineError):
 
 
 class Connections:
-    """Whose `close` is called from any thread."""
+    """Connections whose `close` may be called from any thread."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -86,11 +86,11 @@ class Connections:
                 self._open.discard(one)
 
     def close(self) -> None:
-        """Who waits for an answer on one of them reads its end instead, and the server does so, too."""
+        """Calls that wait for an answer on one of them read its end instead, and the server does so, too."""
         with self._lock:
             self.closed = True
             for one in self._open:
-                # One whose answer has come may be closed already.
+                # One with a complete answer may be closed already.
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
 
@@ -129,8 +129,8 @@ class ServerEngine:
     name = "vllm-server"
 
     def __init__(self, recipe: Recipe, model: str, reference: Reference | None = None) -> None:
-        """`model`: what the server should have been started with, for messages. Raises ValueError for a URL
-        that is no loopback HTTP address."""
+        """`model`: the model for the server's command line, for messages. Raises ValueError for a URL that is
+        no loopback HTTP address."""
         self._recipe, self._model, self._reference = recipe, model, reference
         self._host, self._port, self._path = address(recipe.settings.url)
         self._place = Scratch("server", 0o755)  # the server may be another user's
@@ -147,7 +147,7 @@ class ServerEngine:
         self._seen: Any = None
         self._noise = Noise.UNKNOWN
         self._sampling: Connections | None = None
-        """Those of what is sampled now."""
+        """Those of the current call."""
         self._counts = SampleCounts()
 
     @property
@@ -194,7 +194,7 @@ class ServerEngine:
         return [group.texts[0] for group in completions(told, self._recipe.tokenizer)]
 
     def stop(self) -> None:
-        """The server ends what its client has left."""
+        """The server ends requests whose client is gone."""
         if (sampling := self._sampling) is not None:
             sampling.close()
 
@@ -315,7 +315,7 @@ class ServerEngine:
             self._models.remove(old)
 
     def _verify(self, release: LoadedRelease, known: bool) -> None:
-        """Raises EngineError when what the server draws is not drawn from this release."""
+        """Raises EngineError when the server's tokens are not drawn from this release."""
         prompt = vllm_noise.probe(8, self._recipe.vocabulary)
         [[row]] = self._drawn_once(prompt, vllm_process.PROBE, self._drawn(1, 1, 1.0))
         tokens, seen = [each.token for each in row], [each.logprob for each in row]
@@ -369,7 +369,7 @@ class ServerEngine:
 
     def _process(self) -> str:
         """Start time of the server's process, which identifies it: another process has other weights. Empty
-        where the server does not say."""
+        where the server does not report it."""
         for line in self._ask("GET", "/metrics", None, QUICK).decode(errors="replace").splitlines():
             if line.startswith("process_start_time_seconds "):
                 return line.split()[1]
@@ -430,8 +430,8 @@ class ServerEngine:
 
 
 def fixed(model: str, tokens: int) -> dict[str, Any]:
-    """What all of them say, for so many tokens at most; with a temperature, all that a server would take from
-    the model's generation_config.json otherwise."""
+    """Fields that all requests share, for at most so many tokens; with a temperature, everything that a
+    server would otherwise take from the model's generation_config.json."""
     return {
         "model": model,
         "max_tokens": tokens,
@@ -454,8 +454,8 @@ def own_noise(seed: int, group: int, temperature: float) -> dict[str, Any]:
 
 
 def named_noise(seed: int, group: int, temperature: float, shown: int = 0) -> dict[str, Any]:
-    """`shown`: most probable tokens that are told with each token. vLLM adds a completion's number to the
-    seed of a request."""
+    """`shown`: most probable tokens returned with each token. vLLM adds a completion's number to the seed of
+    a request."""
     argument = vllm_noise.argument(seed, group, temperature)
     return {"n": group, "temperature": 1.0, "seed": 0, "logprobs": shown, "vllm_xargs": argument}
 

@@ -30,7 +30,7 @@ TABLES = 8
 
 
 class Table(NamedTuple):
-    """What is sampled from."""
+    """The policy as a table."""
 
     shapes: Mapping[str, list[int]]
     """Of the weights' tensors."""

@@ -26,11 +26,11 @@ EXTENDS = "extends"
 PREFIX = "SWARM__"
 
 _NEARLY = ("SWARM_RUN_", "SWARM_PEER_")
-"""Beginnings of variables that somebody meant as settings; SWARM_WORD and others are none."""
+"""Prefixes of variables that look like mistyped settings; SWARM_WORD and others are none."""
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used; the message says which, where it was set and what to write instead."""
+    """A setting that cannot be used; the message has its name, its origin and a remedy."""
 
 
 class Setting(NamedTuple):
@@ -50,7 +50,7 @@ class Schema:
     without it."""
 
     def __init__(self, root: type[msgspec.Struct], meant: Mapping[str, str] = {}) -> None:
-        """`meant`: last word of what other programs call a key -> the key."""
+        """`meant`: last part of another program's name for a key -> the key."""
         self._meant = meant
         self.keys: dict[str, msgspec.structs.FieldInfo] = {}
         self.tables: dict[str, type[msgspec.Struct]] = {"": root}
@@ -124,8 +124,8 @@ class Schema:
         return f"{table} is a table, not a value: set a key in it, such as {example}"
 
     def called(self, name: str, nearly: bool = False) -> list[str]:
-        """Keys of this name, in full or by their last word, or of what other programs call so; those of the
-        `nearly` same last word where there is none."""
+        """Keys of this name, in full or by their last part, or with this name in other programs; those of the
+        `nearly` same last part where there is none."""
         name = name.lower().replace("-", "_")
         last = name.rpartition(".")[2]
         if (full := self.full(name)) in self.keys and not self.is_free(full):

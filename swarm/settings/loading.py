@@ -138,14 +138,15 @@ ACTS: Mapping[str, frozenset[Policy]] = {
     "pace": frozenset(),
     "stop": frozenset(),
 }
-"""Table of [run] -> whose work it decides: what they compute, what they admit, which bytes are right. How
-often one beats and when a run is complete decide none of these, and whoever only shows or mirrors a run acts
-by nothing. Tables that are not here, and what is in none, are everybody's who acts."""
+"""Table of [run] -> programs whose work depends on it: what they compute, what they admit, which bytes are
+right. The pace of heartbeats and the end of a run decide none of these, and a peer that only shows or mirrors
+a run depends on nothing. Tables that are not here, and keys outside of tables, concern every peer that
+acts."""
 
 YOUNGER: frozenset[str] = frozenset()
-"""Settings of [run] that came with later versions of this PROTOCOL. Their defaults are what was done before
-they were there, and never change; where one is the default, a Spec leaves it out, so that older versions of
-this program find what they do not know only where it says something."""
+"""Settings of [run] that came with later versions of this PROTOCOL. Their defaults are the behaviour before
+them, and never change; where one is the default, a Spec leaves it out, so that older versions of this program
+find unknown settings only where they have an effect."""
 
 LEAST_MBIT = 0.5
 """Mbit/s of a limit at least: a block of 1 MiB takes 17 s, and the four that are asked for together 67 s."""

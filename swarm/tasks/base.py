@@ -22,7 +22,7 @@ from swarm.types import Task
 Options = Mapping[str, int | float | str | bool]
 Say = Callable[[str], None]
 CodePolicy = Literal["sandbox", "trust", "refuse"]
-"""What is done with reward code that came with a run, or texts that are run as code: see `config.Rewards`."""
+"""Treatment of reward code that came with a run, and of texts that are run as code: see `config.Rewards`."""
 
 
 LARGEST = 1e15
@@ -31,8 +31,8 @@ and of the gradient that they make, still have a finite sum."""
 
 
 class TaskError(ValueError):
-    """The source does not exist, or cannot be built from these options or this data. The message says what to
-    do."""
+    """The source does not exist, or cannot be built from these options or this data. The message suggests a
+    remedy."""
 
 
 class NotInstalled(TaskError):
@@ -41,7 +41,7 @@ class NotInstalled(TaskError):
 
 class RewardError(Exception):
     """The rewards of a group could not be computed: a function raised, hung, or returned something that is no
-    reward. The message names the function and says why. Another group may succeed."""
+    reward. The message names the function and the reason. Another group may succeed."""
 
 
 class Abstained(RewardError):

@@ -9,9 +9,9 @@
 
     run.task --source--> TaskSource            run.task --warm_start--> WarmStart, for the embedded policy
 
-A source's own module is imported when it is named. Errors name the closest known source. What an installed
-source raises, or returns that no source does, is its author's fault and is told as that (`Authored`). Not
-handled here: the protocol of sources (swarm.tasks.base).
+A source's own module is imported when it is named. Errors name the closest known source. An exception of an
+installed source, or a return value that is no task or reward, is its author's fault and is reported so
+(`Authored`). Not handled here: the protocol of sources (swarm.tasks.base).
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ PREFIXED = {
     "gym": "swarm.tasks.workers.gym:make",
     "verifiers": "swarm.tasks.workers.verifier:make",
 }
-"""Word before the colon -> a factory that takes (what stands after it, seed, options, seconds for the rewards
-of a group); that of gym: takes `texts`, too."""
+"""Part before the colon -> a factory that takes (the part after it, seed, options, seconds for the rewards of
+a group); that of gym: takes `texts`, too."""
 
 UNSCORED = ("environment", "task", "held_out", "close")
 SCORED = (*UNSCORED, "slow", "slow_tasks", "tasks", "rewards")
-"""What a source has whose rewards are those of the run, and one that scores its tasks itself."""
+"""Attributes of a source with the rewards of the run, and of one that scores its tasks itself."""
 
 MEND = "mend it, or change run.task.options"
 
@@ -186,7 +186,7 @@ def _made(name: str, seed: int, options: Options, wanted: Sequence[str]) -> Task
 
 
 class Authored:
-    """An installed source. What its code raises, and what it returns that is no task or reward, is a
+    """An installed source. An exception of its code, or a return value that is no task or reward, becomes a
     TaskError or, of its rewards, a RewardError, which names the lines of that code."""
 
     def __init__(self, name: str, source: TaskSource) -> None:

@@ -68,8 +68,7 @@ def _metadata(facts: Mapping[str, object]) -> dict[str, str]:
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Inverse of `pack`: tensors on the CPU, and facts. Raises ValueError when the bytes are not such a
-    state."""
+    """Inverse of `pack`: tensors on the CPU, and facts. Raises ValueError for other bytes."""
     facts = read_facts(data)
     try:
         return load(data), facts
@@ -78,8 +77,8 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_facts(data: bytes) -> dict[str, Any]:
-    """The facts alone; whether the tensors are whole, `unpack` says. Raises ValueError when there are no
-    such facts."""
+    """The facts alone, without a check of the tensors (`unpack` has one). Raises ValueError without such
+    facts."""
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return dict(json.loads(header["__metadata__"][_FACTS]))
@@ -88,7 +87,7 @@ def read_facts(data: bytes) -> dict[str, Any]:
 
 
 def counts(facts: Mapping[str, Any]) -> Counts:
-    """What the facts say of a learner's course. Raises ValueError."""
+    """A learner's counters, from the facts. Raises ValueError."""
     try:
         return msgspec.convert(facts, Counts)
     except msgspec.ValidationError as error:
@@ -101,8 +100,7 @@ def with_rng_state(extra: Mapping[str, object] | None) -> dict[str, object]:
 
 
 def read_rng_state(extra: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-    """Inverse of `with_rng_state`: torch's random state, and `extra`. Raises ValueError when they are not
-    such."""
+    """Inverse of `with_rng_state`: torch's random state, and `extra`. Raises ValueError for another form."""
     try:
         state = torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8)
         own = dict(extra["own"])

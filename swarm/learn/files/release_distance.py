@@ -1,8 +1,8 @@
-"""How far another release of my version is from mine, beside the step that made mine.
+"""How far another release of this learner's version is from its own, in units of its last step.
 
     mine, theirs, the version before -> ||theirs - mine|| / ||mine - before||, of the released values
 
-All members of a round step along the same bytes, so that their versions differ by what rounding makes of one
+All members of a round step along the same bytes, so that their versions differ by the rounding of one
 optimizer step. Only tensors with blocks that differ are read, and of these a piece at a time. Not handled:
 moments that differ, as after a release was loaded without them (peers.learner.agreement.other_bytes).
 """

@@ -6,9 +6,9 @@
     Blocks --ReleaseFile--> shapes, finite? -> pieces of a tensor, as rows
 
 The format is safetensors' (https://huggingface.co/docs/safetensors), written bit for bit as its own library
-writes it. A file comes from a stranger: the header is checked before anything is read by it, and what is no
-release of finite bf16 tensors, one after the other, is a ValueError. Not handled: which names and shapes a
-model has (swarm.learn.files.weights).
+writes it. A file comes from a stranger: the header is checked before anything is read by it, and bytes that
+are no release of finite bf16 tensors, one after the other, are a ValueError. Not handled: which names and
+shapes a model has (swarm.learn.files.weights).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from swarm.learn.files import safetensors_header
 from swarm.storage.blocks import Blocks, Damaged
 
 PIECE = 1 << 20
-"""Values of a piece: 2 MiB as they are released, about 10 MB with what is computed of them."""
+"""Values of a piece: 2 MiB as they are released, about 10 MB with intermediate results."""
 
 _LENGTH = safetensors_header.LENGTH
 _LONGEST = 100_000_000
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a release was, without its bytes."""
+    """A release's header, without its values."""
 
     places: dict[str, Place]
     leaves: tuple[str, ...]
@@ -146,7 +146,7 @@ class ReleaseFile:
 
 
 def header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """What is before the values of these tensors, whose names are sorted."""
+    """The bytes before the values of these tensors, whose names are sorted."""
     tensors = {name: ("BF16", shape, 2 * math.prod(shape)) for name, shape in shapes.items()}
     # from_pretrained refuses a file without this entry.
     return safetensors_header.header(tensors, {"format": "pt"})

@@ -1,6 +1,6 @@
 """The header of a file of tensors, as the library of safetensors writes it.
 
-    8 bytes: length of what follows | JSON: metadata; name -> dtype, shape, where its values lie
+    8 bytes: length of the rest | JSON: metadata; name -> dtype, shape, place of its values
 
 The format: https://huggingface.co/docs/safetensors. Not handled: the values, which follow in the order of the
 names given.

@@ -31,7 +31,7 @@ from swarm.storage.image import Draft, MakeDraft
 from swarm.storage.weights import Weights
 
 ADAPTER = "default"
-"""peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file."""
+"""peft's name for an unnamed adapter; part of its parameters' names in a module, not in a file."""
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -137,7 +137,7 @@ class Loader:
     def __init__(self, put: Put = copy) -> None:
         self._put = put
         self._before: Contents | None = None
-        """Of what the module has; None where that is of no release."""
+        """The module's values as a release; None where they are those of none."""
 
     def __call__(self, module: nn.Module, blocks: Blocks) -> None:
         """Raises ValueError and Damaged, with nothing changed."""

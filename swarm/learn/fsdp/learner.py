@@ -5,7 +5,7 @@
 
 The driver holds no shard and joins no collective, so that a rank that dies does not take the peer along. It
 splits a batch: each half, group by group, evenly over the ranks, in micro-batches; a rank with fewer of them
-makes empty passes, since all must make equally many. What an objective takes over the whole batch is known
+makes empty passes, since all must make equally many. An objective's statistics over the whole batch are known
 before any pass (objectives.Total), so the sum over ranks is the gradient of one process up to rounding;
 vector, weights and state have its order and its formats.
 
@@ -246,7 +246,8 @@ class ShardedLearner(BaseLearner):
 
     @contextmanager
     def _slab_tensor(self, count: int, dtype: torch.dtype) -> Iterator[Tensor]:
-        """The first (count,) values of the slab, for one order; what is needed later is copied out of it."""
+        """The first (count,) values of the slab, for one order; values that are needed later are copied out
+        of it."""
         ranks = self._up()
         ranks.slab.reserve(count * dtype.itemsize)
         try:

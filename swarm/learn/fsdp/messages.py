@@ -4,11 +4,11 @@ swarm.processes.process, tensors in shared memory.
     driver --order--> stdin of every rank;  rank --answer--> its stdout
     tensors: the Slab, memory that all of them map
 
-One order at a time, one answer from every rank. What is large (gradients, weights, moments) never enters a
-pipe: an order says that every rank copies its shards to or from the slab, whose layout is the table of
-Entries that the ranks answered at their start. The slab is an anonymous file (memfd): the kernel frees it
-however its users end, and the size of /dev/shm does not limit it. Both ends are processes of one peer, so
-that bad bytes here are a bug.
+One order at a time, one answer from every rank. Large tensors (gradients, weights, moments) never enter a
+pipe: an order tells every rank to copy its shards to or from the slab, whose layout is the table of Entries
+that the ranks answered at their start. The slab is an anonymous file (memfd): the kernel frees it however its
+users end, and the size of /dev/shm does not limit it. Both ends are processes of one peer, so that bad bytes
+here are a bug.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Settings(Struct):
 
 
 class Start(Struct, tag="start"):
-    """The first order: what a rank needs to come up."""
+    """The first order: a rank's settings."""
 
     settings: Settings
     rank: int

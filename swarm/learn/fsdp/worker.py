@@ -114,7 +114,7 @@ class Rank:
         else:
             torch.set_num_threads(1)
         store = dist.FileStore(f"/proc/self/fd/{start.store}", start.ranks)
-        store.set_timeout(timedelta(days=1))  # how long a start may take is the driver's to say
+        store.set_timeout(timedelta(days=1))  # the driver has the deadline of a start
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(
             backend,
@@ -295,7 +295,7 @@ def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
 
 
 def _shard(whole: FsdpRoot, start: Start, device: torch.device) -> Any:
-    """Each of the model's layers is gathered when it computes; what is around them (embeddings, norm, head)
+    """Each of the model's layers is gathered when it computes; the parts around them (embeddings, norm, head)
     with the whole.
 
     Moves them to the device, a layer at a time, with their buffers.

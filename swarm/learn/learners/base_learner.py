@@ -1,4 +1,4 @@
-"""What every learner does alike, wherever its model lies: one device (swarm.learn.learners.learner), or
+"""The common part of all learners, wherever the model lies: one device (swarm.learn.learners.learner), or
 several (swarm.learn.fsdp.learner).
 
     groups + prompts + recomputed rewards --gradient--> vector (P,), weight
@@ -7,12 +7,12 @@ several (swarm.learn.fsdp.learner).
         vector, clip, rate --_descend--> weights       (by the kind of learner)
     state --load_state--> tensors --_load_tensors--> weights and moments
 
-The weight of a gradient is what its objective divides by (completions, tokens, ...), so that the weighted
-mean of several learners' gradients is the gradient of one learner on the union of their batches. An advantage
-that is scaled by the spread of a whole batch's rewards needs the others' batches before the gradient:
-`BatchRewards` has what it takes of them. P counts trainable parameters: all, or an adapter's. Invariants: a
-call that raises ValueError has changed nothing; every kind of learner continues from the state of any other.
-No I/O but `save` and `restore`. Not handled here: admission, averaging, who publishes.
+The weight of a gradient is its objective's divisor (completions, tokens, ...), so that the weighted mean of
+several learners' gradients is the gradient of one learner on the union of their batches. An advantage that is
+scaled by the spread of a whole batch's rewards needs the others' batches before the gradient: `BatchRewards`
+has the totals for that. P counts trainable parameters: all, or an adapter's. Invariants: a call that raises
+ValueError has changed nothing; every kind of learner continues from the state of any other. No I/O but `save`
+and `restore`. Not handled here: admission, averaging, publishing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from swarm.types import BatchRewards, Digest, Group
 @dataclass(frozen=True)
 class Gradient:
     vector: Tensor
-    """(P,) float32, of the loss: what a descent step subtracts."""
+    """(P,) float32, of the loss: a descent step subtracts it."""
     groups: int
     weight: float
     """Weight in an average, in full groups: above 0, at most `groups`; 0 of no groups."""
@@ -79,7 +79,7 @@ class GradientWork:
 
 
 class GroupResult(NamedTuple):
-    """What came out for one group."""
+    """The results for one group."""
 
     check: ClaimCheck
     advantages: tuple[float, ...]
@@ -165,7 +165,7 @@ class BaseLearner(ABC):
         )
 
     def nothing(self) -> Gradient:
-        """The gradient of no groups: who brings it to a round takes part in it, and adds nothing."""
+        """The gradient of no groups: a learner takes part in a round with it, and adds nothing."""
         return Gradient(torch.zeros(self.size), 0, 0.0, {}, (), (), (), self.version, Arithmetic())
 
     def step(self, vector: Tensor) -> dict[str, float]:
@@ -215,9 +215,9 @@ class BaseLearner(ABC):
         """Take released weights and their version; `fresh` also forgets the moments and warms up
         again.
 
-        Masters stay where their bf16 view is what was released: what they hold below it is training that no
-        release shows. A learner that is `fresh`, or has no policy (`version` -1), takes the released values
-        themselves. Raises ValueError, with nothing changed, when they are damaged or of another model.
+        Masters keep their values where their bf16 rounding equals the release: the bits below it are training
+        that no release shows. A learner that is `fresh`, or has no policy (`version` -1), takes the released
+        values themselves. Raises ValueError, with nothing changed, when they are damaged or of another model.
         """
 
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
@@ -259,11 +259,12 @@ class BaseLearner(ABC):
             return {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
 
     def merge(self, masters: Mapping[str, Tensor], share: float) -> None:
-        """The next version: the mean of my trained weights and of `masters` of this model, which count by
-        `share`, 0 to 1. In float32: what a learning rate of 1e-6 changes is mostly below a release's bf16.
+        """The next version: the mean of this learner's trained weights and of `masters` of this model, which
+        count by `share`, 0 to 1. In float32: the changes at a learning rate of 1e-6 are mostly below a
+        release's bf16.
 
-        The moments stay mine: they belong to the last steps of the line that counts, and most learners have
-        them. A mean of two sets would be the gradients of neither line.
+        The moments stay this learner's: they belong to the last steps of the line that counts, and most
+        learners have them. A mean of two sets would be the gradients of neither line.
         """
         tensors, _ = checkpoint.unpack(self.state())
         mean = {name: tensors[name].lerp(value, share) for name, value in masters.items()}
@@ -301,7 +302,7 @@ class BaseLearner(ABC):
     @abstractmethod
     def statistics(self) -> dict[str, float]:
         """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations
-        are not kept; `peak`: bytes in use at most during the last gradient (of the GPU, or resident)."""
+        are not kept; `peak`: most bytes in use during the last gradient (of the GPU, or resident)."""
 
     # --- by the kind of learner -----------------------------------------------------------------------------
 
@@ -322,11 +323,11 @@ class BaseLearner(ABC):
         """The weights, and the moments where there are some, as `_load_tensors` takes them: not copies."""
 
     def _only_in_checkpoints(self) -> dict[str, Tensor]:
-        """What a checkpoint has beside `_dumped`, and no other learner takes over: copies."""
+        """Copies that a checkpoint has beside `_dumped`, and that no other learner takes over."""
         return {}
 
     def _facts(self, extra: Mapping[str, object] | None) -> dict[str, object]:
-        """What is said of the state's tensors."""
+        """Facts about the state's tensors."""
         return self._kind() | {"version": self.version, "steps": self._steps, "extra": extra or {}}
 
     def _kind(self) -> dict[str, object]:

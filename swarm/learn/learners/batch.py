@@ -151,8 +151,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchView:
-    """A batch in which every value may be read. Tensors are float32 and without gradient unless they say
-    otherwise."""
+    """A batch in which every value may be read. Tensors are float32 and without gradient unless noted."""
 
     logp: Tensor
     """(B, T), 0 where mask is 0."""

@@ -5,7 +5,7 @@
         --bound_logq-->   logq within the drift that the run's window allows
 
 Both use the learner's own forward pass, which the gradient needs anyway. For an honest group `bound_logq`
-changes no bit. Not handled here: what the ratio of the two is used for (objectives).
+changes no bit. Not handled here: the use of the ratio of the two (objectives).
 """
 
 from __future__ import annotations

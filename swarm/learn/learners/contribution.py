@@ -1,12 +1,12 @@
-"""What a learner on a slow line sends of the way that it went: its largest values, chunk by chunk, in 8 bits.
+"""A contribution of a learner on a slow line: the largest values of its change, chunk by chunk, in 8 bits.
 
     difference (P,) float32 --encode--> contribution          --add--> total (P,) float32, times a factor
-                            --subtract--> what stays behind, for the next contribution (error feedback)
+                            --subtract--> the rest, for the next contribution (error feedback)
 
 Of each CHUNK of values the largest `density` are kept, as multiples of a 127th of the largest one (top-k by
-chunk: SparseLoCo, arXiv 2508.15706; error feedback: Stich et al. 2018, arXiv 1809.07599). What was not kept,
-and what rounding left of a kept value, stays behind exactly: a kept value and its multiple are within a
-factor of two, so that their difference has no rounding error.
+chunk: SparseLoCo, arXiv 2508.15706; error feedback: Stich et al. 2018, arXiv 1809.07599). The other values,
+and the rounding errors of kept ones, stay behind exactly: a kept value and its multiple are within a factor
+of two, so that their difference has no rounding error.
 
     contribution = version of the format (1 byte), P (uint64), segments of up to SEGMENT values; little-endian
     segment      = kept values, bytes of the first, second and third stream (uint32 each), bytes of the fourth
@@ -66,11 +66,11 @@ _COUNT, _SCALE = np.dtype("<u2"), np.dtype("<f4")
 
 
 class ContributionError(ValueError):
-    """These bytes are no contribution to such a model; the message says why."""
+    """These bytes are no contribution to such a model; the message gives the reason."""
 
 
 class Kept(NamedTuple):
-    """What is kept of a segment."""
+    """The kept values of a segment."""
 
     positions: Positions
     """In the whole vector, ascending."""
@@ -102,7 +102,7 @@ def encode(difference: Vector, density: float) -> bytes:
 
 
 def subtract(difference: Vector, contribution: bytes, density: float) -> None:
-    """Take out of `difference` (P,) what the contribution has of it, in place. Raises ContributionError."""
+    """Subtract the contribution's values from `difference` (P,), in place. Raises ContributionError."""
     for kept in read(contribution, len(difference), density):
         difference[kept.positions] -= kept.values
 
@@ -124,7 +124,7 @@ def norm(contribution: bytes, size: int, density: float) -> float:
 
 
 def read(contribution: bytes, size: int, density: float) -> Iterator[Kept]:
-    """Segment by segment what is kept of `size` values. Raises ContributionError."""
+    """The kept ones of `size` values, segment by segment. Raises ContributionError."""
     body = memoryview(contribution)
     if len(body) < _HEAD.size:
         raise ContributionError(f"a contribution has at least {_HEAD.size} bytes, not {len(body)}")

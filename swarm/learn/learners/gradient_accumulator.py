@@ -3,7 +3,7 @@
     parameters' .grad, chunk by chunk --add--> sums (float32) --vector--> (P,)
                                                               --sketch--> some of P, evenly spread
 
-Invariant: a parameter's own gradient is freed as it is added. Not handled here: what a chunk is
+Invariant: a parameter's own gradient is freed as it is added. Not handled here: chunks
 (swarm.learn.learners.learner), several devices (swarm.learn.fsdp).
 """
 

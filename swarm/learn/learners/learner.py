@@ -3,11 +3,11 @@
     GradientWork --chunks--> forward, backward (parameters in the policy's precision), added up in float32
     vector --optimizer--> fp32 master weights --> the policy's parameters
 
-A group whose claimed log-probabilities are not believed adds no gradient: its tokens are left out and the
+A group whose claimed log-probabilities are not trusted adds no gradient: its tokens are left out and the
 divisor of the batch stays, so that no refusal makes a step larger, whatever the chunks are. fp32 master
 weights and the optimizer's moments stay here (swarm.learn.learners.optimizers); releases are bf16. A chunk
 that does not fit in memory is computed again in smaller ones, with the same gradient; then activations are
-recomputed; then OutOfMemory is raised. Not handled here: what is the same for every learner
+recomputed; then OutOfMemory is raised. Not handled here: the common part of all learners
 (swarm.learn.learners.base_learner).
 """
 
@@ -49,10 +49,9 @@ class Learner(BaseLearner):
     def __init__(
         self, policy: Policy, run: Run, settings: Training | None = None, ram: Callable[[], int] | None = None
     ) -> None:
-        """`ram` says how many bytes of main memory are free; without it a learner on a CPU does not look
-        ahead.
+        """`ram` returns the free bytes of main memory; without it a learner on a CPU does not look ahead.
 
-        Raises ValueError for an objective, an optimizer or a way to save memory that cannot be had.
+        Raises ValueError for an unsupported objective, optimizer or way to save memory.
         """
         super().__init__(run, settings)
         self.policy = policy
@@ -206,7 +205,7 @@ class Learner(BaseLearner):
         """Measure one chunk of one group, the largest; its gradient is not used."""
         cells = cells_of(work)
         largest = cells.index(max(cells))
-        microbatch.free(self._device)  # or what a CPU's chunk finds ready would not show
+        microbatch.free(self._device)  # otherwise memory that is ready would hide a CPU chunk's needs
         while self._attempt(work.chunk(slice(largest, largest + 1))) is None:
             self._step_down(1, work)
         for parameter in self._named.values():

@@ -3,9 +3,9 @@
     run.optimizer.lr = 0 --with_learning_rate(run, parameters), where a run begins-->
         a run whose Spec has a rate, and a sentence that names its source
 
-A kind of run has a rate here only if docs/ or a publication supports it; otherwise UnknownRate says what to
-try. A rate that is too high destroys what a model can do within a few versions; one that is too low only
-costs time.
+A kind of run has a rate here only if docs/ or a publication supports it; otherwise UnknownRate suggests
+values to try. A rate that is too high destroys a model's abilities within a few versions; one that is too low
+only costs time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SMALLEST, LARGEST = 3e8, 3.3e10
 
 
 class UnknownRate(ValueError):
-    """No rate is known for this kind of model and training; the message says what to try."""
+    """No rate is known for this kind of model and training; the message suggests values to try."""
 
 
 class LearningRate(NamedTuple):
-    """A learning rate and who used it."""
+    """A learning rate and its source."""
 
     lr: float
     source: str

@@ -5,8 +5,8 @@
 
 A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that
 needed most so far. That overestimates larger chunks: memory that does not grow with the chunk is scaled too.
-Where free memory is unknown (no GPU, no `ram`) it only steps down. Not handled here: what a chunk is,
-and what to do once a single group does not fit.
+Where free memory is unknown (no GPU, no `ram`) it only steps down. Not handled here: chunks themselves, and a
+single group that does not fit.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _MESSAGES = re.compile(
 
 
 class OutOfMemory(Exception):
-    """Memory does not suffice even for the smallest chunk; the message says what to change."""
+    """Memory does not suffice even for the smallest chunk; the message suggests a remedy."""
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error means that memory ran out: CUDA's allocator says so by the exception's type, torch's
-    CPU allocator and the libraries below it by the text of a RuntimeError."""
+    """Whether an error means that memory ran out: CUDA's allocator has an exception type for it, torch's CPU
+    allocator and the libraries below it only the text of a RuntimeError."""
     by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return by_type or (isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None)
 
@@ -62,7 +62,7 @@ def oom_as(what: str) -> Iterator[None]:
 
 
 def free(device: torch.device) -> None:
-    """Release unreferenced memory, also what the allocators of torch and of the C library have cached."""
+    """Release unreferenced memory, and the caches of torch's and the C library's allocators."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -95,7 +95,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
             self._level = torch.cuda.memory_allocated(self._device)
             return
-        with contextlib.suppress(OSError):  # not everybody may reset it: then only new peaks are seen
+        with contextlib.suppress(OSError):  # resetting may not be permitted: then only new peaks are seen
             Path("/proc/self/clear_refs").write_text("5")
         self._level, self._top = _resident()
 
@@ -180,7 +180,7 @@ class MicrobatchSize:
             self._good, self._raised, self.groups = 0, True, min(self._most, 2 * self.groups)
 
     def reset(self) -> None:
-        """Forget what was measured: the model needs less memory from now on."""
+        """Forget the measurements: the model needs less memory from now on."""
         self.groups, self._measured, self._good = self._most, None, 0
 
 

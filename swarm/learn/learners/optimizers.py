@@ -3,10 +3,10 @@
     vector (P,), cut in the parameters' order --AdamW--> masters (float32)
         --cast--> parameters (what forward and backward use)
 
-A parameter in float32 is its own master; one in bfloat16 has a float32 copy. The
-vector is moved to the device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next
-step bit for bit. Not handled here: where gradients come from, learning rates, several devices (each rank of a
-sharded learner steps its own shards).
+A parameter in float32 is its own master; one in bfloat16 has a float32 copy. The vector is moved to the
+device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next step bit for bit. Not
+handled here: the source of gradients, learning rates, several devices (each rank of a sharded learner steps
+its own shards).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class MasterOptimizer:
 
     def dump(self) -> dict[str, Tensor]:
         """The whole state as named tensors: `weight/NAME` (float32, of the parameter's shape), and for
-        parameters that have stepped `step/NAME` (scalar) and their moments, such as `exp_avg/NAME`."""
+        parameters that have stepped `step/NAME` (scalar) and their moments, for example `exp_avg/NAME`."""
         tensors: dict[str, Tensor] = {f"weight/{name}": master for name, master in self.masters.items()}
         for name, master in self.masters.items():
             state = self._optimizer.state.get(master, {})
@@ -150,8 +150,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load what `dump` returned; the next step is then bit for bit that of the dumped optimizer. `check`
-        says before whether `tensors` fit."""
+        """Load the result of `dump`; the next step is then bit for bit that of the dumped optimizer. `check`
+        decides before whether `tensors` fit."""
         self._optimizer = self._new()
         for index, (name, master) in enumerate(self.masters.items()):
             master.copy_(tensors[f"weight/{name}"])

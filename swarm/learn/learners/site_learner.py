@@ -7,9 +7,9 @@
                                            2311.08105): anchor and momentum, the same at all again
 
 Invariants: anchor and momentum follow from the lists of contributions alone, bit for bit, since every
-operation on them is a single rounded one per value, on the CPU. Nothing that was trained is lost: what a
-contribution did not carry is the residual, and what was trained for a version that came without it goes on
-from the next one. Weights and state are those of the version, whatever was stepped since; a checkpoint has
+operation on them is a single rounded one per value, on the CPU. No training is lost: the part that a
+contribution did not carry is the residual, and steps for a version that was made without them are carried
+over to the next one. Weights and state are those of the version, whatever was stepped since; a checkpoint has
 the residual besides, and steps that were not contributed are taken again after it. Costs 12 bytes a trained
 parameter of main memory beside the model and its optimizer. Not handled here: which contributions count
 (swarm.core.agreement.site_lists), a model on several GPUs.
@@ -80,19 +80,19 @@ class SiteLearner(Learner):
         return self._step(vector)
 
     def undo_steps(self) -> None:
-        """Forget what was stepped since the version; what earlier contributions did not carry stays."""
+        """Undo the steps since the version; the residual of earlier contributions stays."""
         self._go_on(None)
 
     def contribution(self) -> bytes:
-        """What was trained since the version, and what earlier contributions did not carry. Raises
-        ValueError when that is not finite."""
+        """The training since the version, plus the residual of earlier contributions. Raises ValueError when
+        that is not finite."""
         owed = self._residual + (self._anchor - self._optimizer.gather())
         self._sent = contributions.encode(owed.numpy(), self.run.averaging.density)
         return self._sent
 
     def outer_step(self, counted: Sequence[Counted], mine: bool) -> dict[str, float]:
-        """The next version, of the contributions in this order; `mine`: whether my last one is among them.
-        Returns the norm of their mean."""
+        """The next version, of the contributions in this order; `mine`: whether this learner's last one is
+        among them. Returns the norm of their mean."""
         settings = self.run.averaging
         mean = torch.zeros(self.size)
         for one in counted:
@@ -118,8 +118,7 @@ class SiteLearner(Learner):
         return progress
 
     def _lose_steps(self) -> None:
-        """The masters are of no use, and nobody can tell any more what a contribution that was sent left out
-        of them."""
+        """The masters are of no use, and the residual of a sent contribution can no longer be computed."""
         if self._sent:
             self._residual.zero_()
         self._sent, self._local = b"", False
@@ -149,8 +148,8 @@ class SiteLearner(Learner):
             self._optimizer.place(masters)
 
     def load(self, released: Weights, fresh: bool = False) -> None:
-        """As `Learner.load`. What was trained since the version goes on from the release; a contribution that
-        was sent counts as part of it: it may be, and what counts twice does more harm than what is lost.
+        """As `Learner.load`. Training since the version is carried over to the release; a contribution that
+        was sent counts as part of it: it may be, and counting it twice does more harm than losing it.
         """
         first, masters = fresh or self.version < 0, self._optimizer.gather()
         self._optimizer.place(self._anchor)
@@ -180,8 +179,8 @@ class SiteLearner(Learner):
         return whole
 
     def _only_in_checkpoints(self) -> dict[str, Tensor]:
-        """What contributions did not carry; one that was sent may count by now. What was stepped since the
-        version and not sent is left out: its groups are trained again."""
+        """The residual of contributions; one that was sent may count by now. Unsent steps since the version
+        are left out: their groups are trained again."""
         residual = self._residual.clone()
         if self._sent:
             residual.add_(self._anchor - self._optimizer.gather())
@@ -194,8 +193,8 @@ class SiteLearner(Learner):
         yield self._optimizer.dump() | anchor | {MOMENTUM: self._momentum}
 
     def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
-        """What was trained since the version goes on from another learner's state, or a mean with it, as from
-        a release; of my own checkpoint its groups come again."""
+        """Training since the version is carried over to another learner's state, or a mean with it, as to a
+        release; after a load of this learner's own checkpoint its groups come again."""
         for name in (MOMENTUM, RESIDUAL):
             found = tensors.get(name)
             if found is None and name == RESIDUAL:

@@ -45,7 +45,7 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
     `model` is changed; it may be quantized, or on the meta device. Raises ModelError for targets that it does
     not have.
     """
-    # peft asks whether a layer's weight is a DTensor, and leaves it to others to import what that is.
+    # peft asks whether a layer's weight is a DTensor, but does not import the module for that itself.
     import torch.distributed.tensor
     from peft import PeftModel, get_peft_model
 
@@ -103,7 +103,7 @@ def initial_value(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def write_folder(target: Path, blocks: Blocks, lora: config.Lora, base: str) -> None:
-    """Write a release to `target` as peft's own files; `base` is what they call the model below: a folder or
+    """Write a release to `target` as peft's own files; `base` is their name for the model below: a folder or
     a Hub id.
 
     The layers are named one by one ("all-linear" is known to peft alone). Raises ValueError for bytes that
@@ -163,8 +163,8 @@ def _named(lora: config.Lora) -> list[str]:
 
 
 def _linear(model: PreTrainedModel) -> list[str]:
-    """Full names of the linear layers but the head; without those whose names peft takes for tensors of all
-    experts together (`gate_proj` in a Qwen3 MoE, also of its dense layers)."""
+    """Full names of the linear layers but the head; without those whose names peft assumes to be tensors of
+    all experts together (`gate_proj` in a Qwen3 MoE, also of its dense layers)."""
     head = model.get_output_embeddings()
     found = [name for name, module in model.named_modules() if module is not head and _is_linear(module)]
     fused = {leaf for leaf in {name.rpartition(".")[2] for name in found} if _is_of_experts(model, leaf)}

@@ -4,8 +4,8 @@
     lora    the folder's weights are the base and stay as they are; an adapter on it is trained
     qlora   the same on a base in 4 bits (NF4): that is the policy, wherever it is sampled
 
-Code in a folder is never run, pickled weights are never read. Not handled here: what
-else a folder has (swarm.learn.models.pretrained), several devices.
+Code in a folder is never run, pickled weights are never read. Not handled here: the rest of a folder
+(swarm.learn.models.pretrained), several devices.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def load_policy(
     """The model of `folder` in eval mode, without dropout: a PreTrainedModel, with `lora` a PeftModel around
     it.
 
-    `dtype` is of the weights, or of what is computed around quantized ones; `auto` is bfloat16 on a GPU and
+    `dtype` is of the weights, or of the computation around quantized ones; `auto` is bfloat16 on a GPU and
     float32 on a CPU. `data` is a release, loaded where given; else a full model has the folder's weights (or,
-    where it has none, weights that mean nothing until a release is loaded), and an adapter changes nothing
-    yet. `quantize` is `none`, `int8` or `nf4`.
+    where it has none, arbitrary weights until a release is loaded), and an adapter changes nothing yet.
+    `quantize` is `none`, `int8` or `nf4`.
 
     Raises ModelError when the folder is not usable, ValueError when `data` is of another model, ImportError
     without bitsandbytes. `size`: bytes of a release, where they are known without one: no config makes the
@@ -215,8 +215,8 @@ def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> Pre
 
 
 def _check_complete(folder: Path, loaded: Mapping[str, Any]) -> None:
-    """Raise ModelError where transformers gave values at random to tensors of the model; `loaded` is what it
-    says of the files. Tied weights, which are in them once, are not missing there."""
+    """Raise ModelError where transformers initialised tensors of the model at random; `loaded` is its report
+    about the files. Tied weights, which are in them once, do not count as missing."""
     if missing := sorted(loaded["missing_keys"]):
         more = ", ..." if len(missing) > 1 else ""
         raise ModelError(

@@ -1,5 +1,5 @@
-"""What a model's folder may ask of a machine: its config and its tokenizer are tried in a process of their
-own, within limits of time and memory, before this process reads them.
+"""Limits on a model's folder: its config and its tokenizer are tried in a process of their own, within limits
+of time and memory, before this process reads them.
 
     config.json --tried, in a fork--> bytes of the model that it asks for, or Refused
     tokenizer files --tokenizer_tried, in a fork--> nothing, or Refused
@@ -39,11 +39,11 @@ PATIENCE = 300.0
 """Seconds for that on a machine that is as busy as it can be."""
 
 MEMORY = 2 << 30
-"""Bytes of address space beyond those of the process that forks: four times what the largest need."""
+"""Bytes of address space beyond those of the process that forks: four times the largest need."""
 
 LONGEST = 1024
-"""Characters of a token, and of what a rule puts in a text's place: the longest known are some hundred blanks
-in a row."""
+"""Characters of a token, and of a rule's replacement text: the longest known are some hundred blanks in a
+row."""
 
 PATTERN = 16 << 10
 """Characters of a regular expression: those that divide texts into words have some hundred."""
@@ -55,7 +55,7 @@ GROWTH = 64
 """Times as long a text may become by all rules together: those that are known add a blank or an end."""
 
 SAYS = 500
-"""Characters of what a library says."""
+"""Characters of a library's message."""
 
 EXTRA = 64
 """Ids that a tokenizer may add to those of a text: its begin, its end and roles."""
@@ -120,7 +120,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @lru_cache(64)
 def _tried(function: Callable[[Path], int], folder: Path, *stamps: int) -> int:
-    """What the function says of the folder, once for the same files. Raises Refused and Broken."""
+    """The function's result for the folder, computed once for the same files. Raises Refused and Broken."""
     import transformers.models.auto.modeling_auto  # noqa: F401 (the fork has it then)
 
     child = Child(lambda: _answer(function, folder))
@@ -207,7 +207,7 @@ def _check_text(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
 
 def check_parts(parts: Mapping[str, Any]) -> None:
     """Raises Refused where a tokenizer.json has rules that make texts much longer, or one that is longer than
-    any rule is."""
+    any real rule."""
     for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         steps = [*_steps(parts.get(name))]
         if len(steps) > RULES:
@@ -226,7 +226,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 
 def _scalars(model: Any) -> Iterator[Any]:
-    """What a model says beside its vocabulary, such as the end of a word."""
+    """A model's values beside its vocabulary, for example the end of a word."""
     if isinstance(model, dict):
         yield from (value for value in model.values() if not isinstance(value, dict | list))
 

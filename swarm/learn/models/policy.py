@@ -30,7 +30,7 @@ class TokenScores(NamedTuple):
 
 
 class Policy(Protocol):
-    """What a learner needs of a model."""
+    """A learner's interface to a model."""
 
     module: nn.Module
 
@@ -88,7 +88,7 @@ class LanguageModel:
     def _inputs(
         self, prompts: Sequence[str], rows: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """What the model is given, the tokens to score (B, T) and which of them are real (B, T)."""
+        """The model's inputs, the tokens to score (B, T) and a mask of the real ones (B, T)."""
         device = next(self.module.parameters()).device
         distinct = list(dict.fromkeys(prompts))
         ids_of = dict(zip(distinct, self._tokenization.encode(distinct), strict=True))

@@ -33,7 +33,8 @@ CAUSAL_ANYWAY = ("gpt_neox", "gpt_neox_japanese")
 
 
 class ModelError(ValueError):
-    """A model's folder cannot be used as it is, or not as the run asks; the message says what to do."""
+    """A model's folder cannot be used as it is, or not with the run's settings; the message suggests a
+    remedy."""
 
 
 def config_of(folder: Path) -> PretrainedConfig:
@@ -74,7 +75,7 @@ def config_of(folder: Path) -> PretrainedConfig:
         )
     MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[raw["model_type"]], None)  # the fork has its code then
     with contextlib.suppress(model_limits.Broken), _limited(f"the config {path}"):
-        model_limits.tried(folder)  # what is broken is told below
+        model_limits.tried(folder)  # a broken file is reported below
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (
@@ -122,7 +123,7 @@ def _limited(what: str) -> Iterator[None]:
 
 
 def _reads_ahead(config: PretrainedConfig) -> bool:
-    """Whether what comes later in a text changes what a model says before it, as in BERT and EmbeddingGemma:
+    """Whether later tokens of a text change a model's output before them, as in BERT and EmbeddingGemma:
     transformers makes a causal language model of those, too."""
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         return True
@@ -131,8 +132,8 @@ def _reads_ahead(config: PretrainedConfig) -> bool:
 
 
 def _asks_whether_decoder(config: PretrainedConfig) -> bool:
-    """Whether `is_decoder` is a setting of this architecture: in configs of others it may stand, too, such as
-    `false` in a Llama's, and changes nothing."""
+    """Whether `is_decoder` is a setting of this architecture: configs of others may have it, too, for example
+    `false` in a Llama's, without effect."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     own = any("is_decoder" in vars(kind).get("__annotations__", {}) for kind in type(config).__mro__)

@@ -16,7 +16,7 @@ from swarm.learn.models.policy import TokenScores
 
 class Table(nn.Module):
     """Logits (buckets, letters, alphabet), all 0 at the start, and `filler` values that are released and not
-    trained: a simulated model may be larger than what it learns."""
+    trained: a simulated model may be larger than its trained part."""
 
     def __init__(self, buckets: int, letters: int, alphabet: int, filler: int) -> None:
         super().__init__()

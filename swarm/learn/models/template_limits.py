@@ -3,12 +3,12 @@
     conversations --> ChatTemplate.write --pipe--> writer: jinja, at most SECONDS for each, and MEMORY
             texts <-- or Unwritten, Overrun            ^ forked again by its keeper when a limit ends it
 
-jinja's sandbox reaches no file, no module and no more than 100,000 numbers of one `range`; loops in loops,
-powers and the length of what is written have no limit there, and no handler of a signal runs inside a power:
-the kernel ends the process. The keeper is forked as soon as there is a tokenizer: what its peer loads later
-is in neither process. Invariant: what a template needs depends on the machine, so that a conversation with
-an Overrun is left out, and no other prompt is taken in its place. What it writes does not depend on the
-machine: chance is the same for each conversation, local time is UTC, and the address of an object, which a
+jinja's sandbox reaches no file, no module and no more than 100,000 numbers of one `range`; nested loops,
+powers and the length of the output have no limit there, and no handler of a signal runs inside a power: the
+kernel ends the process. The keeper is forked as soon as there is a tokenizer: later imports of its peer are
+in neither process. Invariant: a template's needs depend on the machine, so that a conversation with an
+Overrun is left out, and no other prompt is taken in its place. Its output does not depend on the machine:
+random numbers are the same for each conversation, local time is UTC, and the address of an object, which a
 mistake in a template writes, is refused.
 
 Not handled: the process of a vLLM server, which reads the template too.
@@ -55,7 +55,7 @@ LONGEST = 1 << 20
 """Characters that a template may write beside the conversation's own."""
 
 SAYS = 500
-"""Characters of what a template says of a conversation that it refuses."""
+"""Characters of a template's message about a conversation that it refuses."""
 
 NAME = "chat-template"
 """Of both processes, for `ps`."""
@@ -84,7 +84,7 @@ class Overrun(Lost):
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     kind: Literal["written", "unwritten", "overrun"]
     text: str
-    """What was written, or why nothing was."""
+    """The output, or the reason why there is none."""
 
 
 class ChatTemplate:
@@ -126,7 +126,7 @@ class ChatTemplate:
         except Lost as lost:
             self._child = None
             self._ended()
-            if again and isinstance(lost, Ended):  # it may have been killed while nobody asked
+            if again and isinstance(lost, Ended):  # it may have been killed between two calls
                 return self._asked(frame, seconds, again=False)
             raise self._overrun(f"wrote nothing: its process {lost}") from lost
 
@@ -150,7 +150,7 @@ class Keeper:
                 self._answer_all(pipe)
                 os._exit(0)
             if (code := os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1])) != -signal.SIGPROF:
-                # Whether somebody waits for an answer is not known here: the parent asks another keeper.
+                # Whether the parent still waits for an answer is unknown here: it asks another keeper.
                 return print(f"its writer ended with code {code}")
             needs = f"needs more than {SECONDS:g} s of processor time for one conversation"
             pipe.send(msgspec.msgpack.encode([Answer("overrun", needs)]))

@@ -6,14 +6,14 @@ Every peer of a run makes this from the same files and settings, so that learner
 ids. A rendered prompt already has the special tokens that its chat template writes, and gets no others;
 without a template the tokenizer adds its own.
 
-What a template writes depends on the conversation, the run's settings and nothing else: one that asks for the
-date gets `run.model.date` at midnight. A run that begins has one where its template asks (`asks_date`); for a
-run of an older version, which has none, it is the clock of each peer.
+A template's output depends on the conversation and the run's settings alone: one that asks for the date gets
+`run.model.date` at midnight. A new run sets it where its template asks (`asks_date`); for a run of an older
+version, which has none, it is the clock of each peer.
 
 Vocabulary padding: a model may have more embedding rows than its tokenizer has tokens. Nothing is masked: the
-distribution is the softmax over all rows, here, in vLLM and in a server, since that is what each of them
-computes by default, and two different masks would be two policies. A row without a token may be sampled, is
-admitted, and decodes to an empty text; its reward teaches the model not to.
+distribution is the softmax over all rows, here, in vLLM and in a server, since each of them computes that by
+default, and two different masks would be two policies. A row without a token may be sampled, is admitted, and
+decodes to an empty text; its reward teaches the model not to.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ SPARE = 64
 
 DEFAULTS = Model()
 PANIC = "PanicException"
-"""Name of what tokenizers' Rust raises, such as where an expression takes too long: it is no Exception."""
+"""Name of the exception of tokenizers' Rust, for example where an expression takes too long: it is no
+Exception."""
 
 PROBE = (Message(role="user", content="1+1="),)
 """A conversation that every chat template must be able to write."""
@@ -67,8 +68,8 @@ class Tokenization:
         """`vocabulary`: rows of the model's embedding. `ends`: ids that end a completion beside the
         tokenizer's own end token. `settings` and `system` (the system message) are the run's.
 
-        Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what the
-        settings of the template ask.
+        Raises ModelError when the tokenizer has no end token, is of another model, or does not support the
+        template's settings.
         """
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
@@ -179,7 +180,7 @@ class Tokenization:
         special = {i for i, token in added.items() if token.special}
         needed = {i for i in self.tokenizer.get_vocab().values() if i not in special} | set(self.ends)
         self._rowless = [str(added[i]) for i in sorted(special) if i >= self.vocabulary]
-        """Special tokens of another use, such as pictures in Gemma 3."""
+        """Special tokens of another use, for example pictures in Gemma 3."""
         self._frame = SPARE
         """Bytes beside each message at most."""
         if self.templated:
@@ -238,7 +239,7 @@ class Tokenization:
             raise ModelError(f"{error}: it is refused") from error
 
     def _first(self) -> int:
-        """The id that stands for an empty prompt."""
+        """The id of an empty prompt."""
         bos = self.tokenizer.bos_token_id
         return bos if bos is not None and bos < self.vocabulary else self.ends[0]
 
@@ -326,7 +327,7 @@ def _clock(date: str) -> datetime.datetime | None:
 
 
 def _contents(task: Task) -> list[str]:
-    """What a task says, message by message."""
+    """A task's texts, message by message."""
     return [message.content for message in task.messages] or [task.prompt]
 
 

@@ -1,17 +1,17 @@
 """All-reduce of a group: hivemind's butterfly, changed so that all members get the same bytes or none.
 
-    my part of all members' tensors -> weighted mean -> encoded once -> all members (me too)
+    this member's part of all members' tensors -> weighted mean -> encoded once -> all members
 
-In come a group, what its members claimed and a flat tensor; the means take the place of its values, part by
-part. Invariants: every member ends with the bytes that each reducer encoded; sizes are compared before
-anything is allocated; a part that is lost or of another shape breaks the round for all senders, and leaves
-some values and some means. A mean is added up in the order of the members, so
-swarm.net.averaging.recomputed_mean makes the same one of their tensors. A value that is too large breaks no
-round (swarm.core.gradient_checks.norm_screening): a reducer scales parts down that exceed their sender's
-announced norm, all members scale means down that exceed the largest possible mean, and take zeros for parts
-and means that are not finite. From three members on a reducer makes the clipped mean of each part
-(swarm.core.gradient_checks.clipping). Each member notes how much of its own part is in the mean that came
-back (swarm.core.gradient_checks.reducer_checks).
+In come a group, its members' claims and a flat tensor; the means take the place of its values, part by part.
+Invariants: every member ends with the bytes that each reducer encoded; sizes are compared before anything is
+allocated; a part that is lost or of another shape breaks the round for all senders, and leaves some values
+and some means. A mean is added up in the order of the members, so swarm.net.averaging.recomputed_mean makes
+the same one of their tensors. A value that is too large breaks no round
+(swarm.core.gradient_checks.norm_screening): a reducer scales parts down that exceed their sender's announced
+norm, all members scale means down that exceed the largest possible mean, and take zeros for parts and means
+that are not finite. From three members on a reducer makes the clipped mean of each part
+(swarm.core.gradient_checks.clipping). Each member notes how much of its own part is in the returned mean
+(swarm.core.gradient_checks.reducer_checks).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         key: int = 0,
         **kwargs: Any,
     ) -> None:
-        """`groups`: those of the run's whole batch; the members at `out` are left out. What others send here
-        is sketched by `key`; 0: is not."""
+        """`groups`: those of the run's whole batch; the members at `out` are left out. Received parts are
+        sketched by `key`; 0: they are not."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
         self._codec = codec
@@ -98,7 +98,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             [part for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
         ]
         # Parts come in any order, and are added up in that of the members: hivemind's reducer, which adds as
-        # they come, is given none of their values and tells when all are here.
+        # they come, gets none of their values and signals when all are here.
         mine = self.parts_for_local_averaging
         self._shapes = [part.shape for part in mine]
         # hivemind's own gets no part: dropped before it counts as finished, it warns of a round that failed.
@@ -134,7 +134,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         return {peer: share for peer, share in shares.items() if share < 1}
 
     def sketched(self) -> dict[str, bytes]:
-        """Member -> sketch of what it sent here."""
+        """Member -> sketch of the parts that it sent here."""
         return {str(peer): total.numpy().tobytes() for peer, total in self._sketches.items()}
 
     def should_delay_results(self, peer_id: PeerID) -> bool:
@@ -222,7 +222,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         (swarm.core.gradient_checks.reducer_checks)."""
         mine = self._standing[self.peer_id]
         if mine.share < 1:
-            return {}  # how much of it belongs in the mean is for the others to say
+            return {}  # how much of it belongs in the mean is for the others to decide
         share = mine.weight / sum(one.weight for one in self._standing.values())
         returned = self._returned.items()
         return {str(peer): presence(its, share) for peer, its in returned if its.mine * share > 0}
@@ -289,8 +289,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             group = b""
 
     async def _gathered(self, sender: int, number: int, part: torch.Tensor) -> asyncio.Future[Sum]:
-        """A member's part of mine is here; wait for those of all others. Their sum is made once for all
-        members, so await it in a shield: who is cancelled must not take it from the others."""
+        """A member's part for this reducer is here; wait for those of all others. Their sum is made once for
+        all members, so await it in a shield: a cancelled member must not take it from the others."""
         self._come.setdefault(number, {})[sender] = part
         try:
             await self.tensor_part_reducer.accumulate_part(sender, number, NOTHING)
@@ -321,7 +321,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         return Sum(packed, mean, made, _agreement(come[peers.index(self.peer_id)], mean, norm(mean)))
 
     def _keep(self, made: Sum) -> None:
-        """What a sum of mine tells; one after the other, in their order."""
+        """Record the findings of a sum of this reducer; one after the other, in their order."""
         for peer, kept, company in zip(
             self.sender_peer_ids, made.mean.kept, made.mean.agreements, strict=True
         ):
@@ -368,8 +368,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
 
 
 async def ahead(items: AsyncGenerator[T], most: int) -> AsyncGenerator[T]:
-    """`items` in their order, of which up to `most` are there before they are asked for; what they raise
-    comes after those before it. Close it where you leave early: that closes them, too."""
+    """`items` in their order, of which up to `most` are produced ahead; an exception comes after the items
+    before it. Close it where you leave early: that closes them, too."""
     places, made = asyncio.Semaphore(most), asyncio.Queue[T | None]()
 
     async def make() -> None:
@@ -399,7 +399,7 @@ def _agreement(mine: torch.Tensor, mean: torch.Tensor, size: float) -> Agreement
 
 
 def _in_thread(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    """Its error is one that somebody sees, also where nobody waits for it any more."""
+    """Its error counts as retrieved, also where the result is no longer awaited."""
     made = asyncio.get_running_loop().run_in_executor(None, function, *args)
     made.add_done_callback(lambda done: done.cancelled() or done.exception())
     return made

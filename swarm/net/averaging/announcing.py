@@ -1,10 +1,10 @@
-"""What a learner announces to a group that forms, and what all members make of it alike.
+"""A learner's announcement to a group that forms, and the conclusions that all members draw alike.
 
     Announcement --hivemind's `gather`, in each request--> read_announcement, at the leader and all members
-    all of a group's --> false_reducers: who reduces nothing in its round
+    all of a group's --> false_reducers: members that reduce nothing in its round
 
-In come bytes of another learner: sizes and ranges are compared before anything is believed. Not handled: how
-a group forms (swarm.net.averaging.matching), what the claims are worth
+In come bytes of another learner: sizes and ranges are checked first. Not handled: how a group forms
+(swarm.net.averaging.matching), the weight of the claims
 (swarm.core.gradient_checks.norm_screening).
 """
 
@@ -40,7 +40,7 @@ class MatchError(Exception):
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """What a learner announces to a group that forms (hivemind's `gather`)."""
+    """A learner's announcement to a group that forms (hivemind's `gather`)."""
 
     v: int
     """Version that it averages for."""
@@ -61,7 +61,7 @@ class Announcement(msgspec.Struct, frozen=True):
     """Of the version: parts of a swarm that was cut have several of one number."""
     against: Tags | None = None
     """Tags of the peers whose gradients oppose the others' (swarm.core.gradient_checks.opposition); None: it
-    saw nothing of them."""
+    compared none."""
     doubted: Tags = ()
     """Tags of the peers whose means leave its gradient out (swarm.core.gradient_checks.reducer_checks)."""
     part: int = USUAL_PART
@@ -69,12 +69,12 @@ class Announcement(msgspec.Struct, frozen=True):
 
     @property
     def claim(self) -> Claim:
-        """What it claims of its gradient."""
+        """Its claim about its gradient."""
         return Claim(self.weight, self.norm, self.usual)
 
     @property
     def line(self) -> Uplink:
-        """What it says of its line."""
+        """Its claim about its line."""
         return Uplink(self.uplink, self.dial_only, self.part)
 
 
@@ -99,18 +99,18 @@ def read_announcement(raw: bytes) -> Announcement:
 
 
 def tag(peer: PeerID) -> bytes:
-    """What tells a peer apart among those of a round."""
+    """Identifies a peer among those of a round."""
     return hashlib.blake2b(peer.to_bytes(), digest_size=8).digest()
 
 
 def false_reducers(told: Mapping[PeerID, Announcement]) -> Collection[PeerID]:
-    """Members of a group that reduce nothing, since more than half of the others doubt their means; nobody
-    where nobody else can be dialled."""
+    """Members of a group that reduce nothing, since more than half of the others doubt their means; none
+    where no other can be dialled."""
     tags = left_out({tag(peer): one.doubted for peer, one in told.items()})
     others = [peer for peer, one in told.items() if tag(peer) not in tags and not one.line.dial_only]
     return [peer for peer in told if tag(peer) in tags] if others else ()
 
 
 def lines_of(told: Mapping[PeerID, Announcement], false: Collection[PeerID]) -> list[Uplink]:
-    """The lines of a group's members; who is to reduce nothing has one that cannot be dialled."""
+    """The lines of a group's members; one that is to reduce nothing has a line that cannot be dialled."""
     return [one.line._replace(dial_only=one.dial_only or peer in false) for peer, one in told.items()]

@@ -7,12 +7,12 @@ supervision.
 
 In come a version, tensors, a weight and the peers that may take part; out comes the weighted mean with the
 same bytes at every member, or None, or RoundLost. Invariants: the deadline always holds; tensors change only
-after a complete round; who is not invited is refused at the join and not served; members of a group all
-invited each other and are at the same version.
+after a complete round; uninvited peers are refused at the join and not served; members of a group all invited
+each other and are at the same version.
 
-This file is the peer's side. The other one: hivemind_averager.py (the process), matching.py (who takes part),
-allreduce.py (the mean). Not handled: that all members *apply* the same average (a member may die
-after it sent its parts): releases settle that.
+This file is the peer's side. The other one: hivemind_averager.py (the process), matching.py (the members),
+allreduce.py (the mean). Not handled: that all members *apply* the same average (a member may die after it
+sent its parts): releases settle that.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Child:
         for future in (self.ready, self.ended):
             if future is not None and not future.done():
                 future.set_exception(RoundLost(why))
-                future.exception()  # seen, also when nobody waits
+                future.exception()  # retrieved, also when it is not awaited
 
     def leave_out(self, gone: Gone) -> None:
         if self.ended is not None and not self.ended.done():
@@ -153,8 +153,8 @@ class HiveAverager:
 
         `numel` float32 values are averaged, in memory shared with the averager process (anonymous: not
         bounded by /dev/shm); `groups` make the run's whole batch, which bounds the weights.
-        `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the
-        next one ready. `uplink()`: bytes per second that this peer's line carries, 0 while that is not known.
+        `report("averager", why, None)` reports a process given up, `report("averager", "", seconds)` the next
+        one ready. `uplink()`: bytes per second of this peer's line, 0 while that is unknown.
         """
         if settings.compression not in ENCODINGS:
             raise ValueError(
@@ -376,7 +376,7 @@ def _outcome(ended: Ended, key: int, seconds: float) -> Average:
 
 
 def _sketches(key: int, ended: Ended) -> Sketches:
-    """What the process kept of the others' values."""
+    """The process's sketches of the others' values."""
     kept = {
         PeerId(peer): torch.frombuffer(bytearray(data), dtype=torch.float64)
         for peer, data in ended.sketches.items()

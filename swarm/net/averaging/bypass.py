@@ -3,13 +3,13 @@
     caller --p2pd--> Door: a ticket (port, name, a key for each direction), good once and for TICKET seconds
     caller --TCP---> Door: the ticket's name; a greeting comes back, and records pass between the caller and
                      the handler that p2pd's stream would have had
-    record: bytes of what follows (4) | AES-256-GCM of the stream's bytes; nonces count the records
+    record: length of the rest (4) | AES-256-GCM of the stream's bytes; nonces count the records
 
-p2pd takes more of the processor for the same bytes than all else (docs/network.md). libp2p proves to both who
-the other one is, and carries the ticket encrypted to that peer alone, so whoever shows its name is that peer.
-Invariants: a byte that is changed, left out, repeated or moved ends the stream; of who shows no ticket no
-more is read than a name, for HELLO seconds at most. Not handled: which streams go this way, and at what pace
-(swarm.net.averaging.paced).
+p2pd takes more of the processor for the same bytes than all else (docs/network.md). libp2p proves to both
+sides the other's identity, and carries the ticket encrypted to that peer alone, so a caller that presents its
+name is that peer. Invariants: a byte that is changed, left out, repeated or moved ends the stream; of a
+caller without a ticket no more is read than a name, for HELLO seconds at most. Not handled: which streams go
+this way, and at what pace (swarm.net.averaging.paced).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STRANGERS = 64
 """Connections that have not shown a ticket yet; further ones are closed at once."""
 
 RECORD = LARGEST_PART + (1 << 12)
-"""Bytes of a stream in a record: a part and what is said of it."""
+"""Bytes of a stream in a record: a part and its header."""
 
 TAG = 16
 """Bytes that AES-GCM adds to a record."""
@@ -45,7 +45,7 @@ NAME, KEY = 16, 32
 """Bytes of a ticket's name, and of each of its keys."""
 
 GREETING = b"enter"
-"""What a door says first: at the address of a router, some other program may answer."""
+"""A door's first bytes: at the address of a router, some other program may answer."""
 
 _LENGTH, _TICKET = struct.Struct("!I"), struct.Struct(f"!H{NAME}s{KEY}s{KEY}s")
 
@@ -54,11 +54,11 @@ TICKET_SIZE = _TICKET.size
 
 
 Handler = Callable[[Any, Any, Any], Awaitable[None]]
-"""Takes whose stream it is, its reader and its writer."""
+"""Takes the peer at the other end of a stream, its reader and its writer."""
 
 
 EARLY = 1 << 18
-"""Bytes that are received before somebody asks for them; then the sender is held back."""
+"""Bytes that are received before they are read; then the sender is held back."""
 
 
 class Ticket(NamedTuple):
@@ -67,7 +67,7 @@ class Ticket(NamedTuple):
     port: int
     name: bytes
     there: bytes
-    """Key of what the caller sends."""
+    """Key of the caller's direction."""
     back: bytes
 
     @classmethod
@@ -95,7 +95,7 @@ class Ticket(NamedTuple):
 
 
 class Door:
-    """Lets in who shows a ticket."""
+    """Accepts callers with a ticket."""
 
     def __init__(self) -> None:
         self._port, self._strangers = 0, 0
@@ -111,7 +111,7 @@ class Door:
         return self
 
     def ticket(self, caller: Any, handler: Handler) -> Ticket:
-        """A new one, for a stream to `handler`, which is told `caller` as p2pd told it here."""
+        """A new one, for a stream to `handler`, which gets `caller` as p2pd named it here."""
         ticket = Ticket.new(self._port)
         self._expected[ticket.name] = ticket, caller, handler
         asyncio.get_running_loop().call_later(TICKET, self._expected.pop, ticket.name, None)
@@ -127,7 +127,7 @@ class Door:
         await handler(caller, SealedReader(PartReader(reader, writer), ticket.there), sealed)
 
     async def _shown(self, reader: asyncio.StreamReader) -> tuple[Ticket, Any, Handler] | None:
-        """What the connection's ticket is for."""
+        """The caller and handler of the connection's ticket."""
         self._strangers += 1
         try:
             async with asyncio.timeout(HELLO):
@@ -143,19 +143,19 @@ class PartReader(asyncio.BufferedProtocol):
     asyncio's reader wakes up its task and moves the bytes thrice for each piece of it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Takes the stream over from `reader`, with what that has received."""
+        """Takes the stream over from `reader`, with the bytes that it has received."""
         self._transport = cast(asyncio.Transport, writer.transport)
         self._transport.pause_reading()
         self._before: Any = self._transport.get_protocol()
-        """It goes on to tell the writer when to wait, and when the stream is closed."""
+        """It still signals to the writer when to wait, and when the stream is closed."""
         begun = bytes(reader._buffer)  # type: ignore[attr-defined]
         self._early = memoryview(bytearray(max(EARLY, len(begun))))
         self._early[: len(begun)] = begun
         self._from, self._to = 0, len(begun)
-        """What nobody asked for yet, in `early`."""
+        """Unread bytes, in `early`."""
         self._ended = reader.at_eof() or self._transport.is_closing()
         self._rest: memoryview | None = None
-        """Of what is asked for, the part that has not come."""
+        """The missing part of the current read."""
         self._come: asyncio.Future[None]
         self._transport.set_protocol(self)
         self._read_on()
@@ -223,10 +223,10 @@ class SealedReader:
     def __init__(self, reader: PartReader, key: bytes) -> None:
         self._reader, self._cipher, self._records = reader, AESGCM(key), 0
         self._open = memoryview(b"")
-        """Of the last record, what nobody asked for yet."""
+        """Unread bytes of the last record."""
 
     async def readexactly(self, size: int) -> bytes | memoryview:
-        """Raises asyncio.IncompleteReadError, also where what came is not what was sent."""
+        """Raises asyncio.IncompleteReadError, also where the received bytes are not those that were sent."""
         if size > FRAME_LIMIT:
             raise asyncio.IncompleteReadError(b"", size)
         pieces = list[memoryview]()

@@ -1,5 +1,5 @@
-"""The clipped mean of members' tensors (swarm.core.gradient_checks.clipping), and who was far from it or
-against it."""
+"""The clipped mean of members' tensors (swarm.core.gradient_checks.clipping), and the members that were far
+from it or against it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NOBODY = Company(Agreement(), ())
 
 
 class Seen:
-    """What the parts of a round told of one member."""
+    """The findings of a round's parts about one member."""
 
     def __init__(self) -> None:
         self._kept, self._company = 0.0, NOBODY

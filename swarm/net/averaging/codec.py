@@ -5,14 +5,14 @@
 
 float16 holds 6e-8 to 65504 (IEEE 754 binary16): gradients of large models lie below, and one value may lie
 above. So each part has a scale of its own, as loss scaling does for a whole model (Micikevicius et al. 2018,
-arXiv 1710.03740): the largest value comes to lie in [2^14, 2^15), which keeps all eleven bits of whatever is
-5e-9 of it or more and makes zero of nothing above 2e-12 of it. The scale is a power of two: dividing and
+arXiv 1710.03740): the largest value comes to lie in [2^14, 2^15), which keeps all eleven bits of values down
+to 5e-9 of it and makes zero of nothing above 2e-12 of it. The scale is a power of two: dividing and
 multiplying by it round nothing.
 
 int8 has half the bytes: a row's values are multiples of a 127th of its largest (blockwise quantization,
-Dettmers et al. 2022, arXiv 2110.02861, with linear steps), so an error is at most a 254th of that, and what
-is smaller becomes zero. The error of normal values is 0.6 % of their norm, of Student's t with three degrees
-1 %.
+Dettmers et al. 2022, arXiv 2110.02861, with linear steps), so an error is at most a 254th of that, and
+smaller values become zero. The error of normal values is 0.6 % of their norm, of Student's t with three
+degrees 1 %.
 
 Sizes are compared before anything is allocated; a scale that is no such number is refused.
 """
@@ -47,7 +47,7 @@ STEPS = 127
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    # torch warns once a process that bytes cannot be written to: nobody does here.
+    # torch warns once a process that bytes cannot be written to: they are not written to here.
     torch.frombuffer(bytes(1), dtype=torch.uint8)
 
 
@@ -56,7 +56,7 @@ class PartError(Exception):
 
 
 class Encoding(Protocol):
-    """What a part's values are on the wire."""
+    """The format of a part's values on the wire."""
 
     kind: int
     """hivemind's number of a similar compression: parts of two encodings are not mistaken for each other."""

@@ -1,14 +1,14 @@
-"""Rounds in the averager process: takes orders of its peer, gathers a group, reduces, writes the mean where
-it read.
+"""Rounds in the averager process: takes orders of its peer, gathers a group, reduces, and overwrites its
+input with the mean.
 
     peer --- Order ---> matching -> all-reduce -> shared buffer --- Ended ---> peer
                             ^ calls of other averager processes, through the peer's p2pd
 
 Invariants: the buffer changes during a round only, and holds the mean after a complete one (after a lost one
-nothing of use); who was not invited is not served. The process shares no lock with the peer: hivemind's
-MPFuture takes locks of all its processes, and one that is frozen or killed while it holds one takes the whole
-peer along. So hivemind's calls and reducer are used and its DecentralizedAverager, which is a process, is
-not. The process ends with its parent: one thread reads the pipe (serve), rounds run in a second one.
+nothing of use); uninvited peers are not served. The process shares no lock with the peer: hivemind's MPFuture
+takes locks of all its processes, and one that is frozen or killed while it holds one takes the whole peer
+along. So hivemind's calls and reducer are used and its DecentralizedAverager, which is a process, is not. The
+process ends with its parent: one thread reads the pipe (serve), rounds run in a second one.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ LEAVE = 1.0
 """Seconds for a process to take its handlers back when it leaves; then it is killed."""
 
 KEPT = 32 << 20
-"""Bytes that each of the C library's arenas keeps: some parts at each stage. Pages that it gives back and
-asks for again cost more than all that is computed on them."""
+"""Bytes that each of the C library's arenas keeps: some parts at each stage. Returning pages to the system
+and getting them again costs more than all computation on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a new averager process needs to know."""
+    """The settings of a new averager process."""
 
     prefix: str
     settings: Averaging
@@ -122,7 +122,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._reduces = True
         """Parts of the last round came to me."""
         self._slower = 1.0
-        """Factor of what a round may take: the lines are slower than announced while rounds run out of
+        """Factor of a round's time limit: the lines are slower than announced while rounds run out of
         time."""
 
     async def open(self) -> None:
@@ -181,7 +181,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 ended = await self._round(order)
         except TimeoutError:
             ended = Ended(f"not done in {loop.time() - began:.1f} s")
-        # (whatever hivemind raises here, the round is lost and the reason is told)
+        # (whatever hivemind raises here, the round is lost and the reason is reported)
         except Exception as error:
             ended = Ended(str(error) or type(error).__name__)
         self._send(ended)
@@ -249,7 +249,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         false = false_reducers(told)
         lines = lines_of(told, false)
         size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
-        # A claim is what a member announced while the group formed, so that all reducers use the same one.
+        # The claims are those announced while the group formed, so that all reducers use the same ones.
         against = left_out({tag(peer): one.against for peer, one in told.items()})
         out = [k for k, peer in enumerate(told) if tag(peer) in against]
         judged = once([one.claim for one in told.values()], [one.marks for one in told.values()], out)
@@ -302,7 +302,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         )
 
     def _told(self, group: GroupInfo, invited: frozenset[PeerID], order: Order) -> dict[PeerID, Announcement]:
-        """What the members of a group announced. Raises MatchError."""
+        """The announcements of a group's members. Raises MatchError."""
         told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
         if (
             len(told) < 2
@@ -313,7 +313,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         return told
 
     def _note(self, runner: Runner, told: Mapping[PeerID, Announcement]) -> None:
-        """Remember what a round tells of its members."""
+        """Remember a round's findings about its members."""
         cosines = runner.cosines()
         self._reduces = bool(cosines)
         self._opposition.add(cosines)
@@ -368,7 +368,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             return
         async for message in (await promise).rpc_aggregate_part(achain(as_aiter(first), stream), context):
             yield message
-        # until the sender hangs up: p2pd may lose what is said right before I do
+        # until the sender hangs up: p2pd may lose the bytes sent right before a close
         await asyncio.sleep(self._setup.settings.chunk)
 
 

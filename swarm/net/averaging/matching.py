@@ -2,16 +2,16 @@
 
     larger ids                         smaller id (the leader)
     ask ------- JoinRequest ---------> waits here until its peer matches for the same version, then
-        <------ ACCEPTED --------------  the smallest that accepted me is my leader
+        <------ ACCEPTED --------------  the smallest that accepted a member is its leader
         <------ BEGIN (members) -------  when all invited are here, or the first window of the group ends
 
 Runs in the averager process. In come versions and invited peers, out goes a GroupInfo, or None. Invariants:
 requests go from larger ids to smaller ones only (and from those that only dial to all others), so that two
-can never wait for each other; a member follows the smallest id that accepted it and goes on asking smaller
+can never wait for each other; a member follows the smallest id that accepted it and continues to ask smaller
 ones, so that the smallest takes over even when it comes late; no order of arrival and no delay below the
 window separates learners that match at the same time. The invited peers are known beforehand: nothing is
 looked up. All candidates are asked at once, each by one stream that stays open: a frozen or dead one delays
-nobody, and nothing is polled.
+none of the others, and nothing is polled.
 
 hivemind's messages are used and hivemind's Matchmaking is not: it looks for the others in the DHT (seconds on
 a busy machine), asks one at a time under a lock, and orders them by expirations. Windows are
@@ -61,7 +61,7 @@ restarts (0.2 s) is found in it."""
 
 
 def _rank(peer: PeerID) -> bytes:
-    raw: bytes = peer.to_bytes()  # hivemind compares the base58 texts, whose order is another one
+    raw: bytes = peer.to_bytes()  # hivemind compares the base58 texts, which have another order
     return raw
 
 
@@ -108,7 +108,7 @@ class Matching:
         self.me, self.dial_only = me, dial_only
         self.invited: frozenset[PeerID] = frozenset()
         self._gone: frozenset[PeerID] = frozenset()
-        """Those of them that nobody waits for."""
+        """Those of them that are no longer awaited."""
         self._schema, self._window, self._grace, self._stub = schema, window, grace, stub
         self._applicants: dict[PeerID, Applicant] = {}
         self._asking: dict[PeerID, asyncio.Task[None]] = {}
@@ -124,7 +124,8 @@ class Matching:
         self, announcement: Announcement, peers: frozenset[PeerID], patience: float = 0.0
     ) -> GroupInfo | None:
         """The group, as soon as all of `peers` but those that are gone are in it, or the first window of its
-        members ends, of which mine is `patience` seconds longer; None when nobody came, or comes."""
+        members ends, of which this one's is `patience` seconds longer; None when no other member came, or
+        will."""
         loop = asyncio.get_running_loop()
         self.invited, self._gone, self._announcement = peers, frozenset(), announcement
         self._raw = msgspec.msgpack.encode(self._announcement)
@@ -259,7 +260,7 @@ class Matching:
                 self._asking[peer] = self._tasks.create_task(self._keep_asking(peer))
 
     def _stop_asking_above(self, leader: PeerID | None) -> None:
-        """Go on asking those below the leader only; nobody at all when it is None."""
+        """Continue to ask those below the leader only; none at all when it is None."""
         for peer in list(self._asking):
             if leader is None or _rank(peer) > _rank(leader):
                 self._asking.pop(peer).cancel()

@@ -1,4 +1,4 @@
-"""What a peer and its averager process say to each other through their pipe."""
+"""Messages between a peer and its averager process, through their pipe."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ class Ended(Message):
     not_finite: bool = False
     """It was lost since my own tensors are not finite."""
     members: tuple[str, ...] = ()
-    """Empty: nobody came."""
+    """Empty: no other member came."""
     exchanged: dict[str, int] = {}
     """Bytes of parts to and from each other member."""
     norms: dict[str, float] = {}
-    """What each member announced."""
+    """Each member's announced norm."""
     scaled: dict[str, float] = {}
     """Share of a gradient that was scaled down, by member."""
     false: tuple[str, ...] = ()
     """Members that reduced nothing, since most others doubt their means."""
     through: tuple[str, ...] = ()
-    """Members to whom p2pd carried parts."""
+    """Members to which p2pd carried parts."""
     mean: bytes = b""
     """Digest of the mean."""
     marks: dict[str, bytes] = {}
-    """What each member announced whose gradient counts."""
+    """Announced marks of each member whose gradient counts."""
     spans: tuple[tuple[int, int], ...] = ()
     sketches: dict[str, bytes] = {}
     """See swarm.net.averaging.sketch; float64."""

@@ -1,12 +1,13 @@
-"""hivemind's streams of a learner: from whom they are taken, which way parts of a round go, and at what pace.
+"""hivemind's streams of a learner: which are accepted, which way parts of a round go, and at what pace.
 
     stream of a peer that is not invited --> closed, nothing of it is read
     part --> PacedWriter --pieces--> the peer's door, or p2pd --> ... --pieces--> PacedReader --> part
 
 Parts go past p2pd (swarm.net.averaging.bypass) where the last round was fast, and the other one gives a
 ticket and its door is reached; where not, as behind a router or over a relay, through p2pd. Only streams that
-carry parts are paced: who meets whom is small and must not wait. A reader that reads slowly holds its sender
-back once the buffers between them are full (some hundred KiB). Not handled here: the pace (swarm.net.rate).
+carry parts are paced: messages of matching are small and must not wait. A reader that reads slowly holds its
+sender back once the buffers between them are full (some hundred KiB). Not handled here: the pace
+(swarm.net.rate).
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class PacedP2P(P2P):  # type: ignore[misc]
 
     limits: RateLimits = UNLIMITED
     answers: Callable[[PeerID], bool] = staticmethod(lambda peer: True)
-    """Whose streams are taken; others' are closed."""
+    """Peers whose streams are accepted; others' are closed."""
     door: Door | None = None
     """Where parts come in past p2pd."""
     carried = 0
@@ -110,9 +111,9 @@ class PacedP2P(P2P):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._shut: dict[PeerID, float] = {}
-        """Whose door was not reached -> loop time until which it is not tried."""
+        """Peer with an unreachable door -> loop time until which it is not tried."""
         self.through = set[PeerID]()
-        """Whose doors were tried last, and not reached."""
+        """Peers whose doors were tried last, without success."""
 
     async def call_binary_stream_handler(self, peer_id: PeerID, handler_name: str) -> tuple[Any, Any, Any]:
         if not _carries_parts(handler_name):

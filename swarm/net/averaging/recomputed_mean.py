@@ -1,9 +1,9 @@
-"""The mean of a round once more, of its members' tensors.
+"""Recomputes the mean of a round from its members' tensors.
 
     vectors of all members + MeanRecipe --parts as swarm.net.averaging.allreduce cuts, encodes and adds
     them--> the mean
 
-Not handled: where the vectors come from.
+Not handled: the source of the vectors.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Sketches of the members' parts of a round: what a reducer keeps of values that it received, to compare them
-with a gradient that it computes later.
+"""Sketches of the members' parts of a round: a reducer's summary of received values, to compare them with a
+gradient that it computes later.
 
     part (n,), its place in the vector, a secret key -> signs +-1 by key and place -> folded sums, (BUCKETS,)
 
 The sketch is linear, and its inner products are those of the vectors on average (AMS sketch: Alon, Matias,
 Szegedy, 1996). Two equal vectors have equal sketches; the cosine of two sketches misses that of the vectors
-by (1 - cosine) / sqrt(BUCKETS) or so. Who does not know the key cannot make another vector with the same
-sketch.
+by (1 - cosine) / sqrt(BUCKETS) or so. Without the key another vector with the same sketch cannot be made.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Sketches(NamedTuple):
 
     key: int
     spans: Sequence[Span]
-    """What is sketched of each vector: the parts that this peer reduced."""
+    """The sketched spans of each vector: the parts that this peer reduced."""
     members: Mapping[PeerId, torch.Tensor]
     """(BUCKETS,) float64 of each other member."""
 

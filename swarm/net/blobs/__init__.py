@@ -1,1 +1,1 @@
-"""Blocks between peers: what is here, who else has it, and fetching it."""
+"""Blocks between peers: held ones, their other holders, and fetching."""

@@ -1,16 +1,17 @@
-"""One fetch: the blocks below a root from all that have some, each verified, whoever is soonest asked most.
+"""One fetch: the blocks below a root from all peers with some, each verified; the fastest source is asked
+most.
 
-    holders, those known later, and those whom they introduce -> sources (swarm.net.blobs.sources)
-        held/...   what it has, who else asks for it: at once, and again when it had nothing to give
-        ...        "one of these": as a rule each block in one question, those that the fewest have first
-                       busy                       asked again after a rest, or somebody else is
-                       unreachable, silent        rests; out of this fetch after a few times in a row
+    holders, those known later, and those that they introduce -> sources (swarm.net.blobs.sources)
+        held/...   its blocks, and other fetching peers: at once, and again when it had nothing to give
+        ...        "one of these": as a rule each block in one request, those that the fewest have first
+                       busy                       asked again after a pause, or another source is
+                       unreachable, silent        paused; out of this fetch after a few times in a row
                        refused, wrong bytes       out of this fetch; a liar is reported
 
 A source is silent when it sends no byte for 5 s and 8 round trips, however long a block takes. A block is
-asked for twice where the first one asked is late, or at the end; the first answer counts. A slow line is no
-fault. Who is introduced and cannot be dialled is forgotten: nothing waited for it. Not handled: what is done
-with the bytes (swarm.net.blobs.store), and the deadline of a whole fetch, which its caller keeps.
+requested twice where the first source is late, or at the end; the first answer counts. A slow line is no
+fault. An introduced peer that cannot be dialled is forgotten: nothing waited for it. Not handled: the use of
+the bytes (swarm.net.blobs.store), and the deadline of a whole fetch, which its caller keeps.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ AT_ONCE = 12
 memory."""
 
 DIALS = 2
-"""Addresses of mine that are told."""
+"""Addresses of this peer in a request."""
 
 RELAYED = "/p2p-circuit/"
-"""In an address over a relay: nobody is sent there for blocks, since relays carry little."""
+"""In an address over a relay: no peer is sent there for blocks, since relays carry little."""
 
 SOURCES = 20
 """Sources at a time; further ones are not introduced."""
 
 TRIED = 80
-"""Sources of a fetch in all: strangers introduce whom they like."""
+"""Sources of a fetch in all: strangers introduce any peers they like."""
 
 IDLE, TRIPS = 5.0, 8
 """Without a byte for so many seconds and round trips a source is silent: lost packets are sent again within a
@@ -71,11 +72,11 @@ STARVED = 120.0
 something newer."""
 
 BARE = 5.0
-"""Seconds in which nobody has any of what is missing until the fetch gives up: fellows wait for each other,
-and whoever waits for the release has a patience of its own after that."""
+"""Seconds without a source of any missing block until the fetch gives up: fetching peers wait for each other,
+and the caller has a patience of its own after that."""
 
 GIVEN = 10.0
-"""Seconds after which an unanswered question counts as being answered: a busy source says so earlier."""
+"""Seconds after which an unanswered request counts as being answered: a busy source says so earlier."""
 
 LOOK = 1.0
 """Seconds between two looks at whether another source would be faster."""
@@ -102,15 +103,15 @@ class Fetch:
         self._sources = {peer: Source(peer) for peer in dict.fromkeys(holders)}
         self._later, self._looked = later, asyncio.get_running_loop().time()
         self._moved = self._hoped = asyncio.get_running_loop().time()
-        """When a block came last; when somebody had some of what is missing."""
+        """When a block came last; when a source last had some of the missing ones."""
         self._wake = asyncio.Event()
         self._failure: NetError | None = None
         self._list = b""
         self._lacking = self._missing = 0
-        """Blocks to ask for; those, and what is being kept."""
+        """Blocks to ask for; those, and blocks that are being kept."""
 
     def join(self, peer: PeerId, addresses: Sequence[str]) -> None:
-        """Somebody else fetches the same: it may have what is missing here."""
+        """Another peer fetches the same: it may have blocks that are missing here."""
         known, now = self._sources.get(peer), asyncio.get_running_loop().time()
         if known is not None and known.refused and known.rest_until <= now:
             known.out, known.refused = "", False
@@ -121,7 +122,7 @@ class Fetch:
             self._wake.set()
 
     async def leaf_list(self) -> bytes:
-        """Leaves that have the digest `root`. Raises NetError naming who failed how."""
+        """Leaves that have the digest `root`. Raises NetError with each source's failure."""
         await self._run(lambda: bool(self._list), self._ask_for_list)
         return self._list
 
@@ -132,8 +133,8 @@ class Fetch:
         lacking: int,
         keep: Callable[[int, bytes], Awaitable[None]],
     ) -> None:
-        """Call `keep` once for each block of `lacking`, as it comes. Raises NetError naming who failed
-        how."""
+        """Call `keep` once for each block of `lacking`, as it comes. Raises NetError with each source's
+        failure."""
         self._leaves, self._sizes, self._keep = leaves, sizes, keep
         self._lacking = self._missing = lacking
         await self._run(lambda: not self._missing, self._ask_for_blocks)
@@ -202,7 +203,7 @@ class Fetch:
     # --- questions ------------------------------------------------------------------------------------------
 
     def _ask_for_list(self, group: asyncio.TaskGroup) -> None:
-        """Two at a time, and one more for each while that nobody answered."""
+        """From two sources at a time, and one more whenever none has answered for a while."""
         now = asyncio.get_running_loop().time()
         free = 2 + int((now - self._moved) / LOOK) - sum(source.told is not None for source in self._alive())
         for source in self._alive():
@@ -238,7 +239,7 @@ class Fetch:
                 source.told = group.create_task(self._learn(source, self._news_of(source)))
 
     def _news_of(self, source: Source) -> BlockQuery:
-        """The question for what it has, answered once it has more of what is missing here."""
+        """The request for its list of blocks, answered once it has more of those missing here."""
         if not source.known:
             return BlockQuery(root=self._root)
         news = self._lacking & ~source.has
@@ -246,7 +247,7 @@ class Fetch:
         return BlockQuery(root=self._root, seen=source.has.bit_count(), wanted=wanted)
 
     def _cancel_answered(self, questions: Sequence[Question]) -> None:
-        """What came from somebody else is not waited for."""
+        """Cancel requests for blocks that came from another source."""
         for question in questions:
             if question.task is not None and not question.wanted & self._lacking:
                 question.task.cancel()
@@ -287,7 +288,7 @@ class Fetch:
         return None
 
     async def _learn(self, source: Source, query: BlockQuery) -> None:
-        """Ask what it has, and for the leaf list."""
+        """Ask for its list of blocks, and for the leaf list."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

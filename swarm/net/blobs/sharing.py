@@ -1,13 +1,14 @@
-"""Answers to those who fetch: what is here of a root, one block of those that somebody lacks, who else asks.
+"""Answers to fetching peers: the blocks of a root here, one of the blocks that a peer lacks, other fetching
+peers.
 
-    service held/...  root, what the asker waits for -> blocks that are here, leaf list, fellows
+    service held/...  root, the asker's wait           -> blocks that are here, leaf list, fellows
     service ...       root, numbers of blocks          -> the block of these that was given away least often
 
-Whoever asks for a root says where it can be dialled, and is introduced to the next ones that ask for it: so
-those who fetch find each other without anybody's list of all. A holder chooses the block, so that it gives
-each once before it gives any twice, whoever asks. Invariants: what a stranger says is bounded before it is
-kept (swarm.types, ASKERS); who cannot be dialled is introduced to nobody. Not handled: whose bytes are held,
-and for how long (swarm.net.blobs.store); how a fetch asks (swarm.net.blobs.fetching).
+A peer that asks for a root states where it can be dialled, and is introduced to the next ones that ask for
+it: so fetching peers find each other without a list of all. A holder chooses the block, so that it gives each
+once before it gives any twice, whichever peer asks. Invariants: claims of a stranger are bounded before they
+are kept (swarm.types, ASKERS); a peer that cannot be dialled is never introduced. Not handled: whose bytes
+are held, and for how long (swarm.net.blobs.store); how a fetch asks (swarm.net.blobs.fetching).
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ FELLOWS = 6
 """Peers that an answer introduces."""
 
 Addresses = Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=2)]
-"""Where a peer says that it can be dialled."""
+"""Addresses at which a peer claims that it can be dialled."""
 
 ASKERS = 64
 """Peers that are remembered for a root, the last ones that asked: enough to draw from."""
 
 LATELY = 60.0
-"""Seconds for which a peer is introduced after it asked: it asks every few seconds, and holds what it has."""
+"""Seconds for which a peer is introduced after its request: it asks every few seconds, and holds the blocks
+it has."""
 
 NEWS = 10.0
-"""Seconds for which a question for more than is known waits: with twenty fellows each, questions that end
-without news would be most of all messages."""
+"""Seconds for which a request for news waits: with twenty fetching peers each, requests that end without news
+would be most of all messages."""
 
 LULL = 0.1
 """Seconds from a question for more to its answer at least, but for the first block: at 20 Mbit/s a fetch has
@@ -61,14 +63,14 @@ TELLING = 96
 
 
 class Fellow(Struct):
-    """A peer that fetches something too, and where it says that it can be dialled."""
+    """Another peer that fetches the same, and the addresses at which it claims that it can be dialled."""
 
     peer: PeerId
     addresses: Addresses
 
 
 class BlockQuery(Struct, tag="blocks"):
-    """Asks a peer for a block below a root, or what it has of it."""
+    """Asks a peer for a block below a root, or for its list of blocks."""
 
     root: Digest
     wanted: Annotated[tuple[BlockNumber, ...], Meta(max_length=CHOICE)] = ()
@@ -79,9 +81,9 @@ class BlockQuery(Struct, tag="blocks"):
     """Wait until the peer has one of `wanted`, or where these are too many to name more blocks than so many,
     for a few seconds at most."""
     fellows: int = 0
-    """How many others that ask for this root the asker wants to hear of."""
+    """Number of other fetching peers that the asker wants to know."""
     addresses: Addresses = ()
-    """Where the asker can be dialled; empty where it cannot, and nobody is told of it."""
+    """Where the asker can be dialled; empty where it cannot, and it is not introduced."""
 
 
 class Holding(Struct, tag="holding"):
@@ -109,7 +111,7 @@ class Asker:
 
 
 class Shared:
-    """What others are told and given of one root."""
+    """One root as others see it: its blocks here, and the peers that fetch it."""
 
     def __init__(self, leaves: Sequence[Digest] = (), has: int = 0) -> None:
         """`has`: a bit for each block that is here, the first block's the lowest."""
@@ -151,8 +153,8 @@ class Shared:
                 await asyncio.sleep(until - loop.time())
 
     def choices(self, peer: PeerId, wanted: Sequence[int]) -> list[int]:
-        """Those of them that are here: what this peer was given last, before that by how often it was
-        given."""
+        """Those of them that are here, in order: the one that this peer was given last, then by how often
+        each was given."""
         here = {block for block in wanted if block < len(self.leaves) and self.has >> block & 1}
         had = self._askers[peer].given
         return sorted(here, key=lambda block: (had >> block & 1, self._given[block], block))
@@ -179,12 +181,12 @@ class Shared:
 
     @property
     def bitmap(self) -> bytes | None:
-        """`has` as it travels; None stands for everything."""
+        """`has` as sent; None stands for all blocks."""
         return None if self.is_whole else self.has.to_bytes(-(-len(self.leaves) // 8), "little")
 
 
 def held(service: Service) -> str:
-    """The service that tells which blocks are there that `service` gives."""
+    """The service that lists the blocks that `service` gives."""
     return f"{Service.HELD}/{service}"
 
 
@@ -199,7 +201,7 @@ class Sharing:
         get: Callable[[Digest], Buffer | None],
         rng: random.Random,
     ) -> None:
-        """`find` hears of every question, and returns what it is about; `get` returns a block."""
+        """`find` is called with every request, and returns its subject; `get` returns a block."""
         self._mail, self._service = mail, service
         self._find, self._get, self._rng = find, get, rng
         self.turns = AnswerTurns()

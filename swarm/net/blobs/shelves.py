@@ -1,13 +1,13 @@
-"""A shelf: versions as images, in memory or as files of a folder that outlive the peer.
+"""A shelf: versions as images, in memory or as files of a folder that survive restarts.
 
     <root>        the bytes (swarm.storage.image)           <root>.release    its leaves: all blocks are there
     new-<number>      a version in the making           <root>.begun      its leaves: some blocks are there
 
 A shelf knows digests, bytes, and below which roots all blocks are here; swarm.net.blobs.store decides what is
-held. Every block of a file is checked against its leaf when the shelf is opened and whenever it is read: what
-a crash, a disk or somebody else changed is reported and counts as missing, the rest of its version stays, and
-a fetch adds what is missing. Marks are written durably, the bytes too where they must be `lasting`. What a
-disk refuses is held in memory. Not handled: two processes on one folder.
+held. Every block of a file is checked against its leaf when the shelf is opened and whenever it is read:
+blocks that a crash, a disk or another program changed are reported and count as missing, the rest of the
+version stays, and a fetch adds the missing ones. Marks are written durably, the bytes too where they must be
+`lasting`. Bytes that a disk refuses are held in memory. Not handled: two processes on one folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from swarm.types import Digest, Struct
 
 
 class Held(NamedTuple):
-    """What is, or will be, here below a root."""
+    """A version that is, or will be, here below a root."""
 
     root: Digest
     version: int
@@ -95,17 +95,17 @@ class Shelf:
     ) -> None:
         """Read the folder back, if one is given: every block is hashed.
 
-        `rule` says how large blocks are.
+        `rule` gives the size of blocks.
         """
         self._folder, self._on_damage, self._rule = folder, on_damage, rule
         self._shelved: dict[Digest, Shelved] = {}
         self._alive = WeakValueDictionary[Digest, Image]()
-        """Images that were dropped as well, while somebody reads them: they have their names."""
+        """Images that were dropped and are still being read: they have their names."""
         self._numbers = count()
         self._refusal: str | None = None
         self._lacks = False
-        """The disk may not have all that is here: it is not looked at otherwise, since one that hangs would
-        stop whoever asks."""
+        """The disk may lack some of it. Otherwise the disk is not looked at, since one that hangs would stop
+        the caller."""
         if folder is not None:
             self._try(self._read_back, folder)
 
@@ -244,7 +244,7 @@ class Shelf:
         return why and f"{self._folder} takes no more ({why}): what is missing there is held in memory alone"
 
     def store(self) -> None:
-        """Give the disk once more what it refused."""
+        """Retry the writes that the disk refused."""
         if self._folder is None:
             return
         self._try(make_folder, self._folder)
@@ -255,22 +255,22 @@ class Shelf:
                 self.mark(shelved.held, True)
 
     def _is_stored(self, shelved: Shelved) -> bool:
-        """Whether the folder has what is here of it."""
+        """Whether the folder has all of its blocks that are here."""
         assert self._folder is not None
         path = self._folder / shelved.held.root
         marked = path.with_suffix(".begun" if shelved.missing else ".release").exists()
         return marked and shelved.image.path == path
 
     def whole(self) -> list[Held]:
-        """What is here with all its blocks."""
+        """Versions with all their blocks."""
         return [shelved.held for shelved in self._shelved.values() if not shelved.missing]
 
     def begun(self) -> list[Held]:
-        """What is here with some of its blocks."""
+        """Versions with some of their blocks."""
         return [shelved.held for shelved in self._shelved.values() if shelved.missing]
 
     def _read_back(self, folder: Path) -> None:
-        """Take up what is marked; remove the rest, which a crash left behind."""
+        """Load the marked versions; remove the rest, which a crash left behind."""
         make_folder(folder)
         damaged: list[tuple[Shelved, str]] = []
         for mark in ("release", "begun"):
@@ -289,7 +289,7 @@ class Shelf:
                 self._unlink(path.name)
 
     def _read_mark(self, path: Path) -> Held | None:
-        """What the mark is beside; None when the mark is damaged."""
+        """The version of the mark; None when the mark is damaged."""
         try:
             mark = decode(read_checked(path), Mark)
             leaves = read_leaf_list(mark.leaves, mark.size, self._rule(mark.size))
@@ -303,8 +303,8 @@ class Shelf:
         self._left_out([(shelved, what)])
 
     def _left_out(self, damaged: Sequence[tuple[Shelved, str]]) -> None:
-        """Tell of versions that lack blocks, once they were checked: of all together, since a disk that lost
-        one has often lost many."""
+        """Report versions that lack blocks, once they were checked: all together, since a disk that lost one
+        has often lost many."""
         if not damaged:
             return
         (one, what), more = damaged[-1], len(damaged) - 1
@@ -337,6 +337,6 @@ class Shelf:
         self._hear(why)
 
     def _hear(self, why: str) -> None:
-        """What came of giving the disk something."""
+        """Note the result of a write to the disk."""
         if self._folder is not None:
             self._refusal = self._refusal or why

@@ -1,11 +1,11 @@
-"""Whom a fetch asks next, and for which blocks.
+"""Which source a fetch asks next, and for which blocks.
 
-    sources (what each has, how fast it answers, what it is asked for) --choose, second--> (source, blocks)
+    sources (the blocks of each, its speed, its open requests) --choose, second--> (source, blocks)
 
-Blocks are bits of an integer, the first block's the lowest. What only one source has comes first: the others
-cannot give it on before it is among them. The only source that has everything is asked for any of many,
-since it knows best what it gave away least often: such a wide question keeps nobody else from being asked for
-the same, which is seldom what it brings. Not handled: asking (swarm.net.blobs.fetching).
+Blocks are bits of an integer, the first block's the lowest. Blocks of only one source come first: the others
+cannot pass them on before they have them. The only source that has everything is asked for any of many, since
+it knows best which it gave away least often: such a wide request keeps no other source from being asked for
+the same, which it seldom brings. Not handled: sending requests (swarm.net.blobs.fetching).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIRST = 2
 first does not answer."""
 
 PROMPT = 1.0
-"""Seconds in which a source that was asked what it has may answer before another one is asked as well."""
+"""Seconds in which a source may answer with its list before another one is asked for its list as well."""
 
 TRIP = 1.0
 """Seconds of a round trip as long as no answer was faster."""
@@ -51,7 +51,7 @@ LATE = 1.0
 """Seconds beyond twice those of another source after which a block is late."""
 
 ALL = -1
-"""What a source has that has everything: all bits are set."""
+"""The blocks of a source that has everything: all bits are set."""
 
 
 @dataclass(eq=False)
@@ -64,26 +64,26 @@ class Question:
     is_wide: bool
     """To the only one that has everything, for any of many."""
     is_late: bool = False
-    """Somebody else is asked for the same."""
+    """Another source is asked for the same."""
     is_again: bool = False
-    """This is what somebody else is asked."""
+    """Another source is being asked for this."""
     task: asyncio.Task[None] | None = None
 
 
 @dataclass(eq=False)
 class Source:
-    """What a fetch knows of a peer that may have blocks. Times are loop seconds."""
+    """The state of a possible source. Times are loop seconds."""
 
     peer: PeerId
     introduced: bool = False
-    """By others: it goes without a word when it cannot be had."""
+    """By others: it is dropped silently when it cannot be reached."""
     has: int = 0
     known: bool = False
-    """It has said what it has."""
+    """It has sent its list of blocks."""
     asked: float = -math.inf
-    """When it was asked that last, before it has said it."""
+    """When it was last asked for the list, before it has sent one."""
     told: asyncio.Task[None] | None = None
-    """The question for what it has that is under way."""
+    """The open request for its list."""
     under: list[Question] = field(default_factory=list)
     """Those for blocks, the oldest first."""
     pace: float = 0.0
@@ -97,7 +97,7 @@ class Source:
     out: str = ""
     """Why it is not asked any more; empty while it is."""
     refused: bool = False
-    """That is since it had nothing: another word of it may change that."""
+    """It had nothing since then: a new list may change that."""
 
     @property
     def turned_away(self) -> bool:
@@ -106,7 +106,7 @@ class Source:
         return self.rest > REST
 
     def is_at_hand(self, lacking: int, now: float) -> bool:
-        """It can give some of what is missing, or is about to say whether it can."""
+        """It can give some of the missing blocks, or is about to send its list."""
         able = self.has & lacking != 0 if self.known else now < self.asked + PROMPT
         return able and self.rest_until <= now
 
@@ -140,13 +140,13 @@ class Source:
 
 
 def too_few(sources: Sequence[Source], lacking: int, now: float) -> int:
-    """How many more sources are to be asked what they have: many blocks come sooner from many, and for one
+    """How many more sources are to be asked for their lists: many blocks arrive sooner from many, and for one
     block the answers of twenty would be most of all messages."""
     return FIRST + lacking.bit_count() // 2 - sum(source.is_at_hand(lacking, now) for source in sources)
 
 
 def free(lacking: int, questions: Sequence[Question]) -> int:
-    """Blocks to ask for: each question brings one, and a narrow one that is not late one of those that it
+    """Blocks to ask for: each request brings one, and a narrow one that is not late one of those that it
     names."""
     coming = [question for question in questions if not question.is_late]
     if lacking.bit_count() <= len(coming):
@@ -165,8 +165,8 @@ def choose(
     now: float,
     rng: random.Random,
 ) -> tuple[Source, Question] | None:
-    """Whom of those that are `able` to ask for which of these blocks: who alone has some, or who would be
-    soonest."""
+    """Which of the sources that are `able` to ask for which of these blocks: the only one with some, or the
+    one that would be fastest."""
     ranks = _ranks(sources, blocks)
     usual = min((source.pace for source in sources if source.pace), default=0.0)
     alone = [source for source in sources if source.has == ALL]
@@ -182,7 +182,7 @@ def choose(
 def second(
     able: Sequence[Source], questions: Sequence[Question], lacking: int, now: float
 ) -> tuple[Source, Question] | None:
-    """Who else could give what is late, or what is left at the end."""
+    """Another source for blocks that are late, or for the last ones at the end."""
     is_end = lacking.bit_count() <= LAST
     for question in questions:
         if not (question.is_late or question.is_again):

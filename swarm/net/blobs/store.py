@@ -4,14 +4,15 @@
     fetch: leaf list, blocks of several holders (swarm.net.blobs.fetching) -> Blocks
     others' questions -> what is here of a root, a block (swarm.net.blobs.sharing)
 
-Invariants: what is returned or held has the digest it was asked by; sizes are checked before anything is
-allocated; a holder that lies is reported to `on_bad`, one that is late or busy is not, and the others are
-tried. A block is held, and given to others, as soon as it is here: a fetch that failed goes on where it
-ended, after a restart too where there is a folder. Who asks here for what is being fetched here may have
-some of it, and joins that fetch. Retention: the newest versions, what is being fetched, here or from here,
-and what was begun and is newer than they are. Where they lie is a shelf's business (swarm.net.blobs.shelves);
-`on_damage` is told of what a disk lost, `on_disk` of what it refuses. Not handled: who may fetch (the
-handler's guard), finding the first holders (the Board), two fetches of one root at once (both run).
+Invariants: returned or held bytes have the digest that they were requested by; sizes are checked before
+anything is allocated; a holder that lies is reported to `on_bad`, one that is late or busy is not, and the
+others are tried. A block is held, and given to others, as soon as it is here: a fetch that failed continues
+where it ended, after a restart too where there is a folder. A peer that asks here for a root being fetched
+here may have some of it, and joins that fetch. Retention: the newest versions, those being fetched, here or
+from here, and fetches that were begun and are newer. Where they lie is a shelf's business
+(swarm.net.blobs.shelves); `on_damage` is called for data that a disk lost, `on_disk` for writes that it
+refuses. Not handled: which peers may fetch (the handler's guard), finding the first holders (the Board), two
+fetches of one root at once (both run).
 """
 
 from __future__ import annotations
@@ -52,18 +53,19 @@ ALONE = Reach()
 
 
 def _ignore(peer: PeerId, reason: str) -> None:
-    """Nobody asked for reports."""
+    """The default: reports are dropped."""
 
 
 def _bear(why: str) -> None:
-    """Nobody asked for reports."""
+    """The default: reports are dropped."""
 
 
 class Blobs:
     """Holds, serves and fetches bytes as blocks, each under a version.
 
-    `asked` is when somebody asked for something last, in loop seconds. `most` is how many bytes of older
-    versions are held beside the newest one, `lasting` whether bytes in a folder outlive a power failure too.
+    `asked` is the time of the last request of another peer, in loop seconds. `most` is how many bytes of
+    older versions are held beside the newest one, `lasting` whether bytes in a folder survive a power failure
+    too.
     """
 
     def __init__(
@@ -80,8 +82,8 @@ class Blobs:
     ) -> None:
         """Read the folder back, if one is given: every file is hashed. Blocks.
 
-        `keep` is the number of newest versions to hold; `rng` draws how long a busy holder is left alone;
-        `reach` leads those who fetch the same to each other.
+        `keep` is the number of newest versions to hold; `rng` draws the pause for a busy holder; `reach`
+        tells peers that fetch the same how to dial each other.
         """
         self.asked = 0.0
         self.most = LARGEST
@@ -92,7 +94,8 @@ class Blobs:
         self._keep = keep
         self._rng = rng or random.Random()
         self.on_disk: Callable[[str], None] = _bear
-        """Hears why the disk refuses something, and an empty text when it takes something."""
+        """Called with the reason when the disk refuses a write, and with an empty text when it accepts
+        one."""
         self._shelf = Shelf(folder, on_damage, self._rule)
         self._whole: dict[Digest, Held] = {held.root: held for held in self._shelf.whole()}
         self._begun: dict[Digest, Held] = {held.root: held for held in self._shelf.begun()}
@@ -100,12 +103,12 @@ class Blobs:
         self._fetching: Counter[Digest] = Counter()
         self._fetches: dict[Digest, list[Fetch]] = {}
         self._shared: dict[Digest, Shared] = {}
-        """What others asked for, or may ask for since it is being fetched."""
+        """Roots that others asked for, or may ask for since they are being fetched."""
         self._wanted: dict[Digest, float] = {}
-        """Root of what is whole -> when somebody asked for it last, in loop seconds."""
+        """Root of a complete version -> time of its last request, in loop seconds."""
         self._last: Digest | None = None
-        """What was made here last, until something newer is here: a learner that fell back to an old version
-        has to offer it."""
+        """The last version made here, until something newer is here: a learner that fell back to an old
+        version has to offer it."""
         self._sharing = Sharing(mail, service, self._find, self._shelf.get, self._rng)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None
 
@@ -137,7 +140,7 @@ class Blobs:
         return root in self._whole and self._shelf.is_whole(root)
 
     def wholes(self) -> list[Digest]:
-        """Roots of what is here as a whole, the newest version first."""
+        """Roots of complete versions here, the newest first."""
         return [held.root for held in sorted(self._whole.values(), key=lambda held: -held.version)]
 
     def holds(self, root: Digest, size: int) -> bool:
@@ -145,12 +148,12 @@ class Blobs:
         return self.is_whole(root) and self._whole[root].size == size
 
     def get(self, digest: Digest) -> bytes | None:
-        """A block or a leaf list, if it is held here; asks nobody."""
+        """A block or a leaf list, if it is held here; sends no request."""
         data = self._shelf.get(digest)
         return bytes(data) if data is not None else None
 
     def coming(self) -> Fetching | None:
-        """What is fetched now, all of it together; None while nothing is."""
+        """The current downloads, all together; None without any."""
         fetched = [held for root, held in self._begun.items() if root in self._fetching]
         return (
             Fetching(
@@ -174,8 +177,8 @@ class Blobs:
         return self._shelf.blocks(root) if root in self._whole else None
 
     async def check(self, root: Digest) -> None:
-        """Look at all blocks below `root`, since reading one of them raised Damaged: what is not here counts
-        as missing."""
+        """Check all blocks below `root`, since reading one of them raised Damaged: those that are not here
+        count as missing."""
         await self._off_loop(self._shelf.check, root)
 
     def clear(self) -> None:
@@ -191,7 +194,7 @@ class Blobs:
         await self._sharing.serve()
 
     def _find(self, sender: PeerId, query: BlockQuery) -> Shared | None:
-        """What a question is about; who asks joins the fetches of the same."""
+        """The subject of a request; its sender joins the fetches of the same."""
         self.asked, root = asyncio.get_running_loop().time(), query.root
         if root in self._whole:
             self._wanted[root] = self.asked
@@ -216,7 +219,7 @@ class Blobs:
         """The `size` bytes below `root`, from `holders` and those that `later()` names while it lasts. Each
         block is held for others as soon as it is here.
 
-        Raises NetError; what is here by then is not asked for again.
+        Raises NetError; blocks that are here by then are not requested again.
         """
         if not 0 < size <= LARGEST:
             raise NetError(f"version {version} claims {size} bytes: at most {LARGEST} are fetched")
@@ -268,7 +271,7 @@ class Blobs:
             self.on_disk(why)
 
     async def store(self) -> None:
-        """Give the disk once more what it refused."""
+        """Retry the writes that the disk refused."""
         await self._off_loop(self._shelf.store)
 
     async def _leaves(self, fetch: Fetch, version: int, root: Digest, size: int) -> tuple[Digest, ...]:
@@ -284,7 +287,8 @@ class Blobs:
             ) from error
 
     async def _begin(self, held: Held) -> None:
-        """Hold blocks of it from now on, before it is complete; who fetches the same waits for that, too."""
+        """Hold blocks of it from now on, before it is complete; peers that fetch the same wait for that,
+        too."""
         if held.root not in self._whole:
             self._begun.setdefault(held.root, held)
             await self._off_loop(self._shelf.begin, held)
@@ -338,8 +342,8 @@ class Blobs:
         return newest
 
     def _prune(self) -> None:
-        """Drop versions beyond the newest, but for the last one made here and as many again that somebody is
-        fetching from here; and of those that were only begun what is older, or more than as many.
+        """Drop versions beyond the newest, but for the last one made here and as many again that another peer
+        is fetching from here; and of incomplete ones those that are older, or more than as many.
         """
         newest = self._newest()
         gone = [root for root, held in self._whole.items() if held.version not in newest]

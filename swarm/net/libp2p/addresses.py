@@ -3,7 +3,7 @@
     text --Address.parse--> Address (host, port, peer) --dial--> bytes for p2pd
 
 Invariant: an Address ends in a peer id and is TCP, direct or over one relay; p2pd can read it, and its host
-can be looked up. Not handled: whether anybody answers there (swarm.net.libp2p.p2pd).
+can be looked up. Not handled: whether a peer answers there (swarm.net.libp2p.p2pd).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 The `__init__` of hivemind's packages imports all of hivemind: optimizers, mixtures of experts, torch, scipy.
 A bare package has the folder without the `__init__`; names that hivemind's own modules import from it are
-looked up on access. `import swarm.net` enters. A program that imported hivemind before keeps what it has,
-which is more. Not handled here: what a process imports besides.
+looked up on access. `import swarm.net` enters. A program that imported hivemind before keeps the full
+packages. Not handled here: other imports of a process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _HOMES = {
     "get_dht_time": "timed_storage",
     "get_logger": "logging",
 }
-"""What the modules of hivemind that are used here import from hivemind.utils -> the submodule that defines
-it."""
+"""Name that a module of hivemind in use here imports from hivemind.utils -> the submodule that defines it."""
 
 
 class _Bare(ModuleType):

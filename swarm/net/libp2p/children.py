@@ -1,14 +1,14 @@
-"""p2pd and the DHT on it: the parts of a node that end and are made anew while the node goes on.
+"""p2pd and the DHT on it: the parts of a node that end and are made anew while the node lives on.
 
     key, port         --launch_daemon--> p2pd (swarm.net.libp2p.p2pd)  --line-->     streams, gossip, dials
           attach (services)  <-----------'
     rules, place      --launch_dht-----> DHT  (swarm.net.messaging.board) --live_dht--> board
 
-Whoever needs one asks for that of the moment each time, and waits while there is none. Invariants: a p2pd is
-handed out only once it has all services; the DHT ends before the p2pd that it stands on; every p2pd has the
-same identity, and the same port unless another program took one that the settings do not name; every DHT has
-the same place among the others'. Not handled: noticing that one is dead (swarm.net.libp2p.supervision), who
-is connected (swarm.net.libp2p.network).
+Callers ask for the current one each time, and wait while there is none. Invariants: a p2pd is handed out only
+once it has all services; the DHT ends before the p2pd that it stands on; every p2pd has the same identity,
+and the same port unless another program took one that the settings do not name; every DHT has the same place
+among the others'. Not handled: noticing that one is dead (swarm.net.libp2p.supervision), connections
+(swarm.net.libp2p.network).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from swarm.settings.config import Listen
 from swarm.types import Digest, PeerId
 
 LINK_LOCAL = "/ip6/fe80:"
-"""Nobody can dial such an address without the name of an interface of his own."""
+"""Such an address cannot be dialled without the name of an interface of the dialling machine."""
 
 
 class NodeChildren:
-    """One caller at a time launches and stops; everybody may ask."""
+    """One caller at a time launches and stops; any number may ask."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class NodeChildren:
         attach: Callable[[Daemon], Awaitable[None]],
         in_loop: bool,
     ) -> None:
-        """`port`: the one to have where `listen` names none; 0: any. `attach(daemon)` gives a new p2pd what
-        everybody expects of it, before anybody has it. `in_loop`: the DHT only asks, in this process's loop;
-        otherwise its child is forked here."""
+        """`port`: the one to have where `listen` names none; 0: any. `attach(daemon)` sets up a new p2pd
+        before any caller gets it. `in_loop`: the DHT only asks, in this process's loop; otherwise its child
+        is forked here."""
         self.daemon: Daemon | None = None
         """The last one launched, dead or alive; None while there is none."""
         self.addresses: tuple[str, ...] = ()
-        """Where this p2pd listens, or what the settings say of that, as of `locate`; empty for one that only
+        """Where this p2pd listens, or the addresses in the settings, as of `locate`; empty for one that only
         dials."""
         self.port = 0 if listen.dial_only else listen.port or port or free_port(listen.host)
         self.doubted = asyncio.Event()
@@ -108,7 +108,7 @@ class NodeChildren:
         found, said = await daemon.identify(), announced(self._listen, self.port)
         hosts = {host for address in found if (host := _ip(address)) is not None}
         here = frozenset(host for host in hosts if is_here(host))
-        # others told p2pd of an address that the machine had, and it goes on naming it
+        # others told p2pd of an address that the machine had, and it keeps naming it
         gone = (self._once_here & hosts) - here
         self._once_here = here | gone
         kept = [address for address in found if _ip(address) not in gone]
@@ -127,10 +127,10 @@ class NodeChildren:
             raise
 
     async def launch_dht(self) -> None:
-        """On the p2pd of the moment; it knows nobody yet. Raises NetError."""
+        """On the current p2pd; it has no neighbours yet. Raises NetError."""
         daemon = await self.line()
-        # No caches: a board must not return what its owner has replaced. A constant ban, or a lost node is
-        # never asked again.
+        # No caches: a board must not return records that their owner has replaced. A constant ban: otherwise
+        # a lost node is never asked again.
         options: dict[str, Any] = {
             "cache_locally": False,
             "cache_on_store": False,
@@ -184,7 +184,7 @@ def _ip(address: str) -> str | None:
 
 
 def _told(me: PeerId, said: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
-    """The addresses to tell: what is announced, else TCP ones that p2pd found, loopback last."""
+    """The addresses to announce: those of the settings, else TCP ones that p2pd found, loopback last."""
     said = said or [
         address
         for address in found

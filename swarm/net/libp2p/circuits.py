@@ -1,13 +1,13 @@
-"""Carries connections to peers of the run that nobody can dial: libp2p's circuit relay, the relay's side.
+"""Carries connections to peers of the run that cannot be dialled: libp2p's circuit relay, the relay's side.
 
-    a peer that nobody can dial --reserve--> Circuits <-- hop: CONNECT it -- whoever wants to reach it
-                       ^------------- stop: CONNECT the other one -- '
+    a peer that cannot be dialled --reserve--> Circuits <-- hop: CONNECT it -- a peer that wants to reach it
+                       ^------------- stop: CONNECT the other one ------ '
     then bytes go both ways, encrypted by the two ends: the relay reads none of them
 
 p2pd's own relay stays off: it serves every stranger, and ends a connection after 128 KiB. Invariants: only
-who has a reservation is connected with, and it has one while it is connected here directly; what is carried
-keeps to the limits of this peer's line. Not handled: who asks for a reservation, and where it is told
-(swarm.net.libp2p.reachability).
+peers with a reservation can be reached, and a peer has one while it is connected here directly; forwarded
+traffic keeps to the limits of this peer's line. Not handled: which peers ask for a reservation, and where it
+is announced
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Circuits:
     async def _accepted(
         self, task: asyncio.Task[None], source: PeerId, target: PeerId | None
     ) -> Stream | int:
-        """The stream to the other end, or the status that says why there is none."""
+        """The stream to the other end, or the status with the reason why there is none."""
         if target is None:
             return MALFORMED
         if self._reserved.get(target, 0.0) <= _now() or target == source:
@@ -190,7 +190,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _connect_target(message: bytes) -> PeerId | None:
-    """Whom a HopMessage{type 1 = CONNECT 1, peer 2{id 1}} asks for; None for any other one."""
+    """The target of a HopMessage{type 1 = CONNECT 1, peer 2{id 1}}; None for any other message."""
     fields = _fields(message)
     peer = fields.get(2)
     target = _fields(peer).get(1) if fields.get(1) == 1 and isinstance(peer, bytes) else None

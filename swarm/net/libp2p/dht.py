@@ -47,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     number: int
     result: Any = None
     failed: str = ""
-    """What the coroutine raised."""
+    """The coroutine's exception."""
 
 
 encode = msgspec.msgpack.encode
@@ -87,7 +87,7 @@ class ChildDHT:
 
     async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run `coroutine(node, *args)` in the child. Raises Silent when it does not answer, RuntimeError with
-        what it raised."""
+        the coroutine's exception."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await self._asked(f"{coroutine.__module__}:{coroutine.__qualname__}", *args)  # type: ignore[no-any-return]
@@ -125,7 +125,7 @@ class ChildDHT:
             while True:
                 answer = decoder.decode(await self._child.awaited())
                 if (future := self._answers.get(answer.number)) is None or future.done():
-                    continue  # nobody waits for it any more
+                    continue  # its caller no longer waits
                 if answer.failed:
                     future.set_exception(RuntimeError(f"in the DHT's process: {answer.failed}"))
                 else:

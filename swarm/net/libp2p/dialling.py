@@ -1,4 +1,4 @@
-"""Tries addresses: one after a fashion that tells why it failed, several until one answers.
+"""Tries addresses: one in a way that shows why it failed, several until one answers.
 
     host, port --knock--> "" or the reason            --greeted--> the same, where libp2p has to answer
     addresses --until_reached--> a reason for each: all at once, those over relays a little later
@@ -26,7 +26,7 @@ GRACE = 1.0
 silent one must not hold up a start."""
 
 GREETING = b"/multistream/1.0.0"
-"""What libp2p says first on a connection that it accepts."""
+"""libp2p's first bytes on a connection that it accepts."""
 
 CUT = "not waited for: another address answered"
 

@@ -1,9 +1,9 @@
-"""Where a peer listens, and what it says of that, without libp2p.
+"""Where a peer listens, and the addresses to announce, without libp2p.
 
 settings --announced--> where others reach it
-host --free_port--> a port that nobody has
+host --free_port--> an unused port
 host, port --check_port--> PortTaken where another program has it
-settings --check_named--> the same of the ports that they name
+settings --check_named--> the same for the ports that they name
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EVERYWHERE = ("0.0.0.0", "::")
 """Hosts that stand for all interfaces."""
 
 ELSEWHERE = "192.0.2.1"
-"""An address that nobody has (RFC 5737): the way to it is the way to all others."""
+"""An unused address (RFC 5737): the route to it is the route to all others."""
 
 
 class Scope(IntEnum):
@@ -48,8 +48,8 @@ class PortTaken(NetError):
 
 
 def announced(listen: Listen, port: int) -> list[str]:
-    """What the settings say where others reach this peer, without its id, and then this machine's address in
-    a private network: not every router leads its own machines to a port that it forwards."""
+    """Where others reach this peer by the settings, without its id, and then this machine's address in a
+    private network: not every router leads its own machines to a port that it forwards."""
     said = [address.split("/p2p/")[0] for address in listen.announce]
     host = way_out() if listen.host in EVERYWHERE else listen.host
     if not said or listen.dial_only or host is None or scope_of(host) is not Scope.PRIVATE:
@@ -69,7 +69,7 @@ def way_out() -> str | None:
 
 
 def is_here(host: str) -> bool:
-    """Whether this machine has an IP address, or may have it where that cannot be told."""
+    """Whether this machine has an IP address, or may have it where that is unknown."""
     try:
         with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
             probe.bind((host, 0))
@@ -86,8 +86,8 @@ def free_port(host: str) -> int:
 
 
 def check_port(host: str, port: int, setting: str = "peer.listen.port") -> None:
-    """Raises PortTaken when somebody listens there. p2pd itself would share the port and lose half of its
-    callers."""
+    """Raises PortTaken when another program listens there. p2pd itself would share the port and lose half of
+    its callers."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

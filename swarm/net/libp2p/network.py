@@ -1,18 +1,18 @@
-"""Who is connected with this node, where the others can be dialled, and the way back to all of them.
+"""The connections of this node, where other peers can be dialled, and the way back to all of them.
 
     bootstrap addresses ------------- enter, watch ---> p2pd dials --> peers --greet--> DHT
-    what heartbeats tell, now or before --remember--> enter, find, seek ---'
-    what others tell of a peer ------ introduce --^
-      nobody is connected, or a bootstrap peer is missing: dial, until they are back
-      nobody listens to what is published here: connect anew with the bootstrap peers
-      this machine has another address: hang up on who does not answer, and dial
-      a peer tells another address, and is connected twice: hang up, and dial it there
+    heartbeats, now or before ------- remember -------> enter, find, seek ---'
+    other peers' introductions ------ introduce --^
+      no connection, or a missing bootstrap peer: dial, until they are back
+      no subscriber to messages published here: connect anew with the bootstrap peers
+      this machine has another address: hang up on peers that do not answer, and dial
+      a peer announces another address, and is connected twice: hang up, and dial it there
       no gossip goes to a connected peer: hang up, and dial it anew
 
 Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
-is missing, and those that were met as long as nobody is connected. Not handled: who is worth seeking, whether
-others can dial this node (swarm.net.libp2p.reachability), a p2pd that does not answer (it is doubted, and
-swarm.net.libp2p.supervision looks at it).
+is missing, and known peers as long as there is no connection. Not handled: which peers are worth seeking,
+whether others can dial this node (swarm.net.libp2p.reachability), a p2pd that does not answer (it is doubted,
+and
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ Report = Callable[[str, str, float | None], None]
 """(part, what happened, None) for a fault; (part, what happened, seconds it lasted) when it is over."""
 
 Unreached = Callable[[Unreachable], Awaitable[bool]]
-"""What becomes of a node that reached nobody: it tries again (true), goes on alone (false), or ends, by an
+"""Decides about a node that reached no peer: it tries again (True), continues alone (False), or ends, by an
 exception."""
 
 
 async def give_up(error: Unreachable) -> bool:
-    """A node that reached nobody ends."""
+    """A node that reached no peer ends."""
     raise error
 
 
 async def go_on_alone(_: Unreachable) -> bool:
-    """A node that reached nobody waits for others, and goes on dialling them."""
+    """A node that reached no peer waits for others, and continues to dial them."""
     return False
 
 
 Dialled = Callable[[str, str], None]
-"""(address, why nobody could be reached there, or nothing where a peer was)."""
+"""(address, why no peer could be reached there, or nothing where one was)."""
 
 
 class WayIn(NamedTuple):
@@ -70,7 +70,7 @@ class WayIn(NamedTuple):
     """Peers that were met before, and their addresses."""
     unreached: Unreached = give_up
     dialled: Dialled = lambda *_: None
-    """Hears of each address that is dialled on the way in, as soon as that is over."""
+    """Called with each address that was dialled on the way in, as soon as that is over."""
     port: int = 0
     """TCP port to listen at where the settings name none and no other program has it; 0: any."""
     watches: bool = False
@@ -81,17 +81,17 @@ BOOTSTRAP_ALONE = WayIn()
 
 
 class Greeted(NamedTuple):
-    """What connected peers said to a greeting."""
+    """The answers of connected peers to a greeting."""
 
     answered: int = 0
     """Peers that answered well."""
     complaints: Sequence[str] = ()
-    """Of others, such as that their clock is not this machine's."""
+    """Complaints of others, for example that their clock is not this machine's."""
 
     @property
     def clock_off(self) -> tuple[str, str] | None:
-        """(in what this machine's clock differs, what to do); None unless more peers complain of it than
-        answered well: a single clock that is wrong may be another machine's."""
+        """(how this machine's clock differs, what to do); None unless more peers complain of it than answered
+        well: a single clock that is wrong may be another machine's."""
         off = [one for one in self.complaints if "local time" in one]
         if len(off) <= self.answered:
             return None
@@ -102,7 +102,7 @@ class Greeted(NamedTuple):
 
 
 LOOK_SECONDS = 2.0
-"""Seconds between two looks at who is connected; the network is found again within a few of these."""
+"""Seconds between two looks at the connections; the network is found again within a few of these."""
 
 DIAL_SECONDS = 5.0
 """Seconds between two dials of missing peers at the slowest."""
@@ -114,24 +114,24 @@ ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
 """Peers whose addresses are remembered, and how many of each."""
 
 MOVES_SECONDS = 60.0
-"""Seconds in which a peer that tells another address is connected from there; within 40, p2pd itself finds a
-connection that leads nowhere."""
+"""Seconds in which a peer that announces another address is connected from there; within 40, p2pd itself
+detects a dead connection."""
 
 NOBODYS = "/swarm/is-anybody-there"
 """A name that no peer serves a stream by."""
 
 UNHEARD = frozenset({Topic.CONTRIBUTION, Topic.COUNTED})
-"""Topics to which nobody subscribes where there is no other learner."""
+"""Topics without subscribers where there is no other learner."""
 
 REASONS = 3
-"""Addresses whose failures are told: the others are counted."""
+"""Addresses whose failures are reported: the others are counted."""
 
 HINTS = 256
-"""Peers of whom others told addresses: those of a few fetches."""
+"""Peers with addresses from other peers: those of a few fetches."""
 
 
 def parsed(bootstrap: Sequence[str], me: PeerId) -> tuple[Address, ...]:
-    """The addresses of others among them. Raises NetError naming one that is none."""
+    """The addresses of other peers among them. Raises NetError with one that is no address."""
     addresses = [(text, Address.parse(text)) for text in bootstrap]
     for text, address in addresses:
         if address is None:
@@ -154,13 +154,14 @@ class Network:
         self._gossip, self._report = gossip, report
         self._addresses: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
         self._hints: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
-        """Where others say that a peer can be dialled that has not said it itself."""
+        """Addresses of a peer that others reported and it has not announced itself."""
         self._known: frozenset[PeerId] = frozenset()
         """Connected ones at the last look: they have been greeted."""
         self._here: tuple[str | None, tuple[str, ...]] = None, ()
         """This machine's address on the way to others, and those that p2pd found, at the last look."""
         self._moved: dict[PeerId, float] = {}
-        """Peers that no longer tell an address -> until when they may be connected from there, monotonic."""
+        """Peers that no longer announce an address -> until when they may be connected from there,
+        monotonic."""
         self._lost_at: float | None = None
         self._dialled = 0.0
         self._unheard = Unheard()
@@ -170,13 +171,13 @@ class Network:
         return frozenset(address.peer for address in self._bootstrap)
 
     def told(self, peer: PeerId) -> list[str]:
-        """Where a peer can be dialled, as the bootstrap addresses, it, or else others say."""
+        """A peer's addresses, by the bootstrap addresses, itself, or else others."""
         first = [address.text for address in self._bootstrap if address.peer == peer]
         return [*(self._addresses.get(peer) or self._hints.get(peer, ())), *first]
 
     @property
     def alone(self) -> bool:
-        """Nobody is connected and nobody should be."""
+        """There is no connection and none is expected."""
         return not self.peers and not self._bootstrap
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
@@ -187,23 +188,23 @@ class Network:
         remember(self._addresses, peer, now, ADDRESSES_KNOWN)
 
     def introduce(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Remember where somebody else says that a peer can be dialled, until it says so itself."""
+        """Remember a peer's addresses from another peer, until it announces its own."""
         remember(self._hints, peer, tuple(addresses)[:ADDRESSES_OF_ONE], HINTS)
 
     def forget(self) -> None:
-        """A new p2pd is connected with nobody."""
+        """A new p2pd has no connections."""
         self.peers = frozenset()
 
     async def enter(self, unreached: Unreached, dialled: Dialled = lambda *_: None) -> None:
         """Connect with the bootstrap peers and those that were met before, all at once, if there are any;
-        `unreached` says what to do when nobody answers, and `dialled` hears of each address."""
+        `unreached` decides when none answers, and `dialled` is called with each address."""
         while complaint := await self._enter(dialled):
             if not await unreached(Unreachable(complaint)):
                 self._lost_at = time.monotonic()
                 return self._report(Part.NETWORK, complaint, None)
 
     async def _enter(self, dialled: Dialled) -> str:
-        """Which addresses failed, and how; empty when somebody is connected or nobody is known."""
+        """Which addresses failed, and how; empty when there is a connection or no known peer."""
         met = [address for peer in self._addresses if peer != self._me for address in self._told(peer)]
         wanted = list(dict.fromkeys([*self._bootstrap, *met]))
         line = await self._children.line()
@@ -223,7 +224,8 @@ class Network:
         return f"no peer could be reached: {each}{more}"
 
     async def seek(self, peers: Iterable[PeerId]) -> None:
-        """Dial those of these peers that are not connected, all at once, by the addresses that they told."""
+        """Dial those of these peers that are not connected, all at once, by the addresses that they
+        announced."""
         missing = [peer for peer in peers if peer not in self.peers]
         await self._reach(await self._children.line(), [one for peer in missing for one in self._told(peer)])
 
@@ -236,8 +238,8 @@ class Network:
         return Greeted(*await dht.ask(meet, [base58.b58decode(peer) for peer in some]))
 
     async def find(self, peer: PeerId, timeout: float) -> None:
-        """Before a stream is opened: dial by the addresses that the peer told, unless it is connected; those
-        over a relay last.
+        """Before a stream is opened: dial by the addresses that the peer announced, unless it is connected;
+        those over a relay last.
 
         libp2p must not dial a peer that is down again and again: it would wait minutes before it noticed the
         peer's return. Raises Unreachable when every address failed.
@@ -291,8 +293,8 @@ class Network:
             self._report(Part.NETWORK, f"connected again with {some(len(self.peers), 'peer')}", seconds)
 
     async def _follow_address(self, line: Daemon) -> None:
-        """Where this machine has lost an address, hang up on who does not answer: a connection from there
-        leads nowhere, and p2pd keeps it for 40 seconds more."""
+        """Where this machine has lost an address, hang up on peers that do not answer: a connection from
+        there is dead, and p2pd keeps it for 40 seconds more."""
         way, told = self._here
         await self._children.locate(line)
         self._here = way_out(), self._children.addresses
@@ -317,7 +319,7 @@ class Network:
         await self._dial_anew(line, twice)
 
     async def _mend_gossip(self, line: Daemon) -> None:
-        """Hang up on a peer to which no gossip goes, and dial it anew where it told an address."""
+        """Hang up on a peer to which no gossip goes, and dial it anew where it announced an address."""
         mute = await self._gossip.mute(line, self.peers - line.relayed)
         if told := [peer for peer in mute if self._told(peer)]:
             await self._dial_anew(line, told)
@@ -330,9 +332,9 @@ class Network:
         self.peers = await line.connected()
 
     async def _be_heard(self, line: Daemon) -> None:
-        """Where nobody listens to what is published here, connect anew with the bootstrap peers, who then
-        tell again what they subscribe to: p2pd says it once to a connection, and when the stream for it
-        fails, all that is published is lost.
+        """Where no peer subscribes to messages published here, connect anew with the bootstrap peers, which
+        then repeat their subscriptions: p2pd sends them once a connection, and when the stream for them
+        fails, all published messages are lost.
         """
         near = [address for address in self._bootstrap if address.peer in self.peers]
         if not near:
@@ -352,8 +354,8 @@ class Network:
             self._report(Part.GOSSIP, "connected peers listen again", seconds)
 
     async def _dial(self, line: Daemon, missing: Sequence[Address]) -> None:
-        """Try the bootstrap peers that are missing and, when nobody is connected, some of those who told
-        their addresses."""
+        """Try the bootstrap peers that are missing and, when there is no connection, some of those that
+        announced their addresses."""
         wanted = [*missing[:SOME]]
         if not self.peers:
             some = random.sample([*self._addresses], min(SOME, len(self._addresses)))
@@ -366,8 +368,9 @@ class Network:
             log.debug("dialled %s: %s", address.text, why or "connected")
 
     def _told(self, peer: PeerId) -> list[Address]:
-        """What a peer told, or else others of it, as far as it is its own address. One of a private network
-        that is not mine stays out where there is another way: somebody else may have it in mine."""
+        """A peer's announced addresses, or else those that others reported, as far as they are its own. One
+        of another private network is left out where there is another way: the same address may belong to
+        another machine here."""
         parsed = map(Address.parse, self.told(peer))
         found = [address for address in parsed if address is not None and address.peer == peer]
         mine = [one for text in self._children.addresses if (one := Address.parse(text)) is not None]
@@ -377,12 +380,12 @@ class Network:
 
 
 async def _answers(line: Daemon, peer: PeerId) -> bool:
-    """Whether what is sent to a connected peer comes back."""
+    """Whether a connected peer answers."""
     try:
         _, writer = await line.open_stream(peer, NOBODYS, PROBE_SECONDS)
     except Silent:
         return False
-    except Unreachable:  # it says that it serves nothing of that name
+    except Unreachable:  # it has no service of that name, and says so
         return True
     hang_up(writer)
     return True

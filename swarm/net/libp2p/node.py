@@ -1,4 +1,4 @@
-"""The real side of the ports: a Node is one p2pd, one DHT of hivemind's on it, and what keeps both alive.
+"""The real side of the ports: a Node is one p2pd, one DHT of hivemind's on it, and the supervision of both.
 
     p2pd (swarm.net.libp2p.p2pd) ---+--- streams    -> node.mail   (swarm.net.messaging.mail)
       identity, TCP port     +--- GossipSub  -> node.gossip (swarm.net.messaging.gossip)
@@ -7,9 +7,9 @@
 
     children (swarm.net.libp2p.children) <-- network (swarm.net.libp2p.network) <-- supervision
     (swarm.net.libp2p.supervision)
-      both processes                    who is connected               what is dead or hung is replaced
+      both processes                    connections                     dead or hung parts are replaced
 
-In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()`
+In come a key, a listen section and bootstrap addresses; out come ports that keep working while `supervise()`
 replaces a dead or hung p2pd (same identity, same port, all services and subscriptions again) or DHT child,
 and finds the network again after it was lost. `generation` grows with every replacement. Invariant: no
 process outlives this one. A Node forks its DHT's process when it is made, and again when that one dies: made
@@ -57,7 +57,8 @@ TIDY_SECONDS = 2.0
 """Seconds between two looks for streams that have been idle too long."""
 
 MEMBERS_SECONDS = 2.0
-"""Seconds between two looks whose records the board keeps first: in a private run a newcomer waits for it."""
+"""Seconds between two updates of the peers whose records the board prefers: in a private run a newcomer waits
+for it."""
 
 STOP_SECONDS = 3.0
 """Seconds for streams to end in `close`."""
@@ -70,7 +71,7 @@ def _passed() -> float:
 
 class SteadyClock:
     """The Clock port: the unix time of its start, and the seconds since, the machine's sleep included. No age
-    and no patience jumps when somebody sets the machine's clock."""
+    and no patience jumps when the machine's clock is set."""
 
     def __init__(self) -> None:
         self._start = time.time() - _passed()
@@ -142,8 +143,8 @@ class Node:
         limits: Limits = UNLIMITED,
         way_in: WayIn = BOOTSTRAP_ALONE,
     ) -> Node:
-        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address, clock), or what
-        `way_in.unreached` raises when nobody answered: Unreachable, unless told otherwise."""
+        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address, clock), or the error
+        of `way_in.unreached` when no peer answered: by default Unreachable."""
         guard.install()
         node = cls(keyring, key_path, run, listen, bootstrap, report, limits, way_in)
         try:
@@ -200,7 +201,7 @@ class Node:
         self.work.close()
         await self._children.stop()
 
-    # --- what others ask of it ------------------------------------------------------------------------------
+    # --- interface for others -------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -240,7 +241,7 @@ class Node:
 
     @property
     def alone(self) -> bool:
-        """Nobody is connected and nobody should be."""
+        """There is no connection and none is expected."""
         return self.network.alone
 
     async def line(self) -> Daemon:
@@ -255,10 +256,10 @@ class Node:
         """A call found no answer: look at the children now."""
         self._children.doubted.set()
 
-    # --- what its parts ask of it ---------------------------------------------------------------------------
+    # --- interface for its parts ----------------------------------------------------------------------------
 
     async def _attach(self, daemon: Daemon) -> None:
-        """A new p2pd is connected with nobody, and knows no service."""
+        """A new p2pd has no connections and no services."""
         self.network.forget()
         await self.mail.attach(daemon)
         if self.listen.relay and not self.listen.dial_only:
@@ -278,7 +279,7 @@ class Node:
                 await self.hang_up_on(peer)
 
     async def hang_up_on(self, peer: PeerId) -> None:
-        """End all connections with a peer: what is stuck on one holds up all that is sent after it."""
+        """End all connections with a peer: a message that is stuck on one holds up all later ones."""
         self.network.peers -= {peer}
         with contextlib.suppress(NetError):
             await (await self.line()).disconnect(peer)
@@ -286,7 +287,7 @@ class Node:
     async def _tell_members(self) -> None:
         while True:
             new = await self.board.tell_members()
-            with contextlib.suppress(Silent):  # the board's next call says so
+            with contextlib.suppress(Silent):  # the board's next call reports it
                 await self.network.greet(self.network.peers & new)
             await asyncio.sleep(MEMBERS_SECONDS)
 

@@ -1,14 +1,14 @@
 """One p2pd process: start and stop, its control socket, streams, gossip and connections.
 
     Daemon.launch -> p2pd (TCP, GossipSub, our identity)
-        <- control socket -- connect, publish, ...: on a connection that is kept for the next question
+        <- control socket -- connect, publish, ...: on a connection that is kept for the next request
                           -- streams, subscribe: each on one of its own
 
 In come requests of a Node, out come streams and messages with the peer id that libp2p proved. The program is
-the one that hivemind published: its digest is checked before it is started.
-Every failure is an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives
-its parent, and a closed connection is really closed although forked children hold copies of its socket. Not
-handled: replacing a dead p2pd (swarm.net.libp2p.supervision).
+hivemind's published build: its digest is checked before it is started. Every failure is an Unreachable or a
+Silent with the reason. Invariant: p2pd never outlives its parent, and a closed connection is really closed
+although forked children hold copies of its socket. Not handled: replacing a dead p2pd
+(swarm.net.libp2p.supervision).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ READ_AHEAD = 1 << 20
 """Buffer of a stream: a megabyte keeps p2pd busy while Python does something else."""
 
 UNREAD_SECONDS = 30.0
-"""Seconds for the other side to read what is left when a stream is closed; one that takes longer counts as
+"""Seconds for the other side to read the rest when a stream is closed; one that takes longer counts as
 gone."""
 
 MESSAGE_LIMIT = 1 << 20
@@ -74,12 +74,12 @@ PUBLISHED = {("Linux", "x86_64"): "42f8f48e62583b97cdba3c31439c08029fb2b9fc506b5
 is installed, and no digest is known before."""
 
 OWN = "SWARM_P2PD_SHA256"
-"""Environment variable with the sha256 of a p2pd that somebody built for themselves."""
+"""Environment variable with the sha256 of a p2pd that the user built."""
 
 # PR_SET_PDEATHSIG holds for the thread that forks: Nodes are started in the main thread. The check after it
-# closes the race with a parent that died before. In a process group of its own p2pd does not hear what a
-# terminal sends: its peer needs it to leave. Not in a session of its own: Linux shares processors out among
-# sessions, and messages would pass at half the rate.
+# closes the race with a parent that died before. In a process group of its own p2pd does not get a
+# terminal's signals: its peer needs it to leave. Not in a session of its own: Linux shares processors out
+# among sessions, and messages would pass at half the rate.
 _PRELUDE = (
     "import ctypes,os,signal,sys;os.setpgid(0,0);ctypes.CDLL(None).prctl(1,signal.SIGKILL);"
     "os.getppid()==int(sys.argv[1]) or sys.exit(1);os.execv(sys.argv[2],sys.argv[2:])"
@@ -91,7 +91,7 @@ _CIRCUIT = b"\xa2\x02"
 
 def hang_up(writer: asyncio.StreamWriter) -> None:
     """Close for both sides. Forked children hold copies of the socket: a mere close would not reach the other
-    side. What has not left yet has UNREAD_SECONDS to be read, unless the transport was aborted before."""
+    side. Unsent bytes have UNREAD_SECONDS to be read, unless the transport was aborted before."""
     sock = writer.get_extra_info("socket")
     if not writer.is_closing() and writer.transport.get_write_buffer_size():  # type: ignore[attr-defined]
         asyncio.get_running_loop().call_later(UNREAD_SECONDS, break_off, writer)
@@ -105,7 +105,7 @@ def hang_up(writer: asyncio.StreamWriter) -> None:
 
 
 def break_off(writer: asyncio.StreamWriter) -> None:
-    """Close for both sides, with what the other one did not read."""
+    """Close for both sides, and drop all bytes that the other one did not read."""
     writer.transport.abort()
     hang_up(writer)
 
@@ -159,7 +159,7 @@ class Daemon(P2P):
             daemon: Daemon = await kind.create(  # type: ignore[attr-defined]
                 identity_path=str(key), check_if_identity_free=False, startup_timeout=START_SECONDS, **options
             )
-        except BaseException as error:  # also of a Ctrl-C: nobody else knows of the process
+        except BaseException as error:  # also of a Ctrl-C: no other code knows of the process
             fault = isinstance(error, P2PDaemonError | OSError | ValueError)
             killed = fault and any([await one.killed() for one in begun])
             await asyncio.gather(*(one.stop() for one in begun if one._child is not None))
@@ -196,7 +196,8 @@ class Daemon(P2P):
         return self._child.returncode is not None
 
     async def killed(self) -> bool:
-        """Whether p2pd was ended by a signal, which the system tells a moment after its connections ended."""
+        """Whether p2pd was ended by a signal, which the system reports a moment after its connections
+        ended."""
         if self._child is None:
             return False
         with contextlib.suppress(TimeoutError):
@@ -230,7 +231,7 @@ class Daemon(P2P):
 
     async def identify(self) -> tuple[str, ...]:
         """Multiaddrs, without the peer id, where p2pd listens or which it announces."""
-        # Not on a connection that is kept: this tells, too, whether p2pd takes new ones.
+        # Not on a connection that is kept: this also shows whether p2pd accepts new ones.
         (_, writer), response = await self._call(pb.Request(type=pb.Request.IDENTIFY), ASK_SECONDS)
         hang_up(writer)
         return tuple(str(Multiaddr(address)) for address in response.identify.addrs)
@@ -307,7 +308,7 @@ class Daemon(P2P):
         await self._ask(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
 
     async def listeners(self, topic: str) -> frozenset[PeerId]:
-        """Connected peers that are known to subscribe to a topic: to them goes what is published here. Of an
+        """Connected peers that are known to subscribe to a topic: they get the messages published here. Of an
         empty topic: those to which gossip has a stream, or is opening one."""
         request = pb.PSRequest(type=pb.PSRequest.LIST_PEERS, topic=topic)
         response = await self._ask(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
@@ -334,8 +335,8 @@ class Daemon(P2P):
             yield _base58(getattr(message, "from")), message.data
 
     async def _ask(self, request: pb.Request, timeout: float) -> pb.Response:
-        """What p2pd answers. Only a connection whose answer has come is kept: the next question's is never
-        that of one that was broken off."""
+        """p2pd's answer. Only a connection with a complete answer is kept: the next request never uses one
+        that was broken off."""
         stream = None
         while stream is None and self._kept:
             stream = self._kept.pop()
@@ -383,8 +384,8 @@ def program() -> Path:
 
 
 def check_published(path: Path) -> None:
-    """Raise NetError where p2pd, which has this peer's key and all that peers say to each other, is another
-    program than the published one, or than the environment names."""
+    """Raise NetError where p2pd, which has this peer's key and all messages between peers, is another program
+    than the published one, or than the environment names."""
     expected = os.environ.get(OWN) or PUBLISHED.get((platform.system(), platform.machine()))
     if expected is None or (found := _digest(path)) == expected.lower():
         return
@@ -434,8 +435,8 @@ def _base58(raw: bytes) -> PeerId:
 
 
 def _socket_prefix(me: PeerId) -> str:
-    # /tmp and not TMPDIR: a socket's path has at most 107 bytes. The end of the id says whose sockets these
-    # are.
+    # /tmp and not TMPDIR: a socket's path has at most 107 bytes. The end of the id shows which peer's
+    # sockets these are.
     return f"/tmp/hivemind-{me[-10:]}-"
 
 

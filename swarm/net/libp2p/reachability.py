@@ -1,12 +1,12 @@
 """Whether others can dial this peer, and where it is reached if they cannot.
 
-    watch --dialback--> up to three connected peers: each dials me and says what came of it
-       all reach me: these addresses are told      one does not: --relay--> two reservations, told as circuits
+    watch --dialback--> up to three connected peers: each dials this one and reports the result
+       all reach it: these addresses are announced   one does not: --relay--> two reservations, as circuits
     Circuits (swarm.net.libp2p.circuits) carries the connections of others, where this peer can be dialled
 
-A peer that is asked dials only hosts from which the asker is connected: nobody is made to knock at a third
-one's door. Invariant: told addresses are ordered by from how far they can be dialled. Not handled: holes in
-NATs, a port that the router maps (peer.listen.upnp).
+A peer that is asked dials only hosts from which the asker is connected: no peer can be made to knock at a
+third one's door. Invariant: announced addresses are ordered by from how far they can be dialled. Not handled:
+holes in NATs, a port that the router maps (peer.listen.upnp).
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class Reachability:
         own: Callable[[], Sequence[str]],
         circuits: Circuits,
     ) -> None:
-        """`own()`: where p2pd listens, or what the settings say of that."""
+        """`own()`: where p2pd listens, or the addresses in the settings."""
         self.open: bool | None = False if listen.dial_only else None
-        """Whether all who were asked can dial this peer; None while nobody has answered."""
+        """Whether all peers that were asked can dial this one; None while none has answered."""
         self.answers: Mapping[PeerId, DialAnswer] = {}
-        """What they said last."""
+        """Their last answers."""
         self._me, self._listen, self._network = me, listen, network
         self._line, self._own, self._circuits = line, own, circuits
         self._reached: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class Reachability:
         ranked += [(1 if one == 0 else 3, text) for one, text in enumerate(over)]
         return tuple(dict.fromkeys(text for _, text in sorted(ranked, key=lambda both: both[0])))
 
-    # --- what this peer does for others ---------------------------------------------------------------------
+    # --- service for others ---------------------------------------------------------------------------------
 
     async def serve(self, mail: Mail) -> None:
         await mail.serve(Service.DIALBACK, self._dial_back)
@@ -170,11 +170,11 @@ class Reachability:
     async def _seen(self, peer: PeerId) -> tuple[str, ...]:
         return (await (await self._line()).direct()).get(peer, ())
 
-    # --- what others do for this one ------------------------------------------------------------------------
+    # --- service by others ----------------------------------------------------------------------------------
 
     async def watch(self, mail: Mail, told: Callable[[str], None]) -> None:
-        """Run for ever: ask whether I can be dialled, and keep reservations where I cannot. `told(sentence)`
-        hears when that changes."""
+        """Run for ever: find out whether this peer can be dialled, and keep reservations where it cannot.
+        `told(sentence)` is called when that changes."""
         before = ""
         while True:
             try:
@@ -188,11 +188,11 @@ class Reachability:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def settled(self) -> None:
-        """Return when those who are connected at the start have been asked."""
+        """Return when the peers connected at the start have been asked."""
         await self._looked.wait()
 
     def said(self) -> str:
-        """How others reach this peer, where they cannot dial it; empty where they can, or nobody knows."""
+        """How others reach this peer, where they cannot dial it; empty where they can, or that is unknown."""
         if self.open is not False:
             return ""
         why = next((one.why for told in self.answers.values() for one in told.dialled if one.why), "")
@@ -263,7 +263,7 @@ class Reachability:
             return None
         found = [Address.parse(text) for text in (*self._network.told(peer), *told.addresses)]
         own = [one for one in found if one is not None and one.peer == peer and not one.relayed]
-        # The address by which I am connected with it works; else the widest that it tells.
+        # The address by which this peer is connected with it works; else the widest that it announces.
         own.sort(key=lambda one: (not any(one.text.startswith(f"{end}/") for end in ends), one.scope))
         if not own:
             return None

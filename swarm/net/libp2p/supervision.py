@@ -1,4 +1,4 @@
-"""A p2pd or a DHT that died or hangs is noticed and replaced.
+"""Detects a p2pd or a DHT that died or hangs, and replaces it.
 
     look: dead? ------------------------------+
     health question, in turn or in doubt -----+--> replace: p2pd -> enter the network -> DHT -> greet peers
@@ -32,8 +32,8 @@ HEALTH_SECONDS = 10.0
 """Seconds between two health questions to living children: a hung one is found within two of these."""
 
 BUSY_SECONDS = 3.0
-"""Seconds of waiting for a core after which an answer that did not come says nothing of a child: it has ten
-seconds for one of milliseconds."""
+"""Seconds of waiting for a core after which a missing answer proves nothing about a child: it has ten seconds
+for an answer of milliseconds."""
 
 RAN_SECONDS = 10.0
 """Seconds with a core, in all, after which a child that was asked again and again hangs."""

@@ -1,6 +1,6 @@
-"""Links between the peers of one process: what a network asks of them, and who can dial whom.
+"""Links between the peers of one process: the interface that a network uses, and which peers can dial which.
 
-Not handled here: how long a message takes (swarm.sim.links), what is sent (swarm.net.memory.network).
+Not handled here: how long a message takes (swarm.sim.links), the messages (swarm.net.memory.network).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ class Passage(Protocol):
 
     @property
     def until(self) -> float:
-        """Loop seconds until when its bytes arrive, or arrived; infinite while nobody knows."""
+        """Loop seconds until when its bytes arrive, or arrived; infinite while unknown."""
         ...
 
     def cancel(self) -> None:
-        """Nobody waits for it any more: it takes no share of a line from now on."""
+        """It is no longer awaited: it takes no share of a line from now on."""
         ...
 
 
 class Links(Protocol):
-    """What a network asks of its links (swarm.sim.links answers)."""
+    """A network's view of its links (swarm.sim.links implements it)."""
 
     @property
     def whole(self) -> bool:
@@ -51,15 +51,15 @@ class Links(Protocol):
         ...
 
     def uplink(self, peer: PeerId) -> int:
-        """Bytes per second that a peer's line carries away from it; 0: nobody measured an end."""
+        """Bytes per second of a peer's uplink; 0: not measured."""
         ...
 
     def crash(self, peer: PeerId) -> None:
-        """Lose what is under way from and to a peer."""
+        """Drop all messages under way from and to a peer."""
         ...
 
     def open(self, sender: PeerId, receiver: PeerId) -> bool:
-        """False while what is sent is lost."""
+        """False while messages are lost."""
         ...
 
     def when_released(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> bool:
@@ -77,7 +77,7 @@ class Alone(NamedTuple):
 
 
 class Dials:
-    """Peers that cannot be dialled: whom such a one has called itself can call it over the same
+    """Peers that cannot be dialled: a peer that such a one has called itself can call it over the same
     connection."""
 
     def __init__(self) -> None:

@@ -6,11 +6,11 @@ tests live on it.
 
 In come peers by name, out come their `Ports`. A network asks its `Links` how long a message takes, or has
 them carry it beside others (mail, averaging rounds), and whether a pair is open or held. A message of gossip
-is 4 KiB at most and shares no line: each reader has its copy after a draw of the link, and what a real mesh
-passes on for others, some six copies a message and peer, is charged to nobody. Invariant: with a
-deterministic loop and seeded links, the order of everything that happens is a function of the calls
-(dictionaries and lists here, never sets). Keyring: NO SECURITY, see MemoryKeyring. Not handled: forged
-senders (ports know who calls), gossip's several hops (one draw of the link stands for the whole way).
+is 4 KiB at most and shares no line: each reader has its copy after a draw of the link, and forwarding in a
+real mesh, some six copies a message and peer, costs nothing here. Invariant: with a deterministic loop and
+seeded links, the order of everything that happens is a function of the calls (dictionaries and lists here,
+never sets). Keyring: NO SECURITY, see MemoryKeyring. Not handled: forged senders (ports know their caller),
+gossip's several hops (one draw of the link stands for the whole way).
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class MemoryNetwork:
     with a traceback.
 
     `averaging` are the run's settings of a round, `groups` its whole batch; `epoch` is the unix time of loop
-    second 0. Where small bytes stand in for large ones, `weigh` says as what they count on the links, and
-    `values` how many a gradient has.
+    second 0. Where small bytes stand in for large ones, `weigh` gives their size on the links, and `values`
+    the size of a gradient.
     """
 
     def __init__(
@@ -117,9 +117,9 @@ class MemoryNetwork:
     def ports(
         self, name: str, price: Callable[[str], float], one_way: bool = False, each: Collection[str] = ()
     ) -> Ports:
-        """A peer, or the next life of one that crashed. `price(kind)` is what Work of that kind costs, in
-        seconds, of kinds in `each` for one item of a call's first argument; nobody can dial one that is
-        `one_way`."""
+        """A peer, or the next life of one that crashed. `price(kind)` is the cost of Work of that kind, in
+        seconds, of kinds in `each` for one item of a call's first argument; a peer that is `one_way` cannot
+        be dialled."""
         me = PeerId(name)
         if me in self.hosts:
             raise ValueError(f"peer {name} is already there: crash it first, or choose another name")
@@ -202,14 +202,14 @@ class Coming:
         self._under.append(answer)
 
     def until(self) -> float:
-        """Loop seconds until when their bytes arrive, or arrived; infinite while nobody knows."""
+        """Loop seconds until when their bytes arrive, or arrived; infinite while unknown."""
         self._last = max([self._last, *(one.until for one in self._under if one.until < math.inf)])
         self._under = [one for one in self._under if one.until == math.inf]
         return math.inf if self._under else self._last
 
 
 class MemoryPeer:
-    """One life of a peer: what it answers, and the answers under way."""
+    """One life of a peer: its handlers, and the answers under way."""
 
     def __init__(self, network: MemoryNetwork, peer: PeerId) -> None:
         self.network = network
@@ -239,8 +239,8 @@ class MemoryPeer:
 
 
 class PendingCall:
-    """One mail and its way back. It is settled once, whoever crashes meanwhile; what a caller does not wait
-    for any more takes no share of a line."""
+    """One mail and its way back. It is settled once, whichever peer crashes meanwhile; one that its caller no
+    longer awaits takes no share of a line."""
 
     __slots__ = ("answer", "is_watched", "message", "network", "passage", "sender", "service", "to")
 
@@ -320,7 +320,8 @@ class PendingCall:
             self.end()
 
     def end(self) -> None:
-        """The caller waits no more: what still is on its way stops there, as a stream that is closed."""
+        """The caller waits no more: messages still on their way stop there, as with a stream that is
+        closed."""
         if self.passage is not None:
             self.passage.cancel()
 
@@ -425,7 +426,7 @@ class Subscription:
 
 
 class MemoryGossip:
-    """Of one life of a peer: what it publishes after its crash reaches nobody."""
+    """Of one life of a peer: messages that it publishes after its crash reach no other."""
 
     def __init__(self, network: MemoryNetwork, host: MemoryPeer) -> None:
         self._network, self._host = network, host
@@ -564,8 +565,8 @@ class MemoryWork:
 
 
 class MemoryKeyring:
-    """Signs with a keyed blake2b whose key follows from the peer id: 1 us instead of 100, and anybody could
-    forge it."""
+    """Signs with a keyed blake2b whose key follows from the peer id: 1 us instead of 100, and forgeable by
+    any peer."""
 
     _blank: dict[PeerId, hashlib.blake2b] = {}
 
@@ -594,7 +595,7 @@ class MemoryKeyring:
 
 
 class MemoryClock:
-    """A machine's, in one loop: `offset` is what it shows beyond the time, in seconds."""
+    """A machine's clock, in one loop: `offset` is how far it is ahead, in seconds."""
 
     def __init__(self, epoch: float) -> None:
         self._epoch, self.offset = epoch, 0.0

@@ -1,16 +1,16 @@
-"""Averaging rounds among the peers of one process: who meets, what they get, how it breaks.
+"""Averaging rounds among the peers of one process: their members, their results, how they break.
 
-    first comer --(match window, or everybody expected is there)--> exchange over the links
+    first comer --(match window, or all expected members are there)--> exchange over the links
         --> the weighted mean, or RoundLost
 
 In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
-What counts how much is decided as among real learners (swarm.core.gradient_checks.norm_screening), and so is
-who reduces how much (swarm.core.agreement.shares), and who reduces nothing since it handed out something else
-(swarm.core.gradient_checks.reducer_checks); here nobody can announce another norm or line than its own. Two
+Weights are decided as among real learners (swarm.core.gradient_checks.norm_screening), and so are reducers'
+shares (swarm.core.agreement.shares), and reducers that reduce nothing since they handed out something else
+(swarm.core.gradient_checks.reducer_checks); here no peer can announce another norm or line than its own. Two
 peers meet only when each expects the other, for the same version, over an open link, and one can dial the
 other. Between members that share lines with others, parts and means go both ways at once, as in a butterfly
-that reduces what has come; elsewhere a round takes twice the slowest link of a ring. Whoever is lost during
-the exchange (crash, cut link, deadline) breaks the round for all: every member keeps its tensors.
+that reduces parts as they come; elsewhere a round takes twice the slowest link of a ring. A member that is
+lost during the exchange (crash, cut link, deadline) breaks the round for all: every member keeps its tensors.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ Hands = Callable[[PeerId, "torch.Tensor"], "torch.Tensor"]
 
 
 class Said(NamedTuple):
-    """What a member says beside its tensors: see the Averager port."""
+    """A member's announcements beside its tensors: see the Averager port."""
 
     marks: bytes = b""
     against: frozenset[PeerId] = frozenset()
     key: int = 0
     hands: Hands | None = None
-    """What it hands out in place of the means that it reduces."""
+    """The vector that it hands out in place of the means that it reduces."""
 
 
 class Kept(NamedTuple):
-    """What a member remembers of its rounds."""
+    """A member's memory of its rounds."""
 
     usual: Usual
     presences: Opposition
@@ -315,8 +315,8 @@ class Meetings:
         waits: Waits,
         said: Said,
     ) -> Average | None:
-        """The Averager port's contract, on behalf of `me`, which keeps of its rounds what is `kept`; `at` is
-        a version and its weights."""
+        """The Averager port's contract, on behalf of `me`, whose memory of its rounds is `kept`; `at` is a
+        version and its weights."""
         from swarm.norm import LARGEST, norm
 
         mine = math.hypot(*map(norm, tensors))
@@ -376,8 +376,8 @@ def _handed(
     cut: Mapping[PeerId, slice],
     largest: float,
 ) -> None:
-    """Give each the means that the reducers hand to it, in place of the mean that all have. `parts`: what the
-    seats brought; `largest`: the largest norm of a mean."""
+    """Give each the means that the reducers hand to it, in place of the mean that all have. `parts`: the
+    seats' tensors; `largest`: the largest norm of a mean."""
     hands = {seat.peer: seat.said.hands for seat in seats if seat.said.hands is not None}
     total = sum(one.weight for one in judged)
     for seat, part, one in zip(seats, parts, judged, strict=True):
@@ -387,7 +387,7 @@ def _handed(
 
 
 def _sketches(seat: Seat, seats: Sequence[Seat]) -> Sketches | None:
-    """What a member asked to keep of the others' values: here all of them come to everybody."""
+    """The sketches of the others' values that a member asked for: here all of them reach every member."""
     if not seat.said.key:
         return None
     import torch
@@ -405,7 +405,7 @@ def _average(
 ) -> tuple[list[float], dict[str, Cosines]]:
     """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
     ids, so that it is one result for all; by the clipped mean where some are far from it, and without those
-    at `out`. Returns what is left of each member's gradient, 1 for one that is not to be named, and the
+    at `out`. Returns the remaining part of each member's gradient, 1 for one that is not to be named, and the
     cosines of each with the others'."""
     from swarm.net.averaging.clipping import Seen, combine
 
@@ -424,7 +424,7 @@ def _average(
 
 
 def spans(reduced: Mapping[PeerId, int], values: int) -> dict[PeerId, slice]:
-    """Reducer -> its values of a vector, by what each reduces."""
+    """Reducer -> its slice of a vector, by the number of values that each reduces."""
     total = sum(reduced.values())
     ends = [values * part // total for part in accumulate(reduced.values(), initial=0)]
     return {peer: slice(*ends) for peer, ends in zip(reduced, pairwise(ends), strict=True)}
@@ -449,8 +449,9 @@ def hand_out(
     cut: Mapping[PeerId, slice],
     largest: float,
 ) -> torch.Tensor:
-    """Replace in place the mean that a member has by what each reducer hands to it: nothing that is not
-    finite, and nothing beyond `largest`, the largest norm that a mean can have. Returns all of it, flat."""
+    """Replace in place the mean that a member has by the vectors that each reducer hands to it: nothing that
+    is not finite, and nothing beyond `largest`, the largest norm that a mean can have. Returns all of it,
+    flat."""
     from swarm.norm import norm
 
     has = flat(tensors)

@@ -4,8 +4,8 @@
         -> other peers' nodes
 
 Invariant: every call ends within ANSWER_SECONDS; a DHT that does not answer is reported to the node, which
-replaces it. The functions that run beside the DHTNode take and return plain values. Not handled here: who may
-write what (swarm.net.messaging.guard), replacing it.
+replaces it. The functions that run beside the DHTNode take and return plain values. Not handled here:
+permissions to write (swarm.net.messaging.guard), replacing it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CALLS = 16
 2 KiB at most."""
 
 AT_ONCE = 32
-"""Members that the DHT is told of in one call: more than 1 KiB is not to wait in the pipe."""
+"""Members passed to the DHT in one call: more than 1 KiB is not to wait in the pipe."""
 
 
 class Dht(Protocol):
@@ -110,8 +110,8 @@ async def alive(node: DHTNode) -> bool:
 
 
 async def meet(node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, ...]]:
-    """Greet connected peers and look for neighbours. Returns the peers that answered, and complaints such as
-    a wrong clock."""
+    """Greet connected peers and look for neighbours. Returns the peers that answered, and complaints, for
+    example about a wrong clock."""
     node.blacklist.clear()  # hivemind's memory of a time when the network was away
     complaints: list[str] = []
 
@@ -131,8 +131,8 @@ async def meet(node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, .
 
 
 def _make_way(storage: DHTLocalStorage, key: DHTID, subkey: bytes, expires: float) -> None:
-    """Remove my own record that ends later: my clock was ahead then. It would outlast all that follow, and
-    others refuse all records that come with one that ends so late."""
+    """Remove this peer's own record that ends later: its clock was ahead then. It would outlast all that
+    follow, and others refuse all records that come with one that ends so late."""
     found = storage.get(key)
     if found is None or not isinstance(found.value, DictionaryDHTValue):
         return
@@ -177,14 +177,14 @@ async def _part(node: DHTNode) -> bool:
 
 
 class Owner(Protocol):
-    """What a board needs of its node."""
+    """A board's view of its node."""
 
     me: PeerId
     run: Digest
 
     @property
     def alone(self) -> bool:
-        """Whether nobody is connected and there is nobody to connect to."""
+        """Whether there is no connection and no peer to connect to."""
         ...
 
     async def live_dht(self) -> Dht:
@@ -209,12 +209,12 @@ class DhtBoard:
 
     def prefer(self, members: Callable[[], Iterable[PeerId]], closed: bool = False) -> None:
         """Keep the records of these peers before others' from now on, as many as a key has; where it is
-        `closed` nobody else finds or stores anything here."""
+        `closed` no other peer finds or stores anything here."""
         self._members, self._closed = members, closed
 
     async def tell_members(self) -> frozenset[PeerId]:
-        """Tell the DHT of the moment who they are. Returns those whom a closed one answers from now on: they
-        are no neighbours yet."""
+        """Pass the members to the current DHT. Returns those that a closed one answers from now on: they are
+        no neighbours yet."""
         most = REMEMBERED if self._closed else guard.SUBKEYS
         dht, members = await self._node.live_dht(), frozenset(islice(self._members(), most))
         before, known = self._told

@@ -1,9 +1,9 @@
-"""The Gossip port over GossipSub: publish, and subscriptions that outlive the p2pd that feeds them.
+"""The Gossip port over GossipSub: publish, and subscriptions that survive a replacement of p2pd.
 
 In come topics, out come (signer, message) of others; p2pd has checked the signature. When p2pd is replaced, a
 subscription subscribes again, and its reader only misses messages. Best effort: a message that is published
-while p2pd is replaced is lost. What a gate does not take never waits in the queue. Not handled: envelopes and
-trust (swarm.frames.wire, swarm.core.membership).
+while p2pd is replaced is lost. Messages that a gate refuses never wait in the queue. Not handled: envelopes
+and trust (swarm.frames.wire, swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class PubSub:
     """The Gossip port. `line()` waits for the current p2pd."""
 
     def __init__(self, me: PeerId, line: Callable[[], Awaitable[GossipDaemon]], beats: str) -> None:
-        """`beats`: the topic of heartbeats that everybody listens to who sends any; others begin with it."""
+        """`beats`: the topic of heartbeats that every sender of heartbeats subscribes to; others begin with
+        it."""
         self._me = me
         self._line = line
         self._beats, self._mute = beats, Mute()
@@ -137,16 +138,16 @@ class Inbox:
 
 
 class Unheard:
-    """How long nobody has listened, and when to reconnect. Times are of one clock, in seconds."""
+    """How long there has been no subscriber, and when to reconnect. Times are of one clock, in seconds."""
 
     def __init__(self, first: float | None = None) -> None:
-        """`first`: seconds until the first time, UNHEARD_SECONDS where nothing is said."""
+        """`first`: seconds until the first time; default UNHEARD_SECONDS."""
         self._first = first
         self._since: float | None = None
         self._done = 0
 
     def due(self, now: float) -> bool:
-        """Record that nobody listens now. True when the node should reconnect."""
+        """Record that there is no subscriber now. True when the node should reconnect."""
         if self._since is None:
             self._since = now
         first = UNHEARD_SECONDS if self._first is None else self._first
@@ -156,19 +157,19 @@ class Unheard:
         return True
 
     def over(self, now: float) -> float | None:
-        """Somebody listens now: the seconds without a listener, returned once and only after connecting
+        """There is a subscriber now: the seconds without one, returned once and only after connecting
         anew."""
         since, done, self._since, self._done = self._since, self._done, None, 0
         return now - since if since is not None and done else None
 
 
 class Mute:
-    """Connected peers to which nothing goes that is said here, and when to connect with each anew.
+    """Connected peers that receive none of this peer's messages, and when to connect with each anew.
 
     p2pd tries to open a stream for gossip on a peer's first connection alone. Where that is broken off, as is
-    the later one of two dials at once, it says nothing to the peer for as long as another connection stands
+    the later one of two dials at once, it sends nothing to the peer for as long as another connection stands
     (github.com/libp2p/go-libp2p-pubsub/issues/433). And where an old connection ends after a new one stands,
-    it forgets what the peer listens to, which that one says once.
+    it forgets the peer's subscriptions, which are sent only once.
     """
 
     def __init__(self) -> None:
@@ -179,15 +180,15 @@ class Mute:
         self._waiting: dict[PeerId, Unheard] = {}
 
     def heard(self, author: PeerId) -> None:
-        """Somebody sent a heartbeat, and therefore listens to those of others."""
+        """A peer sent a heartbeat, and therefore subscribes to those of others."""
         if author in self._peers:
             self._heard.add(author)
 
     def due(
         self, peers: Set[PeerId], streams: Set[PeerId], listeners: Set[PeerId], now: float
     ) -> list[PeerId]:
-        """Of these connected peers, those with which to connect anew. `streams`: to whom p2pd has a stream;
-        `listeners`: to heartbeats, as p2pd knows."""
+        """Of these connected peers, those with which to connect anew. `streams`: peers to which p2pd has a
+        stream; `listeners`: subscribers to heartbeats, as p2pd knows."""
         self._peers = peers
         self._heard &= peers
         mute = (peers - streams) | (self._heard - listeners)

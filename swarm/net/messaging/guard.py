@@ -1,11 +1,11 @@
-"""Limits that hivemind lacks on what peers send: frame sizes, streams, msgpack, ids, requests, DHT records.
+"""Limits on peers' messages that hivemind lacks: frame sizes, streams, msgpack, ids, requests, DHT records.
 
     bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules
         -> hivemind
 
 `install()` patches hivemind's classes; call it once, before any P2P or DHT: forked children inherit it.
-Whatever exceeds a limit is refused, closed or raised as ValueError into hivemind's own error path, before
-memory is allocated for it. A stream that ends in the middle of a message ends its task, and nothing is
+Messages beyond a limit are refused, closed or raised as ValueError into hivemind's own error path, before
+memory is allocated for them. A stream that ends in the middle of a message ends its task, and nothing is
 printed. Invariant: every record that a node keeps or returns was signed by the Ed25519 key inside its subkey,
 lies under a key of the run, is small and expires soon. Not handled: a storing node that hides records.
 """
@@ -54,7 +54,8 @@ DECODE_ITEMS = 4096
 
 DECODE_TYPES = (MSGPackSerializer._TUPLE_EXT_TYPE_CODE, 0x50)
 """Extension types that are decoded: a tuple, and a dictionary of records. hivemind's third one describes a
-tensor: it looks its sender's words up in torch, which imports compilers, and raises what torch raises."""
+tensor: it looks names from its sender up in torch, which imports compilers, and raises any exception of
+torch."""
 
 DECODE_DEPTH = 4
 """Nested extension types: hivemind nests two (a dictionary whose items hold a tuple)."""
@@ -85,7 +86,7 @@ REQUEST_KEYS = 128
 
 PEER_RATE, PEER_BURST = 50.0, 1500.0
 """Units (a record, or a KiB) a second: a peer refreshes a handful of records every 40 s; the burst is one
-hand-over of a full key, and more than a peer may say in one request."""
+hand-over of a full key, and more than a request may hold."""
 
 ALL_RATE, ALL_BURST = 500.0, 6000.0
 """The same over all peers: a thousand peers at their normal rate, and ten hand-overs."""
@@ -135,7 +136,7 @@ class RecordRules(RecordValidatorBase):
 
     def validate(self, record: DHTRecord) -> bool:
         """Whether a record is allowed: see the class."""
-        # What has expired is not refused here: hivemind drops it, and refuses a whole dictionary for one
+        # Expired records are not refused here: hivemind drops them, and refuses a whole dictionary for one
         # invalid record.
         if record.key not in self._keys or not SIGNATURE < len(record.value) <= RECORD_LIMIT + SIGNATURE + 8:
             return False
@@ -254,17 +255,18 @@ async def _store_bounded(
 
 
 class Known:
-    """What this process's DHT node was told."""
+    """The settings of this process's DHT node."""
 
     members: ClassVar[set[bytes]] = set()
     """Peers whose records go first."""
     closed = False
-    """Nobody else stores, finds, or becomes a neighbour that is given records: they learn the time alone."""
+    """No other peer stores, finds, or becomes a neighbour that is given records: others get the time
+    alone."""
 
 
 def know(members: Iterable[bytes], anew: bool, closed: bool = False) -> None:
-    """Keep records of these peers before others', and where it is `closed` nobody else's. Where it is `anew`
-    those who were told before are members no more."""
+    """Keep records of these peers before others', and where it is `closed` no others'. Where it is `anew`
+    earlier members are members no more."""
     if anew:
         Known.members.clear()
     Known.members.update(members)
@@ -310,7 +312,7 @@ async def _find_bounded(
     if count > REQUEST_KEYS or not _budget.take(context.remote_id.to_bytes(), count, time.monotonic()):
         return dht_pb2.FindResponse(results=[], peer=self.node_info)
     if not is_answered(context.remote_id):
-        # As of an empty board: who is not answered at all counts as dead, and is not asked when it could be.
+        # As of an empty board: a peer without any answer takes this one for dead, and does not ask again.
         nothing = [dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)] * count
         return dht_pb2.FindResponse(results=nothing, peer=self.node_info)
     return await _find(self, request, context)
@@ -335,8 +337,8 @@ async def _receive_protobuf_bounded(kind: Any, reader: asyncio.StreamReader) -> 
     task = asyncio.current_task()
     assert task is not None
     if getattr(task.get_coro(), "cr_code", None) is _receive_protobuf_bounded.__code__:
-        # hivemind looks at this task or at the answer, whichever ends first: what it did not look at, the
-        # end of a stream, is no error that nobody saw.
+        # hivemind looks at this task or at the answer, whichever ends first: the end of a stream that it did
+        # not look at is no unretrieved error.
         task.add_done_callback(_looked_at)
     # Not wait_for: Python 3.11's loses a cancellation that comes together with the end of the stream, and
     # hivemind cancels here.
@@ -352,7 +354,7 @@ def _looked_at(task: asyncio.Task[Any]) -> None:
 async def _begin_stream(
     self: ControlClient, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """A stream that p2pd hands on. p2pd may die before it has said which one, or in the middle of a
+    """A stream that p2pd hands on. p2pd may die before it has named the stream, or in the middle of a
     message."""
     try:
         await _handle_stream(self, reader, writer)

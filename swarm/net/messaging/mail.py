@@ -4,12 +4,12 @@
     reply    1 byte status (ok, refused, busy), 4 bytes length, acknowledgement or reason
 
 A libp2p stream that breaks looks to its reader as if it had ended: only a complete reply counts as an answer,
-anything less is Unreachable. A frame's size is checked before it is read. A length and what follows it leave
-in one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that turns out
+anything less is Unreachable. A frame's size is checked before it is read. A length and its message leave in
+one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that turns out
 dead is replaced once, so that a message may arrive twice: receivers know repeated messages by their ids
 (ports.Mail says so). swarm.core.stream_slots decides which stream is closed when there are too many, and
-which message is refused as Busy. Answers that carry blocks, and questions for them, keep to the
-limits of the peer's line (swarm.net.rate), all else is counted there. Not handled: who may send what.
+which message is refused as Busy. Answers that carry blocks, and requests for them, keep to the limits of the
+peer's line (swarm.net.rate), all else is counted there. Not handled: permissions to send.
 """
 
 from __future__ import annotations
@@ -139,12 +139,12 @@ class StreamMail:
         bug: Callable[[str, str], None],
         limits: RateLimits = UNLIMITED,
     ) -> None:
-        """`bug(service, traceback)` hears of a handler that raised anything but Refused."""
+        """`bug(service, traceback)` is called when a handler raises anything but Refused."""
         self._prefix = run[:16]
         self._limits = limits
         self._usual = 1
-        """Bytes of the last block that came. A question for another waits until the line has taken as many:
-        what is on its way cannot be held back, since the buffers between two peers hold a block."""
+        """Bytes of the last block that came. A request for another waits until the line has carried as many:
+        a block on its way cannot be held back, since the buffers between two peers hold one."""
         self._line, self._find, self._hang_up, self._bug = line, find, hang_up, bug
         self._services: dict[str, tuple[Handler, Turns | None]] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
@@ -227,7 +227,7 @@ class StreamMail:
                 limits.down.count(wanted - due)
                 due = 0
                 answer = await _receive(pool, reader, wanted)
-                unused = wanted == size  # what is left of a reason that is too long is not read
+                unused = wanted == size  # the rest of a reason that is too long is not read
         except BROKEN as error:
             if silent.expired():
                 raise Silent(f"{to} {NOTHING_CAME} {idle:g} s") from error
@@ -315,7 +315,7 @@ class StreamMail:
             self._break_off(self._open_for.pop(seat))
 
     def _break_off(self, writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()  # with what its reader did not take
+        writer.transport.abort()  # with all bytes that its reader did not take
         self._hang_up(writer)
 
     async def _answer(

@@ -1,8 +1,8 @@
-"""Streams between peers: what p2pd gives of them, and messages of libp2p on one.
+"""Streams between peers, as p2pd hands them out, and messages of libp2p on one.
 
     reader --read_message--> message          number --varint--> its bytes, as they stand before a message
 
-Not handled here: what the messages say, how streams are pooled (swarm.net.messaging.mail).
+Not handled here: the content of messages, how streams are pooled (swarm.net.messaging.mail).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Brackets(Exercises):
     """Prefixes of `shortest` (3) to `longest` (8) characters, `depth` (3) open brackets or fewer, of `kinds`
     (4) kinds.
 
-    Further options: `limit` (5), characters that the answer may have; `partial` (false): credit for what was
+    Further options: `limit` (5), characters that the answer may have; `partial` (false): credit for brackets
     closed before the first mistake.
     """
 

@@ -1,7 +1,7 @@
 """Base class of tasks on a string of digits: `52318=` asks for an answer that follows from the digits.
 
-A subclass says what the answer is, and what decides whether an exercise is held out: one in ten, by a hash of
-`split`, the same for every seed.
+A subclass defines the answer, and decides whether an exercise is held out: one in ten, by a hash of `split`,
+the same for every seed.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@
 
 Held-out rows never train: rows with one prompt are in one half, whichever file or split they come from.
 Training walks epochs: index i is row `permutation(i mod n)` of epoch `i div n`, a function of (seed, index)
-alone. A row needs a prompt (swarm.tasks.data.prompts), and an answer in text where something compares with
-it; others are left out, and reported once with what they lack. Invariant: the same bytes give the same tasks
-on every peer. Not handled here: rewards (swarm.tasks.rewards.scored), how a row gets here
-(swarm.tasks.data.rows).
+alone. A row needs a prompt (swarm.tasks.data.prompts), and an answer in text where a reward compares with it;
+others are left out, and reported once with their defect. Invariant: the same bytes give the same tasks on
+every peer. Not handled here: rewards (swarm.tasks.rewards.scored), reading rows (swarm.tasks.data.rows).
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ BLOCK = 1000
 
 
 REASONS = 5
-"""Reasons why rows are left out that are told, the commonest first."""
+"""Most reported reasons why rows are left out, the commonest first."""
 
 SHARED = 0.1
-"""Share of the rows whose prompt has several answers, from which on a column of the prompt may be missing."""
+"""Share of the rows whose prompt has several answers, above which a column of the prompt may be missing."""
 
 
 def make(
@@ -329,7 +328,7 @@ class DataSet:
 
 
 class _Lost:
-    """Rows that are left out, by what is wrong with them."""
+    """Rows that are left out, by their defect."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -376,7 +375,7 @@ def _paths(features: Mapping[str, Any], above: str = "") -> list[str]:
 
 
 def _at(row: Mapping[str, Any], path: str) -> Any:
-    """A cell, or what is inside of it; None where the row has none. The name of a column may have dots."""
+    """A cell, or a value inside of one; None where the row has none. The name of a column may have dots."""
     if path in row:
         return row[path]
     first, _, rest = path.partition(".")

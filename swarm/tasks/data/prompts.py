@@ -4,8 +4,8 @@
     [{"role": "user", "content": "2 + 2 ="}]                         -> a conversation
     [{"role": "user", "content": [{"type": "text", "text": ...}]}]   -> the same: parts of text, joined
 
-Whatever else a message has that would change what the model reads (pictures, calls of tools) is no prompt:
-without it the conversation would be another one. Raises Unusable, with what is in the way. Not handled:
+Any other part of a message that would change the model's input (pictures, calls of tools) makes the cell
+unusable: without it the conversation would be another one. Raises Unusable, with the obstacle. Not handled:
 columns (swarm.tasks.data.dataset), templates (swarm.learn.models.tokenization).
 """
 
@@ -23,16 +23,16 @@ KINDS = {dict: "struct", list: "list", str: "text", int: "number", float: "numbe
 
 
 class Unusable(Exception):
-    """This cell makes its row one that is left out. The message continues `7 rows`."""
+    """This cell makes its row unusable. The message continues `7 rows`."""
 
     def __init__(self, why: str, where: str = "") -> None:
-        """`where`: in the cell, such as `message 2`."""
+        """`where`: in the cell, for example `message 2`."""
         super().__init__(why)
         self.where = where
 
 
 def prompt_of(value: object, column: str) -> str | tuple[Message, ...]:
-    """The text, or the conversation, that a cell of this column says. Raises Unusable."""
+    """The text, or the conversation, in a cell of this column. Raises Unusable."""
     if value is None or value == [] or (isinstance(value, str) and not value.strip()):
         raise Unusable(f"without text in {column!r}")
     if isinstance(value, str):

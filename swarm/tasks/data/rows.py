@@ -1,8 +1,8 @@
-"""Reads the rows of a data set: from a file, a folder, what `save_to_disk` wrote, or the Hub.
+"""Reads the rows of a data set: from a file, a folder, the output of `save_to_disk`, or the Hub.
 
-In comes what stands after `data:`, out comes a `datasets.Dataset` with its columns of plain values; images
-and audio stay behind. Every failure is a TaskError that says what to do. No code of a data set is ever run.
-Not handled here: the meaning of columns (swarm.tasks.data.dataset).
+In comes the part after `data:`, out comes a `datasets.Dataset` with its columns of plain values; images and
+audio stay behind. Every failure is a TaskError with a remedy. No code of a data set is ever run. Not handled
+here: the meaning of columns (swarm.tasks.data.dataset).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 """Suffixes that may come after it: `datasets` unpacks such files, all but .lz4."""
 
 ABOUT = "README.md"
-"""File of a folder that may say which others are read."""
+"""File of a folder that may list the others to read."""
 
 WHY = 300
-"""Characters of what a reader says is wrong: it prints whole schemas."""
+"""Characters of a reader's message: it prints whole schemas."""
 
 NO_DATA = ("config.json", "dataset_info.json", "dataset_infos.json")
 """Files of a folder in which `datasets` sees no data."""
@@ -44,8 +44,8 @@ BLOCK = 1000
 """Rows whose bytes are checked at a time."""
 
 DAMAGED = (RecursionError, LookupError, TypeError, AttributeError)
-"""What `datasets` raises for values that are nested too deep, and where a file, its folder or README.md says
-something of another type of itself than it expects."""
+"""Exceptions of `datasets` for values that are nested too deep, and where a file, its folder or README.md
+describes itself by another type than expected."""
 
 RECODE = "save it as UTF-8, such as with `iconv -f LATIN1 -t UTF-8`"
 
@@ -72,7 +72,7 @@ class DatasetLocation(NamedTuple):
 
 def read(place: DatasetLocation, split: str, texts: Sequence[str] = ()) -> Any:
     """The `datasets.Dataset` of that split; with "" the training split, or the only one. Of files without
-    types (.csv, .tsv) columns of `texts` keep what is written. Raises TaskError."""
+    types (.csv, .tsv) columns of `texts` keep their text. Raises TaskError."""
     splits, untyped = _splits(place, texts)
     chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
     if chosen not in splits:
@@ -99,7 +99,7 @@ def _json_files(path: Path | None) -> list[Path]:
 
 
 def _numbered(rows: Any, texts: Sequence[str]) -> Any:
-    """The columns `texts` as numbers where these, written again, are what the file says."""
+    """The columns `texts` as numbers where these, written again, equal the file's text."""
     import pyarrow as pa
     from datasets import Value
 
@@ -146,7 +146,7 @@ def _splits(place: DatasetLocation, texts: Sequence[str]) -> tuple[dict[str, Any
             " such files"
         )
     datasets.disable_progress_bars()  # a peer's log is no terminal
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would say is in the TaskError
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its messages are in the TaskError
     try:
         found, untyped = _load(datasets, place, texts)
     except (FileNotFoundError, ConnectionError) as error:
@@ -178,7 +178,7 @@ def _load(datasets: Any, place: DatasetLocation, texts: Sequence[str]) -> tuple[
 def _of_files(
     datasets: Any, texts: Sequence[str], end: str, files: object, more: Mapping[str, str | None]
 ) -> tuple[Any, bool]:
-    """What is in files of one kind, which `datasets` does not take from their names."""
+    """The contents of files of one kind, which `datasets` does not recognise by their names."""
     if KINDS[end] != "csv":
         return datasets.load_dataset(KINDS[end], data_files=files, **more), False
     tabs = {"sep": "\t"} if end == ".tsv" else {}
@@ -197,8 +197,8 @@ def _unseen(datasets: Any, folder: Path) -> dict[str, list[str]]:
 
 
 def _as_text(datasets: Any, texts: Sequence[str], *words: str | None, **more: object) -> tuple[Any, bool]:
-    """What `datasets` loads, and whether its files have no types: then columns of `texts` are what is
-    written."""
+    """The tables that `datasets` loads, and whether its files have no types: then columns of `texts` keep
+    their text."""
     try:
         return datasets.load_dataset(*words, converters=dict.fromkeys(texts, str), **more), True
     except ValueError:
@@ -209,7 +209,7 @@ def _as_text(datasets: Any, texts: Sequence[str], *words: str | None, **more: ob
 
 
 def _kinds(folder: Path) -> dict[str, list[str]]:
-    """Kind -> the files of it. Empty where a README.md with `configs:` says what is read."""
+    """Kind -> the files of it. Empty where a README.md with `configs:` lists the files to read."""
     about = folder / ABOUT
     if about.is_file() and re.search(r"^configs:", about.read_text("utf-8", "replace"), re.MULTILINE):
         return {}
@@ -238,7 +238,7 @@ def files(name: str) -> dict[str, Path]:
 
 
 def suffix(file: str | Path) -> str:
-    """What the name of a file of data ends with, but for how it is packed: a key of KINDS, or nothing."""
+    """The suffix of a data file, without that of its compression: a key of KINDS, or nothing."""
     ends = [end.lower() for end in Path(file).suffixes]
     while ends and ends[-1] in PACKED:
         ends.pop()

@@ -4,7 +4,7 @@
     ./my_rewards.py:length   -> rewards-0.py, rewards-1.py, ... one a file, in the order of `run.task.rewards`
 
 `pack` writes them when a run is created; `swarm.tasks.source(..., folder=...)` reads them from there, also on
-the machine that packed them: everybody works with the same bytes. Hub data sets stay Hub ids, at the commit
+the machine that packed them: all peers work with the same bytes. Hub data sets stay Hub ids, at the commit
 that `pinned` found. Not handled here: how they travel, and modules that a reward file imports (they have to
 be installed where it runs).
 """
@@ -29,7 +29,7 @@ LARGEST = 256 << 20
 """Bytes of a data set: a joiner at 40 Mbit/s waits a minute for it."""
 
 LARGEST_CODE = 1 << 20
-"""Bytes of a reward file: a thousand times what one usually has."""
+"""Bytes of a reward file: a thousand times the usual."""
 
 
 def pack(settings: config.TaskSettings, folder: Path) -> None:
@@ -71,7 +71,7 @@ def pinned(settings: config.TaskSettings) -> config.TaskSettings:
     try:
         commit = HfApi().dataset_info(name, revision=revision, timeout=10.0).sha
     except (HfHubHTTPError, HFValidationError, OSError):
-        # Reading the data reports what is wrong with it, or finds it in the cache.
+        # Reading the data reports its defects, or finds it in the cache.
         return settings
     return msgspec.structs.replace(settings, options={**settings.options, "revision": commit or ""})
 

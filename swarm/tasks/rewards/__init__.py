@@ -1,1 +1,1 @@
-"""Rewards: what a completion is worth."""
+"""Rewards of completions."""

@@ -10,14 +10,14 @@ for white space at the ends of lines and of the whole:
 
 With `fn_name`, or `func_name` in the test or its `metadata`, or a column `fn_name`, that function of the
 program, or of its class `Solution`, is called: an input is the list of its arguments, or text with one
-argument in JSON a line (LiveCodeBench, whose outputs are JSON too). What it returns has to be the output once
+argument in JSON a line (LiveCodeBench, whose outputs are JSON too). Its result has to equal the output once
 both are JSON; where each output is a list of one value (APPS), that value is right, too.
 
 `tests` may also be JSON text of these. Out comes 1 when all tests pass and 0 otherwise; None for a row
 without tests. Tests in which nothing can fail are an error: no assert and no call that is reached, or no
 output.
 
-Tests and program share a process, so that tests can call what the program defines. Tests are compiled before
+Tests and program share a process, so that tests can call the program's definitions. Tests are compiled before
 the program runs, and neither its input nor a module has them; the process has to print a secret word after
 the last test, so that an early exit with code 0 does not pass. Not handled: a program that searches its
 memory or its callers' frames for the word or the tests, and one that answers tests with an object whose
@@ -69,7 +69,7 @@ from math import *
 from builtins import *
 import bisect, collections, functools, heapq, itertools, math, random, re, string
 """
-"""What sites whose exercises ask for a function have imported for it: solutions in data sets rely on that."""
+"""Imports that sites provide for exercises that ask for a function: solutions in data sets rely on them."""
 
 HARNESS = f"""
 import json, os, sys
@@ -103,10 +103,10 @@ main()
 
 
 CHECKS = (ast.Assert, ast.Raise, ast.Call)
-"""What can fail in tests."""
+"""Nodes of tests that can fail."""
 
 LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-"""What a test defines, and does not do yet."""
+"""Nodes of tests that are defined, but not executed yet."""
 
 
 WHOLE = ("stdin", "stdin_stdout")
@@ -123,12 +123,12 @@ class Call(NamedTuple):
 
 
 class RowTests(NamedTuple):
-    """What a row asks of a program."""
+    """A row's tests of a program."""
 
     sources: tuple[str, ...] = ()
     """Python."""
     cases: tuple[tuple[str, str], ...] = ()
-    """(what it reads, what it has to print)."""
+    """(input, expected output)."""
     calls: tuple[Call, ...] = ()
 
 
@@ -208,7 +208,7 @@ def _tests(tests: Any, inputs: Any = None, outputs: Any = None, function: Any = 
 
 
 def _pieces(tests: Any) -> Iterator[str | Mapping[str, Any]]:
-    """Python sources, and tests of what is printed."""
+    """Python sources, and tests of printed output."""
     if isinstance(tests, str):
         try:
             read = json.loads(tests)
@@ -228,8 +228,8 @@ def _pieces(tests: Any) -> Iterator[str | Mapping[str, Any]]:
 
 
 def _function(piece: Mapping[str, Any], usual: Any) -> str:
-    """Which function a test calls; empty for a test of a whole program, from stdin to stdout. Raises
-    ValueError for one that calls a function and does not say which."""
+    """Function that a test calls; empty for a test of a whole program, from stdin to stdout. Raises
+    ValueError for one that calls a function without a name."""
     kind, about = piece.get("type") or piece.get("testtype") or "", piece.get("metadata")
     if isinstance(about, str):
         with contextlib.suppress(ValueError, RecursionError):  # a note in words
@@ -246,13 +246,13 @@ def _function(piece: Mapping[str, Any], usual: Any) -> str:
 
 
 def _cases(piece: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Raises ValueError for what is no test of what is printed."""
+    """Raises ValueError for anything but a test of printed output."""
     many, given, wanted = _given_and_wanted(piece)
     return _paired(given, wanted) if many or isinstance(wanted, list) else [(_line(given), _line(wanted))]
 
 
 def _calls(function: str, piece: Mapping[str, Any]) -> list[Call]:
-    """Raises ValueError for what is no test of what a function returns."""
+    """Raises ValueError for anything but a test of a function's results."""
     many, given, wanted = _given_and_wanted(piece)
     pairs = _zipped(given, wanted) if many else [(given, wanted)]
     found = list[Call]()
@@ -279,7 +279,7 @@ def _read(text: str, what: str) -> Any:
 
 
 def _given_and_wanted(piece: Mapping[str, Any]) -> tuple[bool, Any, Any]:
-    """Whether it has lists of many tests; what is given, and what is wanted. Raises ValueError."""
+    """Whether it has lists of many tests; the inputs, and the expected outputs. Raises ValueError."""
     for given, wanted in (("input", "output"), ("inputs", "outputs")):
         if piece.get(given) is not None and piece.get(wanted) is not None:
             return given == "inputs", piece[given], piece[wanted]
@@ -304,12 +304,12 @@ def _texts(values: Any) -> list[str]:
 
 
 def _line(value: Any) -> str:
-    """What a program reads or prints; of a list its lines."""
+    """A program's input or output; of a list its lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _can_fail(source: str) -> bool:
-    """Raises ValueError for what is no Python."""
+    """Raises ValueError for text that is not Python."""
     try:
         waiting: list[ast.AST] = [ast.parse(source)]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -354,7 +354,7 @@ def _lines(output: str) -> list[str]:
 
 
 def _run(program: str, given: str, seconds: float) -> str | None:
-    """What the program printed; None when it failed or took too long."""
+    """The program's output; None when it failed or took too long."""
     if not _is_argument(program) or seconds <= 0:
         return None
     command = sandbox.sandboxed([sys.executable, "-I", "-c", program], LIMITS)
@@ -383,7 +383,7 @@ def _run(program: str, given: str, seconds: float) -> str | None:
 
 
 def _is_argument(program: str) -> bool:
-    """Whether a command can have this text as one of its words."""
+    """Whether this text can be an argument of a command."""
     try:
         return len(program.encode()) <= PROGRAM_BYTES and "\0" not in program
     except UnicodeEncodeError:  # half of a pair of surrogates: no file could have it either

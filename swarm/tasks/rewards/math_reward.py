@@ -65,19 +65,19 @@ MEASURED = re.compile(r"([-+]?\d[\d.,]*(?:\s*/\s*\d+)?)\s*(?!.*\b(?:and|or|to)\b
 """A number and its unit in words: `3/4 cup`, `18 dollars`."""
 
 MARK = r"\\?\$|(?<!\w)\*\*|\*\*(?!\w)|\\[()\[\]]"
-"""Dollars, bold, and what stands for dollars."""
+"""Dollars, bold, and equivalents of dollars."""
 
 SINGLE = re.compile(r"[-+\d.,%/*^]+")
 """One number, of which math-verify knows where it stands in a sentence."""
 
 BEFORE = re.compile(rf"(?:^|\n|[.:;?]|(?<![!<>])=|(?<!\\)\b(?!(?:{NAMES})\b)[^\W\d_]{{2,}})(?:\s|{MARK})*$")
-"""What may stand before an answer that ends a sentence: no sign, no factor, no function."""
+"""Text that may precede an answer that ends a sentence: no sign, no factor, no function."""
 
 EXPONENT = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.]*\d)")
 """A number as programs write it: `1e-05`."""
 
 PARTS = re.compile(r"frac|/|\.\d*[1-9]|%|percent|10\s*\^\s*\{?\s*-")
-"""What an answer has that may be written as a fraction."""
+"""Signs of an answer that may be written as a fraction."""
 
 DIGITS, LEAST = 6, 3
 """Decimal places to which numbers are compared, and digits of a small one that they have to have."""
@@ -109,7 +109,7 @@ def equal(
     **columns: Sequence[Any],
 ) -> list[float | None]:
     """1 where a completion's result equals the answer; `answer_as_written` is the text of a number that
-    Python writes otherwise. `prompts` are looked at for what a completion repeats."""
+    Python writes otherwise. `prompts` are searched for expressions that a completion repeats."""
     # it warns of its own timeouts, which are off here
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     values: list[float | None] = []
@@ -211,7 +211,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def _parsed_answer(wanted: str) -> list[Any]:
-    """Expressions, and the text of the one that is meant; no expression when it is text."""
+    """Expressions, and the text of the intended one; no expression when it is text."""
     wanted = _expression(wanted)
     if "$" not in wanted and "\\boxed" not in wanted and LATEX.search(wanted):
         wanted = f"${wanted}$"
@@ -251,7 +251,7 @@ def _stated(found: str, wanted: str, valued: bool) -> bool:
 
 
 def _bare(words: str) -> str:
-    """Without what makes no difference: dollars, bold, `\\text{}`, spaces but between words, a full stop."""
+    """Without irrelevant parts: dollars, bold, `\\text{}`, spaces but between words, a full stop."""
     words = " ".join(re.sub(MARK, "", re.sub(TEXT, r"\1", words)).split())
     return re.sub(r"(?<!\w) | (?!\w)", "", words).rstrip(".,;:")
 

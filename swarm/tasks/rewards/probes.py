@@ -1,12 +1,12 @@
-"""Tries a task's rewards before a run begins: right and wrong answers, and what is no answer at all.
+"""Tries a task's rewards before a run begins: right and wrong answers, and texts that are no answer at all.
 
     right, wrong            in one call, as a group        -> rewards
     prompt, nothing, "I do not know."    one call each     -> rewards, or None where no function applies
     all of it once more                                    -> the same numbers, or the task is at fault
 
-In comes a source and a task, out come the answers and what they earn (Tried); `warnings` says of several what
-an author should know: a reward that pays for no answer, or tells nothing apart. A function that raises on one
-of these is at fault as it is in a run. Not handled: whether a reward is fair, and one that depends on the
+In comes a source and a task, out come the answers and their rewards (Tried); `warnings` reports defects over
+several of them: a reward that pays for no answer, or is the same for all. A function that raises on one of
+these is at fault as it is in a run. Not handled: whether a reward is fair, and one that depends on the
 machine.
 """
 
@@ -51,7 +51,7 @@ class Probe(Attempt):
 
 @dataclass(frozen=True)
 class Tried:
-    """One exercise, and what was tried on it."""
+    """One exercise, and the answers that were tried on it."""
 
     right: Attempt
     wrong: Attempt
@@ -68,8 +68,8 @@ class Tried:
 
 
 def of_new_run(source: TaskSource) -> list[str]:
-    """What an author should know of the rewards of a run that begins. Raises TaskError for rewards that are
-    not the same number twice, and for those that score none of the first tasks."""
+    """Warnings for the author of a new run's rewards. Raises TaskError for rewards that are not the same
+    number twice, and for those that score none of the first tasks."""
     trials: list[Tried] = []
     end = time.monotonic() + SECONDS
     while len(trials) < FIRST and (not trials or time.monotonic() < end):
@@ -82,7 +82,7 @@ def of_new_run(source: TaskSource) -> list[str]:
 
 
 def tried(source: TaskSource, task: Task, say: str | None = None) -> Tried:
-    """What the rewards give for answers to this task; `say`: a text of one's own. Raises TaskError."""
+    """The rewards of answers to this task; `say`: a text of the user. Raises TaskError."""
     others = dict.fromkeys(source.task(max(task.index, 0) + 1 + k).answer for k in range(OTHERS))
     wrong = [answer for answer in others if answer != task.answer] or [task.answer[::-1] + "?"]
     texts = _no_answers(task)
@@ -152,7 +152,7 @@ def _number(reward: float | None) -> str:
 
 
 def warnings(trials: Sequence[Tried]) -> list[str]:
-    """Sentences about the rewards; none where they tell answers from what is none."""
+    """Sentences about the rewards; none where they distinguish answers from other texts."""
     scored = [trial for trial in trials if not trial.problem]
     attempts = [attempt for trial in scored for attempt in (trial.right, trial.wrong, *trial.probes)]
     earned = {attempt.reward for attempt in attempts if attempt.reward is not None}

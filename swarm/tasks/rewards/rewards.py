@@ -7,10 +7,10 @@
 
 A function has TRL's signature: `prompts, completions, **columns -> list[float | None]`, strings or
 conversations (lists of messages), one value per completion in all of them. In comes a group, out comes one
-number per completion: the sum over functions of weight times reward, where None is left out. A completion of
-which no function says anything gets the mean of the others of its group, so that it has no advantage and
-moves no baseline, as in TRL; where that is so of all, it is an error. Not handled: two machines of which one
-is too slow for `math` or `code` (an answer that cannot be checked in time is a wrong one).
+number per completion: the sum over functions of weight times reward, where None is left out. A completion
+without any reward gets the mean of the others of its group, so that it has no advantage and moves no
+baseline, as in TRL; a group without any is an error. Not handled: two machines of which one is too slow for
+`math` or `code` (an answer that cannot be checked in time is a wrong one).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def exact(
 
 
 def text(completion: Any) -> str:
-    """What was written: the completion itself, or the content of a conversation's last message."""
+    """The completion's text: itself, or the content of a conversation's last message."""
     return completion if isinstance(completion, str) else str(completion[-1]["content"])
 
 
 def files(names: Sequence[str]) -> dict[str, Path]:
-    """Files that travel with a run, by their names in its task folder. Raises ValueError for one that is not
-    there."""
+    """Files that travel with a run, by their names in its task folder. Raises ValueError for a missing
+    one."""
     found = {name: Path(place) for place, name in packed(names).items()}
     for path in found.values():
         if not path.is_file():

@@ -3,9 +3,9 @@
     task, texts -> prompts, completions, columns: lists of one value per completion
         -> swarm.tasks.rewards.rewards -> weighted sums
 
-A function gets the prompt as the data has it (text, or a list of messages; never what a chat template made of
-it), completions of the same kind, and every column of the row. Sources without rows give one column,
-`answer`. Not handled here: the functions' process, its sandbox and its deadline (swarm.tasks.workers.worker).
+A function gets the prompt as the data has it (text, or a list of messages; never the chat template's output),
+completions of the same kind, and every column of the row. Sources without rows give one column, `answer`. Not
+handled here: the functions' process, its sandbox and its deadline (swarm.tasks.workers.worker).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 AS_WRITTEN = " as written"
-"""What the name of such a column ends with."""
+"""Suffix of the name of such a column."""
 
 NUMBERED = r"[0-9][.eE]|[0-9]{17}"
 """A text that may have been a number whose spelling is lost."""
@@ -48,7 +48,7 @@ def in_full(value: float | Decimal | str) -> str:
 
 
 def kept(rows: Any, files: Sequence[Path], names: Sequence[str]) -> Any:
-    """The rows of these JSON files, with what they write in the columns `names`."""
+    """The rows of these JSON files, with the files' own text in the columns `names`."""
     lost = [name for name in dict.fromkeys(names) if name in rows.column_names and _may_differ(rows, name)]
     if not lost or not files:
         return rows
@@ -74,7 +74,7 @@ def _may_differ(rows: Any, name: str) -> bool:
 
 
 def _objects(file: Path) -> Iterator[Any]:
-    """Raises ValueError for what is no JSON."""
+    """Raises ValueError for text that is not JSON."""
     read = json.JSONDecoder(parse_float=Spelt, parse_int=Spelt, parse_constant=Spelt).decode
     with open(file, encoding="utf-8-sig") as lines:
         first = next((line for line in lines if line.strip()), "")
@@ -86,7 +86,7 @@ def _objects(file: Path) -> Iterator[Any]:
 
 
 def _same(text: object, value: object) -> bool:
-    """Whether a column may have this value of what the file writes: a reader drops digits and zeros."""
+    """Whether a column may have this value for the file's text: a reader drops digits and zeros."""
     if text is None or text in CONSTANTS:
         return value is None or value == text or (isinstance(value, float) and not math.isfinite(value))
     if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""Finds in a text what is to be worked out: operations between numbers, and what a prompt says already.
+"""Finds unevaluated expressions in a text: operations between numbers, and repetitions of the prompt.
 
     "94 + 46 = 140" -- without_operations --> "140"        "I do not know 94 + 46." --> "I do not know u."
 

@@ -6,10 +6,10 @@
 
 Invariant: an index gives the same exercise on every peer with the same reasoning-gym, and no question is both
 trained on and held out. Importing reasoning-gym takes seconds, and some of its exercises take tenths to make
-or score: so the worker does all of that. Some of them call `eval` with an answer, which is what a model or
-another peer wrote: so the worker runs in a sandbox (`peer.rewards.code`), and its answers are checked. Not
-handled: exercises whose options are lists, `composite`, and a text that changes the worker itself, which then
-makes other exercises and rewards on this peer than on others until it ends.
+or score: so the worker does all of that. Some of them call `eval` with an answer, the text of a model or
+another peer: so the worker runs in a sandbox (`peer.rewards.code`), and its answers are checked. Not handled:
+exercises whose options are lists, `composite`, and a text that changes the worker itself, which then makes
+other exercises and rewards on this peer than on others until it ends.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ Words = tuple[str, str]
 def make(name: str, seed: int, options: Options, timeout: float, texts: CodePolicy = "sandbox") -> Gym:
     """Exercises of reasoning-gym. Options:
 
-    `tag` (none): the answer is what stands in the last <tag> of a completion, such as "answer"; `size` (0):
-    so many different training exercises, 0 for no end; all others are the exercise's own. Raises TaskError.
+    `tag` (none): the answer is the content of the last <tag> of a completion, for example "answer"; `size`
+    (0): number of different training exercises, 0 for no end; all others are the exercise's own. Raises
+    TaskError.
     """
     return checked(Gym(name, seed, options, timeout, texts))
 
@@ -144,7 +145,7 @@ class Gym(OneByOne):
         self._worker.close()
 
     def _asked(self, kind: Any, function: str, **arguments: Any) -> Any:
-        """What a function answers, which is of this type. Raises TaskError."""
+        """A function's answer, which is of this type. Raises TaskError."""
         try:
             return msgspec.convert(
                 self._worker.ask(function, {**self._spec, **arguments}, CALL_SECONDS), kind

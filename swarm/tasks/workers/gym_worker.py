@@ -86,7 +86,7 @@ def scores(
         answer = extract_answer(completion, tag) if tag else completion.strip()
         try:
             values.append(float(scored.score_answer(answer, exercise)))
-        except Exception as error:  # some parse the answer without care: what they stumble over is not right
+        except Exception as error:  # some parse the answer carelessly: text that breaks them is not right
             print(f"{name} could not score {completion[:200]!r}: {error!r}")
             values.append(0.0)
     return values

@@ -8,7 +8,7 @@ file), `processes` (of this user, in this user namespace). COMMAND runs with har
 raise again, and without core dumps; the kernel's out-of-memory killer ends it before the peer that started
 it.
 
-A script and not a function, because what runs between fork and exec must not touch the locks of the peer's
+A script and not a function, because code between fork and exec must not touch the locks of the peer's
 threads. Only the standard library, so that it starts in a hundredth of a second. Not handled: limits over all
 processes together (cgroups need rights that a peer seldom has); the number of processes bounds them.
 """

@@ -8,9 +8,8 @@ processes, files and what it writes (`ProcessLimits`), and everything in it dies
 it. Root changes to an unused user, because the kernel does not count root's processes; other users get a user
 namespace.
 
-Not handled: limits on time (the caller ends a program), a bug in the kernel that lets a program out,
-and what a program can learn from timing. On Linux before 5.14 the limit of processes counts all that this
-user runs.
+Not handled: limits on time (the caller ends a program), a bug in the kernel that lets a program out, and
+information from timing. On Linux before 5.14 the limit of processes counts all of this user's.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ import swarm
 PACKAGE = Path(swarm.__file__).resolve().parent
 LIMITS = PACKAGE / "tasks" / "workers" / "limits.py"
 SCRATCH = 64 << 20
-"""Bytes of /tmp, and of /dev/shm: what tests of programs write, in memory."""
+"""Bytes of /tmp, and of /dev/shm, in memory, for files of programs under test."""
 
 PROBE = 20.0
 """Seconds for `bwrap ... true`, which takes a hundredth: a machine that swaps."""
@@ -47,7 +46,7 @@ TRUST = (
 
 
 class NoSandbox(ValueError):
-    """Bubblewrap cannot make a sandbox here. The message says why, and what to do."""
+    """Bubblewrap cannot make a sandbox here. The message gives the reason, and a remedy."""
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,8 +191,8 @@ def _readable(folders: Sequence[Path]) -> list[str]:
 
 
 def _interpreter() -> list[Path]:
-    """The folders that this Python is made of: the environment, what it was made from, each stop of the links
-    between them."""
+    """The folders of this Python: the environment, the installation behind it, each stop of the links between
+    them."""
     folders = [Path(sys.prefix), Path(sys.base_prefix)]
     here = Path(sys.executable)
     while here.is_symlink():

@@ -7,9 +7,9 @@
 A part of the rows, by a hash of their text, is held out; the others are trained on in a new order each epoch,
 a function of (run seed, index) alone. verifiers brings a hundred packages: where they do not fit beside a
 peer's, SWARM_VERIFIERS_PYTHON names the interpreter of an environment that has them. It is a setting of the
-peer and no option of the run: a run must not choose what a peer executes. Not handled: tasks of several
-turns, with tools or in containers (they are refused), environments for verifiers before 0.4, and what an
-installed package does with the options that a run gives it: join such runs only of people whom you trust.
+peer and no option of the run: a run must not choose the programs that a peer executes. Not handled: tasks of
+several turns, with tools or in containers (they are refused), environments for verifiers before 0.4, and an
+installed package's use of the run's options: join such runs only of people that you trust.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def problem(name: str, options: Options, size: int) -> str:
     try:
         loaders.taskset_class(name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        # Raised by verifiers, with what it looked for.
+        # Raised by verifiers, with its search.
         return str(error)
     try:
         tasks = _tasks(name, json.dumps(options), size)

@@ -6,13 +6,13 @@
 
 In come prompts, completions and columns as TRL gives them to a function; out comes one row of numbers per
 function, or RewardError, which names the function. Invariants: a call ends within its timeout (and a new
-process's start); after a failure the next call works; what a function prints damages nothing (its last lines
-are kept for messages); the process ends with its parent. The answers of a child are
-checked here: sizes, types, number and range.
+process's start); after a failure the next call works; output of a function damages nothing (its last lines
+are kept for messages); the process ends with its parent. The answers of a child are checked here: sizes,
+types, number and range.
 
-`sandbox`: the process runs in bubblewrap (swarm.tasks.workers.sandbox); otherwise it may do what its parent
-may. Not handled: what a function leaves behind for its next call, and processes that a function without a
-sandbox starts in a session of their own.
+`sandbox`: the process runs in bubblewrap (swarm.tasks.workers.sandbox); otherwise it may do all that its
+parent may. Not handled: state that a function leaves behind for its next call, and processes that a function
+without a sandbox starts in a session of their own.
 """
 
 from __future__ import annotations

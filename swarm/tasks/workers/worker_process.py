@@ -50,7 +50,7 @@ LOGS: dict[str, Callable[..., None]] = {
     "log_extra": lambda column, values: None,
     "log_metric": lambda name, value: None,
 }
-"""Functions of TRL by which a reward logs: here what it logs is dropped."""
+"""Functions of TRL by which a reward logs: here their output is dropped."""
 
 Function = Callable[..., Any]
 
@@ -94,7 +94,7 @@ class Call(Frame, frozen=True):
 
 
 class RewardValues(Frame, frozen=True):
-    """What a function returned, made numbers."""
+    """A function's result, made numbers."""
 
     values: list[float | None]
 
@@ -237,7 +237,7 @@ def _file(function: Function) -> str:
 
 
 def _taken(function: Function, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments that the function takes. Raises NotARow when it needs one that is not there."""
+    """The arguments that the function takes. Raises NotARow when it needs another one."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # written in C, without a signature
@@ -313,7 +313,7 @@ def _described(error: BaseException, file: str) -> str:
 
 
 def in_words(error: BaseException, text: str) -> str:
-    """Its type and the beginning of what it says, as text: the name of a file in it may be none."""
+    """Its type and the beginning of its message, as text: the name of a file in it may not be valid text."""
     told = text[:MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
     return f"{type(error).__name__}: {told}".rstrip(": ")
 
