@@ -11,21 +11,14 @@ export TOKENIZERS_PARALLELISM ?= false
 # A test run starts hundreds of processes: where this is set, as in many images, each would compile all of its source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What is decided, written and folded, and what learning is made of: nothing of it starts a process.
-FAST := tests/core tests/test_wire.py tests/test_events.py tests/peers/test_invite.py \
-	$(addprefix tests/learn/test_,objectives.py own_objective.py claim_checks.py learning_rates.py) \
-	$(addprefix tests/dashboard/test_,state.py window_parts.py)
-# A third of the time of all of these: `make test` has them.
-LONGER := tests/dashboard/test_state.py::test_memory_is_bounded_after_twenty_thousand_events \
-	tests/learn/test_objectives.py::test_whole_or_in_micro_batches_the_gradient_and_the_metrics_are_the_same
-# What this project is for, on real processes and networks, and the formulas beside TRL's where TRL is installed.
-MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_faults.py \
-	up.py::test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads \
-	real_models.py::test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox) \
-	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
+PYTEST := $(BIN)/python -m pytest
+# A quarter of the time tests wait for processes: three at a time fill two cores. A file stays whole, since its tests share a swarm;
+# files in their order, since the longest come early.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+QUICK := -m "not nightly and not gpu and not vllm"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
+.PHONY: help demo test test-fast test-mission test-nightly test-faults test-vllm test-release bench bench-objectives bench-plots lint check-types lock check-deps chromium namespaces sandbox docs-protocol test-wheel test-install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,25 +58,25 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 	@test -n "$(RESUME)" || rm -rf demo-run
 	$(BIN)/swarm up configs/demo.toml --folder demo-run
 
-# A quarter of the time tests wait for processes: three at a time fill two cores. A file stays whole, since its tests share a swarm;
-# files in their order, since the longest come early.
-test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the faults, the GPU and the vLLM tests, three files at a time
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not faults and not gpu and not vllm" $(ARGS)
+test: $(STAMP) chromium namespaces sandbox  ## tests/unit, tests/sim and tests/real, three files at a time
+	$(PYTEST) $(PARALLEL) $(QUICK) tests/unit tests/sim tests/real $(ARGS)
 
-test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, the folds of the dashboard; no process is started
-	$(BIN)/python -m pytest -m "not slow and not faults and not gpu and not vllm" $(FAST) $(addprefix --deselect=,$(LONGER)) $(ARGS)
+test-fast: $(STAMP)  ## tests/unit: what is decided, written, folded and learned; no swarm, no process
+	$(PYTEST) $(QUICK) tests/unit $(ARGS)
 
-test-mission: $(STAMP) namespaces sandbox  ## slow tests of a run to its end, resuming, private runs, a sandbox, a one-way network, faults, agreement with TRL (once installed by test-slow)
-	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(MISSION) $(ARGS)
+test-mission: $(STAMP) namespaces sandbox  ## whole swarms of processes: a run to its end, resuming, private runs, a sandbox, a one-way network, faults
+	$(PYTEST) $(PARALLEL) tests/nightly/mission $(ARGS)
 
-test-slow: .venv/.bench chromium namespaces sandbox  ## the slow tests: long runs, 1,000 swarms against faults, real processes, objectives against TRL's
-	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(ARGS)
+test-nightly: .venv/.bench chromium namespaces sandbox  ## everything longer: the mission, 1,000 simulated swarms against faults, wheel, objectives against TRL's
+	$(PYTEST) -m "nightly and not gpu and not vllm" --ignore tests/nightly/faults $(ARGS)
 
 test-faults: $(STAMP) namespaces  ## 200 kills, stops, cuts of the network and full disks on a real swarm (ARGS="--kills 50 --faults-seed 2")
-	$(BIN)/python -m pytest -m faults tests/e2e $(ARGS)
+	$(PYTEST) tests/nightly/faults $(ARGS)
 
 test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one, on the CPU, in .venv-vllm (3.5 GB, made the first time)
-	.venv-vllm/bin/python -m pytest -m vllm tests/sample $(ARGS)
+	.venv-vllm/bin/python -m pytest -m vllm $(ARGS)
+
+test-release: lint check-types test test-nightly test-faults  ## everything that a release needs but a GPU and vLLM: hours
 
 bench: .venv/.bench  ## most figures of docs/benchmarks.md, as a table: less than ten minutes
 	$(BIN)/swarm bench
@@ -96,10 +89,10 @@ bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hour
 	$(BIN)/swarm bench staleness --out docs/staleness
 
 test-wheel: $(STAMP)  ## wheel and source archive: what they say, what they install in empty environments of Python 3.11 and 3.12, outside of here
-	$(BIN)/python -m pytest tests/e2e/test_distribution.py $(ARGS)
+	$(PYTEST) tests/nightly/wheel $(ARGS)
 
 test-install: $(STAMP)  ## what `pip install` gives today: the wheel with [peer] and no lock, in an empty environment, and a swarm that runs there
-	$(BIN)/python -m pytest tests/e2e/test_install.py $(ARGS)
+	$(PYTEST) tests/nightly/install $(ARGS)
 
 lint: $(STAMP)  ## ruff, its format and the import contracts
 	$(BIN)/ruff check .

@@ -51,7 +51,7 @@ its CPU build needs nothing."""
 
 HEAD = """\
 # {what}, on Linux x86-64 with Python 3.11 or 3.12: `make lock` writes it.
-# tests/test_lock.py tells when it lacks something that pyproject.toml or constraints.txt asks for.
+# tests/unit/house/test_lock.py tells when it lacks something that pyproject.toml or constraints.txt asks for.
 """
 
 

@@ -1,12 +1,22 @@
-"""Settings of all tests."""
+"""Settings of all tests, and their tiers: the folder of a test is its mark.
+
+    unit      one part: no swarm, no process of its own
+    sim       swarms of the roles that ship, in memory and virtual time
+    real      processes, nodes, engines, models, a browser
+    nightly   all of these for longer, and what a release needs
+
+A test of another tier that takes long beside its short siblings bears `@pytest.mark.nightly` itself.
+"""
 
 import faulthandler
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from swarm_processes import LIMIT
 
 # Machines that share their cores stall for longer than any deadline on one example; pytest's timeout ends
 # what hangs.
@@ -15,7 +25,7 @@ settings.load_profile("swarm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Of the tests marked `faults` (`make test-faults`)."""
+    """Of nightly/faults (`make test-faults`)."""
     parser.addoption("--kills", type=int, default=200, help="how many processes of a swarm are killed")
     parser.addoption("--faults-seed", type=int, default=1, help="which ones: the same seed, the same choices")
 
@@ -24,11 +34,26 @@ HANGS = 60.0
 """Seconds after a test's timeout, which is an exception that is raised once: a callback of a loop drops it,
 and a fixture may hang afterwards."""
 
+TIERS = Path(__file__).parent
+
+WHOLE_PEERS = {"e2e", "mission"}
+"""Rooms of tests that start peers as users do."""
+
 STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)  # what tests write there is captured
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks each test with its tier. One of whole peers fails by its own waits, which know how busy the
+    machine is and print the ends of the logs (`SwarmProcesses.wait_until`): the limit ends one that hangs."""
+    for item in items:
+        tier, room, *_ = item.path.relative_to(TIERS).parts
+        item.add_marker(tier)
+        if room in WHOLE_PEERS and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,8 +3,8 @@
     SwarmState + problems -> the worst problem, or what is waited for, or that all is well, and how many
                              samplers the learners can use
 
-It says nothing that the table of peers denies (tests/dashboard/test_verdicts.py). A window that never heard
-anybody says so, and does not say that all was well before; a run in which nothing was trained yet waits for
+It says nothing that the table of peers denies (tests/unit/dashboard/test_verdicts.py). A
+window that never heard of a peer says so, and does not say that all was well before; a run in which nothing was trained yet waits for
 whoever trains. What is wrong with strangers alone is not said here.
 
 How many samplers the learners can use follows from how long each waits for the other: the learners for groups

@@ -9,7 +9,7 @@
     Work      worker threads: model, rewards, hashes      the function inline, then sleep(cost)
 
 Blobs (swarm.net.blobs.store) is one class over Mail and serves both. One contract suite
-(tests/net/test_contract.py) runs against both columns. Senders are authenticated by the port (libp2p
+(tests/real/net/test_contract.py) runs against both columns. Senders are authenticated by the port (libp2p
 handshake or GossipSub signature; memory ports know who calls).
 
 Errors: NetError is the root; Unreachable (not dialled, or broken), Silent (no answer within the deadline),

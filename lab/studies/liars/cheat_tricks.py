@@ -4,7 +4,7 @@
     TableTricks  of the simulator's
 
 Not handled here: which cheat asks for what (lab.studies.liars.cheats); those of a language model, which no
-program that ships has (tests/e2e/cheating_peer.py).
+program that ships has (tests/support/cheating_peer.py).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from swarm.types import Release
 NEAR, FAR = 0.02, 0.05
 """Steps of the round within which rounding alone leaves two members, and beyond which a release is not what
 the round made. Of float32 masters of which every second is one unit in the last place off, at rates of 1e-7
-to 1e-2, .02 is the most (tests/learn/test_release_distance.py)."""
+to 1e-2, .02 is the most (tests/unit/learn/test_release_distance.py)."""
 
 AGAIN = 3
 """Rounds in a row in which a learner's step is within NEAR of another's until it counts as theirs. Moments

@@ -1,0 +1,10 @@
+"""Used by tests of several files: see test_next_versions.py."""
+
+from __future__ import annotations
+
+from lab.studies.liars.adversaries import Attacked
+
+HONEST = ("learner-0", "learner-1", "learner-2")
+
+
+LIAR = Attacked(attack="", defended=True, seconds=0.0).liar
