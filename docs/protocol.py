@@ -1,4 +1,4 @@
-"""Writes what is made of the tables of swarm.protocol: docs/protocol.md, and the names that the page knows.
+"""Writes docs/protocol.md and the dashboard's names from the tables of swarm.protocol.
 
 python docs/protocol.py            # or: make docs-protocol
 """
@@ -19,22 +19,22 @@ PAGE, WORDS = ROOT / "docs/protocol.md", ROOT / "dashboard/static/protocol.js"
 
 def page() -> str:
     """docs/protocol.md."""
-    return f"""# What goes over the wire
+    return f"""# Protocol
 
-Made of the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The nouns are in
-`swarm/types.py`, `swarm/frames/run_types.py`, `swarm/frames/site_types.py` and `swarm/events.py`, the
-envelope around them in `swarm/frames/wire.py`.
+Generated from the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The
+message types are in `swarm/types.py`, `swarm/frames/run_types.py`, `swarm/frames/site_types.py` and
+`swarm/events.py`, their envelope in `swarm/frames/wire.py`.
 
-Versions: the protocol of a run, in its specification and its invites, is {PROTOCOL}; the schema of the
-envelope, in every frame, is {SCHEMA}. A frame of another schema or run is refused. Unknown fields are
-ignored, missing ones that have no default are refused.
+A run's settings and invites name protocol {PROTOCOL}; every frame names schema {SCHEMA} of the envelope.
+A frame of another schema or run is refused. Unknown fields are ignored; missing fields without a default
+are an error.
 
 ## Frames
 
-`flag (0 plain, 1 zstd) + msgpack Envelope{{schema, run, sender, body, membership, signature}}`; in a private
-run, `epoch 4 | nonce 12 | ChaCha20-Poly1305` of that, with the run's key of that epoch
-(`peers/runtime/membership/run_keys.py`). Topics and keys of the board begin with the first 16 digits of the
-run's digest and a slash. Mail of a private run is read of those alone who have shown a membership (service
+`flag (0 plain, 1 zstd) + msgpack Envelope{{schema, run, sender, body, membership, signature}}`. In a
+private run `epoch 4 | nonce 12 | ChaCha20-Poly1305` of that, with the run's key of that epoch
+(`peers/runtime/membership/run_keys.py`). Topics and board keys begin with the first 16 digits of the run's
+digest and a slash. In a private run mail is read only from peers that have shown a membership (service
 `enter`).
 
 ## Topics (gossip)
@@ -43,43 +43,40 @@ run's digest and a slash. Mail of a private run is read of those alone who have 
 
 ## Services (mail)
 
-A question and its answer over a stream of libp2p. An answer has {
-        number(FRAME_LIMIT)
-    } bytes at most, a frame in
-a question inflates to {number(MAIL_LIMIT.inflated)} at most. One peer may have {
-        STREAMS_OF_ONE
-    } streams open and {CALLS_OF_ONE} calls running.
+A request and its answer over a libp2p stream: at most {number(FRAME_LIMIT)} bytes for an answer and {
+        number(MAIL_LIMIT.inflated)
+    } for an
+inflated frame in a request. A peer may have {STREAMS_OF_ONE} streams open and {CALLS_OF_ONE} calls running.
 
 {services()}
 
 ## Keys of the board
 
-Records of hivemind's DHT, one a peer and key, signed by that peer, for {RECORD_SECONDS:g} s at most.
+Records of hivemind's DHT: one per peer and key, signed by the peer, for at most {RECORD_SECONDS:g} s.
 
 {keys()}
 
 ## Roles
 
-The number is that of an invite.
+*Number* is the role's number in invites; *membership*, whether the role needs one in a public run too.
 
 {roles()}
 
 ## Phases of a heartbeat
 
-`Beat.phase`; a phase that is missing or unknown is taken as the empty one. `Beat.state` beside it is for
-people.
+`Beat.phase`; a missing or unknown phase counts as empty. `Beat.state` holds the text for readers.
 
 {phases()}
 
 ## Kinds of work
 
-What scenarios price, and on which thread it runs.
+The names by which scenarios price work (`[prices]`), and the thread that does it.
 
 {kinds()}
 
 ## Parts that can fail
 
-What `Faulted` and `Recovered` name.
+The names in `Faulted` and `Recovered` events.
 
 {parts()}
 """
@@ -87,14 +84,14 @@ What `Faulted` and `Recovered` name.
 
 def topics() -> str:
     return table(
-        ("topic", "noun", "bytes sealed", "bytes inflated", "heard by", "for"),
+        ("topic", "message", "bytes sealed", "bytes inflated", "received by", "for"),
         (
             (
                 code(topic),
                 row.noun,
                 number(row.limit.sealed),
                 number(row.limit.inflated),
-                "everybody" if row.all else "observers",
+                "all peers" if row.all else "observers",
                 row.why,
             )
             for topic, row in TOPICS.items()
@@ -104,7 +101,7 @@ def topics() -> str:
 
 def services() -> str:
     return table(
-        ("service", "served by", "question", "bytes", "answer", "calls at once", "counted as"),
+        ("service", "served by", "request", "bytes", "answer", "calls at once", "counted as"),
         (
             (
                 code(service),
@@ -122,7 +119,7 @@ def services() -> str:
 
 def keys() -> str:
     return table(
-        ("key", "noun", "bytes", "for"),
+        ("key", "record", "bytes", "for"),
         ((code(key), row.noun, number(row.limit), row.why) for key, row in KEYS.items()),
     )
 
@@ -132,7 +129,7 @@ def roles() -> str:
         (
             "role",
             "number",
-            "membership in a public run",
+            "membership",
             "observes",
             "heartbeat",
             "posts on the board",
@@ -155,7 +152,7 @@ def roles() -> str:
 
 def phases() -> str:
     return table(
-        ("phase", "what people read", "state of a round"),
+        ("phase", "text", "state of a round"),
         ((code(phase), text, yes(phase in ROUND)) for phase, text in PHASES.items() if phase),
     )
 

@@ -1,12 +1,12 @@
 """The protocol between peers, as tables: services, topics, board keys, roles, phases, kinds of work, parts.
 
-    Service  a question and its answer, by mail          Role  what a peer is in a run
-    Topic    messages to all subscribers, by gossip      Kind  what slow code runs for, on which thread
-    Key      records that expire, on the board           Part  what can fail, named in Faulted events
-    Phase    what a peer is doing, in its heartbeat
+    Service  a request and its answer, by mail       Role  the function of a peer in a run
+    Topic    messages to all subscribers, by gossip  Kind  a kind of slow work, and its thread
+    Key      records that expire, on the board       Part  a part of a peer that can fail (Faulted events)
+    Phase    the activity of a peer, in its heartbeat
 
 All other code takes these names from here. Values of the enums are sent to peers or written to journals: they
-never change. Not handled: what the nouns hold (swarm.types), who may act how (swarm.core.membership).
+never change. Not handled: fields of the messages (swarm.types), permissions (swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = 1
 
 
 class Service(StrEnum):
-    """Services of mail: what a peer can be asked."""
+    """Services that peers offer by mail."""
 
     GROUPS = "groups"
     BLOBS = "blobs"
@@ -55,7 +55,7 @@ class ServiceRow(NamedTuple):
     largest: int
     """Bytes of one message; an answer has FRAME_LIMIT."""
     answers: str
-    """Who serves it."""
+    """The peers that serve it."""
     question: str
     answer: str
     asked: str = "other"
@@ -65,32 +65,40 @@ class ServiceRow(NamedTuple):
 
 SERVICES: Mapping[str, ServiceRow] = {
     # rewards may take seconds each, and a learner has room for as many by default
-    Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
-    Service.BLOBS: ServiceRow(64, REQUEST, "everybody", "BlockQuery: a block", "Holding", answered="weights"),
-    # Stores of their own: what is held for how many versions differs, and bytes are counted apart.
-    Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "as blobs", "as blobs", answered="weights"),
+    Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "a Group's frame", "Receipt", asked="rollouts"),
+    Service.BLOBS: ServiceRow(
+        64, REQUEST, "all peers", "BlockQuery: some blocks", "Holding", answered="weights"
+    ),
+    # Stores of their own: they are held for different numbers of versions, and their bytes are counted apart.
+    Service.PATCHES: ServiceRow(64, REQUEST, "all peers", "as blobs", "as blobs", answered="weights"),
     Service.STATES: ServiceRow(64, REQUEST, "learners", "as blobs", "as blobs", answered="gradients"),
     Service.CONTRIBUTIONS: ServiceRow(64, REQUEST, "learners", "as blobs", "as blobs", answered="gradients"),
-    Service.HELD: ServiceRow(128, REQUEST, "as each", "`held/blobs`, ...: BlockQuery", "Holding"),
-    Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
-    Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
-    Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
-    Service.WAY: ServiceRow(16, REQUEST, "everybody", "WayQuery", "Way: releases from a version to another"),
-    Service.LINE: ServiceRow(16, REQUEST, "everybody", "PointQuery", "Line: what a release was made of"),
-    Service.BEATS: ServiceRow(16, REQUEST, "everybody", "BeatQuery", "frame of such a Beat, or nothing"),
+    Service.HELD: ServiceRow(128, REQUEST, "as the store", "`held/blobs`, ...: BlockQuery", "Holding"),
+    Service.SPEC: ServiceRow(16, REQUEST, "all peers", "FileRequest", "part of the Spec or of a file"),
+    Service.NEWEST: ServiceRow(16, REQUEST, "all peers", "nothing", "frame of the newest Release here"),
+    Service.RELEASE: ServiceRow(16, REQUEST, "all peers", "ReleaseQuery", "frame of the Release, or nothing"),
+    Service.WAY: ServiceRow(16, REQUEST, "all peers", "WayQuery", "Way: releases between two versions"),
+    Service.LINE: ServiceRow(16, REQUEST, "all peers", "PointQuery", "Line: a release and its ancestors"),
+    Service.BEATS: ServiceRow(16, REQUEST, "all peers", "BeatQuery", "frame of a peer's Beat, or nothing"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "nothing", "Offer"),
-    Service.TRAINED: ServiceRow(
-        16, REQUEST, "learners, seeds", "TrainedQuery", "TrainedSteps: of which groups"
-    ),
-    Service.UNKEPT: ServiceRow(16, FRAME_LIMIT, "seeds", "TrainedSteps: not on a learner's disk", "nothing"),
+    Service.TRAINED: ServiceRow(16, REQUEST, "learners, seeds", "TrainedQuery", "TrainedSteps: their groups"),
+    Service.UNKEPT: ServiceRow(16, FRAME_LIMIT, "seeds", "TrainedSteps that a full disk refused", "nothing"),
     Service.BATCHES: ServiceRow(32, REQUEST, "learners", "BatchQuery", "BatchManifest, or a Group"),
-    Service.ACCUSED: ServiceRow(16, REQUEST, "who accuses", "AccusedQuery", "Group that it accuses"),
-    Service.SUBMITTED: ServiceRow(16, REQUEST, "learners", "SubmittedQuery", "Submitted, or a Group of it"),
-    Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
-    Service.RENEW: ServiceRow(16, REQUEST, "the owner and who was invited", "Membership", "Membership"),
-    Service.ENTER: ServiceRow(16, REQUEST, "everybody", "Membership, or nothing", "Entry"),
-    Service.DIALBACK: ServiceRow(16, REQUEST, "everybody", "DialQuery", "DialAnswer: who could dial it"),
-    Service.RELAY: ServiceRow(16, REQUEST, "who can be dialled", "nothing", "Reserved: a way over this peer"),
+    Service.ACCUSED: ServiceRow(16, REQUEST, "accusers", "AccusedQuery", "the accused Group"),
+    Service.SUBMITTED: ServiceRow(
+        16, REQUEST, "learners", "SubmittedQuery", "Submitted, or one of its Groups"
+    ),
+    Service.HISTORY: ServiceRow(
+        16, REQUEST, "seeds and observers", "nothing", "Past: a dashboard's snapshot"
+    ),
+    Service.RENEW: ServiceRow(16, REQUEST, "the owner, members with an invite", "Membership", "Membership"),
+    Service.ENTER: ServiceRow(16, REQUEST, "all peers", "Membership, or nothing", "Entry"),
+    Service.DIALBACK: ServiceRow(
+        16, REQUEST, "all peers", "DialQuery", "DialAnswer: whether the dial succeeded"
+    ),
+    Service.RELAY: ServiceRow(
+        16, REQUEST, "reachable members", "nothing", "Reserved: an address over this peer"
+    ),
 }
 
 
@@ -110,18 +118,20 @@ class TopicRow(NamedTuple):
     noun: str
     limit: Limit
     all: bool
-    """Whether all peers subscribe; observers also subscribe to what the page shows."""
+    """Whether all peers subscribe; observers also subscribe to the others."""
     why: str
 
 
 TOPICS: Mapping[Topic, TopicRow] = {
-    Topic.BEAT: TopicRow("Beat", BEAT_LIMIT, True, "heartbeats of whom others depend on"),
-    Topic.RELEASE: TopicRow("Release", RELEASE_LIMIT, True, "a version exists"),
-    Topic.BEAT_SAMPLER: TopicRow("Beat", BEAT_LIMIT, False, "heartbeats of the many, to who lacks a release"),
-    Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
-    Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: one exists"),
-    Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: which ones count"),
-    Topic.ACCUSED: TopicRow("Accusation", RELEASE_LIMIT, True, "whose group is a forgery"),
+    Topic.BEAT: TopicRow("Beat", BEAT_LIMIT, True, "heartbeats of all roles but samplers"),
+    Topic.RELEASE: TopicRow("Release", RELEASE_LIMIT, True, "a new version"),
+    Topic.BEAT_SAMPLER: TopicRow(
+        "Beat", BEAT_LIMIT, False, "heartbeats of samplers; also to peers that fetch"
+    ),
+    Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events for dashboards"),
+    Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: a new contribution"),
+    Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: the list that counts"),
+    Topic.ACCUSED: TopicRow("Accusation", RELEASE_LIMIT, True, "a sampler's forged group"),
 }
 
 
@@ -140,8 +150,8 @@ class KeyRow(NamedTuple):
 
 
 KEYS: Mapping[Key, KeyRow] = {
-    Key.MEMBER: KeyRow("Beat", RECORD_LIMIT, "who serves, for those whom no gossip reaches yet"),
-    Key.NEWEST: KeyRow("Release", RECORD_LIMIT, "the newest release that the peer holds"),
+    Key.MEMBER: KeyRow("Beat", RECORD_LIMIT, "serving peers, for newcomers without gossip"),
+    Key.NEWEST: KeyRow("Release", RECORD_LIMIT, "the newest release at the peer"),
 }
 
 
@@ -157,7 +167,7 @@ class Role(StrEnum):
 
 
 class Policy(StrEnum):
-    """What a role does with the policy, which decides the arguments of its program."""
+    """A role's use of the policy, which decides the arguments of its program."""
 
     TRAINED = "trained"
     """program(host, learner, source, tokenization, checkpoints' folder or None, Replay's maker or None)"""
@@ -178,7 +188,7 @@ class RoleRow(NamedTuple):
     """`module:class` whose `run` is the role. A name, since the library does not import the programs."""
     policy: Policy
     member: bool = False
-    """Whether it needs a membership in a public run too: others act by what it says."""
+    """Whether it needs a membership in a public run too: others act on its messages."""
     joins: bool = False
     """Whether `swarm join` starts one; the other roles have commands of their own."""
     observes: bool = False
@@ -204,17 +214,17 @@ ROLES: Mapping[Role, RoleRow] = {
     Role.SEED: RoleRow("peers.seed:Seed", Policy.KEPT, member=True, observes=True, posts=True, asked=1),
     Role.OBSERVER: RoleRow("peers.observer:Observer", Policy.UNUSED, observes=True),
 }
-"""In the order in which the page lists them."""
+"""In the order of the dashboard."""
 
 JOINING = tuple(role for role in Role if ROLES[role].joins)
 """Roles that `swarm join` starts."""
 
 
 class Phase(StrEnum):
-    """What a peer is doing, by its heartbeat: other peers act by it; the text there is for people."""
+    """A peer's activity, in its heartbeat. Other peers act on it; the text there is for readers."""
 
     UNKNOWN = ""
-    """A heartbeat without a phase, or with one that this program does not know."""
+    """A heartbeat without a phase, or with an unknown one."""
     STARTING = "starting"
     LEAVING = "leaving"
     SAMPLING = "sampling"
@@ -254,7 +264,7 @@ PHASES: Mapping[Phase, str] = {
     Phase.NO_POLICY: "waiting for a policy",
     Phase.NO_CREDIT: "waiting for credit",
     Phase.NO_TASKS: "waiting for tasks",
-    Phase.NO_ENGINE: "engine is away",
+    Phase.NO_ENGINE: "waiting for the engine",
     Phase.GATHERING: "gathering",
     Phase.LEARNING: "learning",
     Phase.MATCHING: "matching",
@@ -273,7 +283,7 @@ PHASES: Mapping[Phase, str] = {
     Phase.LIMITED: "limited",
     Phase.COMPLETE: "complete",
 }
-"""What the page and the terminal call each."""
+"""Names on the dashboard and in the terminal."""
 
 ROUND = (
     Phase.GATHERING,
@@ -287,7 +297,7 @@ ROUND = (
 """Phases of a learner: the states of its round (swarm.core.agreement.rounds), under the same names."""
 
 RESTING = (Phase.PAUSED, Phase.LIMITED)
-"""Phases of a peer that computes nothing by its owner's will: told to, or by a limit such as its hours."""
+"""Phases of a peer that rests by its owner's will: paused, or outside a limit such as its hours."""
 
 
 class Thread(StrEnum):
@@ -341,22 +351,22 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.LEARN: KindRow(Thread.MODEL, "the gradient of a batch"),
     Kind.STEP: KindRow(Thread.MODEL, "an optimizer step"),
     Kind.AUDIT: KindRow(Thread.MODEL, "the replay of a group"),
-    Kind.LOAD: KindRow(Thread.MODEL, "weights into a model, or a model from the disk"),
-    Kind.COPY: KindRow(Thread.MODEL, "a model's weights or a learner's state, for what comes after the step"),
-    Kind.PACK: KindRow(Thread.RELEASE, "copied weights into bytes, and their digest"),
-    Kind.SAVE: KindRow(Thread.SAVE, "a file that must last, while the model computes"),
-    Kind.KEEP: KindRow(Thread.LOG, "groups, and what was trained of them, to the disk"),
-    Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
+    Kind.LOAD: KindRow(Thread.MODEL, "weights into a model, or a model from disk"),
+    Kind.COPY: KindRow(Thread.MODEL, "a model's weights or a learner's state, copied for release or sync"),
+    Kind.PACK: KindRow(Thread.RELEASE, "copied weights into bytes and a digest"),
+    Kind.SAVE: KindRow(Thread.SAVE, "a checkpoint or another durable file"),
+    Kind.KEEP: KindRow(Thread.LOG, "groups and trained steps to disk"),
+    Kind.HISTORY: KindRow(Thread.MODEL, "a dashboard's history from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.DRAW, "tasks from a source"),
-    Kind.OPEN: KindRow(Thread.INTAKE, "large groups from their frames, and their texts"),
+    Kind.OPEN: KindRow(Thread.INTAKE, "large groups, decoded from their frames"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
     Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks"),
-    Kind.PATCH: KindRow(Thread.RELEASE, "a release into what changed in it, and back"),
+    Kind.PATCH: KindRow(Thread.RELEASE, "a patch, made or applied"),
 }
 
 
 class Part(StrEnum):
-    """What a Faulted event names."""
+    """Parts of a peer, named by Faulted events."""
 
     P2PD = "p2pd"
     DHT = "dht"
@@ -376,8 +386,8 @@ class Part(StrEnum):
 
 class PartRow(NamedTuple):
     why: str
-    text: str = "broke and is being replaced"
-    """What the page says of it after its name."""
+    text: str = "failed and is being restarted"
+    """What follows the part's name on the dashboard."""
     momentary: bool = False
     """Whether its faults may be single failures, which no Recovered event follows."""
 
@@ -385,18 +395,20 @@ class PartRow(NamedTuple):
 PARTS: Mapping[str, PartRow] = {
     Part.P2PD: PartRow("libp2p's daemon died or hangs"),
     Part.DHT: PartRow("the board's process died or hangs"),
-    Part.NETWORK: PartRow("no peer is connected any more", "is out of reach, or the last one here left"),
-    Part.GOSSIP: PartRow("connected peers do not listen to what is published", "is not heard"),
-    Part.MAIL: PartRow("a handler failed: a bug of ours", momentary=True),
-    Part.AVERAGER: PartRow("the averager's process died or missed its deadline"),
-    Part.ENGINE: PartRow("what samples failed"),
-    Part.LEARNER: PartRow("a gradient, step or checkpoint failed"),
-    Part.MEMORY: PartRow("a batch does not fit", "is not enough"),
-    Part.REWARDS: PartRow("a reward function failed", "cannot be computed"),
-    Part.DISK: PartRow(
-        "a file could not be written or is damaged", "refuses or lost something", momentary=True
+    Part.NETWORK: PartRow("no other peer is connected", "reaches no other peer"),
+    Part.GOSSIP: PartRow(
+        "connected peers do not receive published messages", "does not reach connected peers"
     ),
-    Part.MEMBERSHIP: PartRow("it ends soon and nobody renews it", "is not renewed", momentary=True),
-    Part.IDENTITY: PartRow("another process has the same key", "is another process's too", momentary=True),
-    Part.TRACKER: PartRow("figures for a tracker of experiments are not kept", "takes no figures"),
+    Part.MAIL: PartRow("a handler failed: a bug of this program", momentary=True),
+    Part.AVERAGER: PartRow("the averager's process died or missed its deadline"),
+    Part.ENGINE: PartRow("the sampling engine failed"),
+    Part.LEARNER: PartRow("a gradient, step or checkpoint failed"),
+    Part.MEMORY: PartRow("a batch does not fit", "is too small for a batch"),
+    Part.REWARDS: PartRow("a reward function failed", "cannot be computed"),
+    Part.DISK: PartRow("a file could not be written or is damaged", "refused or lost data", momentary=True),
+    Part.MEMBERSHIP: PartRow("it ends soon and no peer renews it", "is not renewed", momentary=True),
+    Part.IDENTITY: PartRow(
+        "another process has the same key", "is in use by another process", momentary=True
+    ),
+    Part.TRACKER: PartRow("the experiment tracker takes no figures", "takes no figures"),
 }

@@ -161,7 +161,7 @@ def _faulted(event: happened.Faulted, name: Namer) -> News:
             f"The disk of {name(event.peer)} is full: kept in memory until there is space ({event.detail})."
         )
         return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
-    what = row.text if row is not None else "broke and is being replaced"
+    what = row.text if row is not None else "failed and is being restarted"
     text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
 

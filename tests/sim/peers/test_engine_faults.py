@@ -144,7 +144,7 @@ def test_its_heartbeat_says_what_it_waits_for_and_no_credit_is_held(sampling_fai
         for e in of(sampling_fails, Heard, "seed-0")
         if e.subject == "sampler-0" and 45 < e.at - EPOCH < 60
     }
-    assert states == {"engine is away"}
+    assert states == {"waiting for the engine"}
     late = [event for event in of(sampling_fails, Judged, "learner-0") if 45 < event.at - EPOCH < 60]
     assert late and {event.verdict for event in late} == {Verdict.ADMIT}
 
