@@ -3,18 +3,9 @@
     SwarmState + problems -> the worst problem, or what is waited for, or that all is well, and how many
                              samplers the learners can use
 
-It says nothing that the table of peers denies (tests/unit/dashboard/test_verdicts.py). A
-window that never heard of a peer says so, and does not say that all was well before; a run in which nothing was trained yet waits for
-whoever trains. What is wrong with strangers alone is not said here.
-
-How many samplers the learners can use follows from how long each waits for the other: the learners for groups
-in their last steps, the samplers between theirs. Nothing is said where neither waits long, where both do
-(something else is slow), or of a swarm in which this window hears no samplers. Learners' seconds and
-samplers' busy shares are what they claim: the sentence advises, and nothing follows from it.
-
-What so few learners are not protected from (docs/trust.md) is so as long as they are so few: a note, which
-the dashboard and the terminal show apart from what is wrong or well. Not handled: what is wrong
-(dashboard.diagnosis), and a dashboard that has lost its own peer (the dashboard notices that).
+It says nothing that the table of peers denies (tests/unit/dashboard/test_verdicts.py). A window that received no
+event says so, and does not say that all was well before. A run in which nothing was trained yet waits for the
+peers that train. Faults of strangers alone are not reported here.
 """
 
 from __future__ import annotations

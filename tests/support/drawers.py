@@ -27,7 +27,7 @@ DRAWER = "dialog.drawer"
 async def opened(
     chromium: Browser, events: list[happened.AnyEvent], anchor: str = "", **how: object
 ) -> AsyncIterator[tuple[Page, Feed]]:
-    """A dashboard on a swarm that these events tell of, at a moment that lasts. Its console must stay clean."""
+    """A dashboard on a swarm of these events, at a moment that lasts. Its console must stay clean."""
     feed = still()
     async with served(feed, events) as url:
         page = await chromium.new_page(viewport={"width": 1280, "height": 900}, **how)  # type: ignore[arg-type]
